@@ -47,7 +47,7 @@ void dt_config_problem(struct dt_problems *problems, const struct dt_config *con
 {
     char text[DT_PROBLEM_LINE / 2];
     const struct dt_config_value *value = config ? find_value(config, key) : NULL;
-    bool missing = value && value->source == DT_SOURCE_DEFAULT; // then the file is to be fixed
+    bool missing = value && value->source == DT_SOURCE_DEFAULT; // the place to fix is the file
     const char *place = missing ? config->name : value ? value->origin : "";
     va_list args;
     va_start(args, format);
@@ -155,15 +155,6 @@ static int print_value(const char *text, FILE *out)
     return n;
 }
 
-// The origin quotes a path, which may hold anything; the comment must stay one line of text.
-static void print_comment(const char *text, FILE *out)
-{
-    fputs("  # ", out);
-    for (const char *p = text; *p; p++)
-        fputc((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p, out);
-    fputc('\n', out);
-}
-
 static void echo_key(const struct dt_config_key *key, const struct dt_config_value *value,
                      FILE *out)
 {
@@ -171,7 +162,11 @@ static void echo_key(const struct dt_config_key *key, const struct dt_config_val
     int column = fprintf(out, "%s%s = ", unset ? "# " : "", key->name);
     column += print_value(value->text, out);
     fprintf(out, "%*s", column < ECHO_COLUMN ? ECHO_COLUMN - column : 0, "");
-    print_comment(unset ? "not set" : value->origin, out);
+    fputs("  # ", out);
+    for (const char *p = unset ? "not set" : value->origin; *p;
+         p++) // a path in it may hold anything
+        fputc((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p, out);
+    fputc('\n', out);
 }
 
 void dt_config_echo(const struct dt_config *config, FILE *out)

@@ -1,5 +1,6 @@
-// Merges default, file, environment and command line over the table, remembers where each value
-// came from and collects everything that is wrong.
+// Loads a configuration: default, file, environment and command line in turn set the values of the
+// table's keys. Each value remembers where it came from; everything that is wrong is collected, and
+// reported at the end as one error.
 #include "base/config.h"
 
 #include "base/config_internal.h"
@@ -106,13 +107,6 @@ static dt_status assign(struct loader *loader, const struct dt_config_row *row,
     return DT_OK;
 }
 
-static dt_status load_defaults(struct loader *loader)
-{
-    for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);)
-        DT_TRY(assign(loader, &row, DT_SOURCE_DEFAULT, "default", row.key->fallback));
-    return DT_OK;
-}
-
 // Where the reader is in the file. The keys of an unknown section are skipped.
 struct place {
     const char *path;
@@ -158,14 +152,6 @@ static dt_status read_line(struct loader *loader, struct place *place, const str
     return DT_OK;
 }
 
-static size_t count_sections(const struct dt_config_table *table)
-{
-    size_t n = 0;
-    while (table->sections[n].name)
-        n++;
-    return n;
-}
-
 static dt_status load_text(struct loader *loader, const char *path, const char *text, int64_t size)
 {
     const char *zero = size > 0 ? memchr(text, 0, (size_t)size) : NULL;
@@ -175,9 +161,11 @@ static dt_status load_text(struct loader *loader, const char *path, const char *
     struct dt_ini *ini = NULL;
     struct place place = {.path = path};
     size_t length = strlen(path);
+    int64_t n_sections = 0;
+    while (loader->table->sections[n_sections].name)
+        n_sections++;
     dt_status status;
-    DT_TRY_GOTO(status, out,
-                DT_NEW(&place.opened, count_sections(loader->table), "the sections of %s", path));
+    DT_TRY_GOTO(status, out, DT_NEW(&place.opened, n_sections, "the sections of %s", path));
     DT_TRY_GOTO(status, out, DT_NEW(&ini, 1, "reading %s", path));
     if (length > PATH_SHOWN) // its end: the line number must fit too
         place.path += length - PATH_SHOWN;
@@ -310,7 +298,9 @@ static dt_status parse(const struct dt_config_table *table, dt_config_check *che
     *config = NULL;
     memset(settings, 0, table->settings_size);
     DT_TRY(create(table, name, &loader.config));
-    DT_TRY_GOTO(status, out, load_defaults(&loader));
+    for (struct dt_config_row row = {0}; dt_config_next(table, &row);)
+        DT_TRY_GOTO(status, out,
+                    assign(&loader, &row, DT_SOURCE_DEFAULT, "default", row.key->fallback));
     if (text)
         DT_TRY_GOTO(status, out, load_text(&loader, name, text, size));
     DT_TRY_GOTO(status, out, load_environment(&loader, environment));
@@ -352,6 +342,5 @@ dt_status dt_config_load(const struct dt_config_table *table, dt_config_check *c
     status = parse(table, check, path, text, size, (const char *const *)environ, overrides,
                    n_overrides, settings, config);
     free(text);
-    DT_TRY(status);
-    return DT_OK;
+    return status;
 }

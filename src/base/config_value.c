@@ -1,5 +1,5 @@
-// One value, by the key's row of the table: from text into its field and back, its checks, and the
-// wording of what is allowed.
+// Converts one value by the key's row of the table: from text into the field and back, with its
+// checks and the wording of what is allowed.
 #include "base/config_internal.h"
 #include "base/nearest.h"
 #include "base/text.h"
@@ -313,36 +313,22 @@ static const char *number_text(double x, char out[32])
     return out;
 }
 
-static void allowed_number(const struct dt_config_key *key, char *out, size_t size)
-{
-    const char *kind = key->type == DT_CONFIG_INT ? "a whole number" : "a number";
-    char low[32], high[32];
-    bool below = strcmp(number_text(key->max, high), "1") == 0 && key->max < 1; // 0.9999999
-    number_text(key->min, low);
-    snprintf(out, size, "%s%s%s %s %s%s%s%s", key->auto_word ? key->auto_word : "",
-             key->auto_word ? " or " : "", kind, key->above_min ? "above" : "from", low,
-             key->above_min ? " up to " : " to ", below ? "below " : "", high);
-}
-
-static void list_choices(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
-{
-    const char *choices = key->choices, *between = "";
-    char word[DT_CONFIG_NAME];
-    while (next_choice(&choices, word)) {
-        dt_append(out, DT_CONFIG_ALLOWED, "%s%s", between, word);
-        between = " | ";
-    }
-}
-
 void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED])
 {
+    const char *choices = key->choices, *word = key->auto_word;
+    char low[32], high[32], choice[DT_CONFIG_NAME];
     switch (key->type) {
     case DT_CONFIG_BOOL:
         snprintf(out, DT_CONFIG_ALLOWED, "true | false");
         break;
     case DT_CONFIG_INT:
     case DT_CONFIG_FLOAT:
-        allowed_number(key, out, DT_CONFIG_ALLOWED);
+        number_text(key->min, low);
+        number_text(key->max, high); // 0.9999999 becomes "1"
+        snprintf(out, DT_CONFIG_ALLOWED, "%s%s%s %s %s%s%s%s", word ? word : "", word ? " or " : "",
+                 key->type == DT_CONFIG_INT ? "a whole number" : "a number",
+                 key->above_min ? "above" : "from", low, key->above_min ? " up to " : " to ",
+                 key->max < 1 && strcmp(high, "1") == 0 ? "below " : "", high);
         break;
     case DT_CONFIG_ANY:
         snprintf(out, DT_CONFIG_ALLOWED, "any text");
@@ -352,7 +338,8 @@ void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOW
         break;
     case DT_CONFIG_ENUM:
         out[0] = 0;
-        list_choices(key, out);
+        while (next_choice(&choices, choice))
+            dt_append(out, DT_CONFIG_ALLOWED, "%s%s", out[0] ? " | " : "", choice);
         break;
     }
 }

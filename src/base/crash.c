@@ -1,6 +1,6 @@
-// The handler runs on a stack of its own and calls nothing but async-signal-safe functions; all
-// that takes memory or locks is done by the thread that it wakes, since the crash may have come
-// with some lock held.
+// The handler of fatal signals runs on a stack of its own and calls async-signal-safe functions
+// only. The crash may have come with some lock held, so everything that needs memory or locks is
+// done by the thread that the handler wakes (`report`).
 #include "base/crash.h"
 
 #include "base/error.h"
@@ -42,17 +42,11 @@ static atomic_int crash = -1; // place in `fatal`
 static const struct dt_crash_note *noted;
 
 static double limit;
-// The thread inside the library:
+// What is known of the thread inside the library:
 static atomic_bool inside;
 static atomic_llong calls;
 static _Atomic(pthread_t) caller;
-static _Atomic(clockid_t) its_time; // on the processor
-
-static void append(char *text, size_t size, size_t *used, const char *part)
-{
-    for (; *part && *used < size; part++)
-        text[(*used)++] = *part;
-}
+static _Atomic(clockid_t) its_time; // the clock of its time on the processor
 
 static _Noreturn void end_here(void)
 {
@@ -67,7 +61,8 @@ static _Noreturn void end_here(void)
     char text[8192];
     size_t used = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        append(text, sizeof text, &used, words[i]);
+        for (const char *part = words[i]; *part && used < sizeof text; part++)
+            text[used++] = *part;
     if (write(STDERR_FILENO, text, used) < 0) // nobody is left to report to
         _exit(DT_MACHINE);
     _exit(DT_MACHINE);

@@ -1,5 +1,6 @@
-// Last words where a library crashes over a damaged file, or never returns, as libhdf5 may: they
-// name the file. The note of what is being read is made before each call of that library.
+// Ends the process with a message that names the file when a library crashes over a damaged file,
+// or never returns, as libhdf5 may. The note of what is being read is made before each call of that
+// library (data/h5_file.h).
 #pragma once
 
 struct dt_crash_note {

@@ -31,20 +31,10 @@ static inline int64_t dt_dtype_size(dt_dtype type)
 
 static inline const char *dt_dtype_name(dt_dtype type)
 {
-    static const char *const name[DT_DTYPE_COUNT + 1] = {"fp32",
-                                                         "bf16",
-                                                         "fp16",
-                                                         "fp64",
-                                                         "uint8",
-                                                         "uint16",
-                                                         "uint32",
-                                                         "uint64",
-                                                         "int32",
-                                                         "int64",
-                                                         "int8",
-                                                         "int16",
-                                                         "of an unknown type"};
-    return name[type];
+    static const char *const name[DT_DTYPE_COUNT] = {"fp32",  "bf16",   "fp16",   "fp64",
+                                                     "uint8", "uint16", "uint32", "uint64",
+                                                     "int32", "int64",  "int8",   "int16"};
+    return type < DT_DTYPE_COUNT ? name[type] : "of an unknown type";
 }
 
 static inline float dt_bf16_to_f32(dt_bf16 x)

@@ -1,5 +1,5 @@
-// The thread's error record and the way out of the process. Owns nothing but one record a thread
-// and the registered last act; uses base/text.h only.
+// The error record of each thread, and dt_die, which ends the process once: the first thread that
+// calls it runs the registered last act, later ones wait for the end.
 #include "base/error.h"
 
 #include "base/text.h"

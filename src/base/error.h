@@ -1,6 +1,7 @@
 // Status and error records. A fallible function returns a status. Where something first goes wrong
 // DT_FAIL records code, message and hint in the thread's error record; each level above adds a
-// frame by DT_TRY. Only dt_die prints or exits; main registers how.
+// frame by DT_TRY. Nothing below main ends the process but dt_die, whose last act main registers,
+// and what that act calls (cmd/report.c, comm); a crash in a library is base/crash.h's.
 #pragma once
 
 #include <stddef.h>

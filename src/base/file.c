@@ -1,5 +1,5 @@
-// Files as a checkpoint needs them: every byte written and synced or an error that says why not.
-// POSIX calls only; interrupted calls are repeated, partial reads and writes continued.
+// Files by POSIX calls: interrupted calls are repeated, partial reads and writes continued, and
+// every byte is written and synced, or an error says why not.
 #include "base/file.h"
 
 #include "base/memory.h"
@@ -206,24 +206,21 @@ int64_t dt_file_size(const char *path)
     return stat(path, &info) == 0 && S_ISREG(info.st_mode) ? (int64_t)info.st_size : -1;
 }
 
-// A pipe that a shell made, as /dev/fd/63 or /dev/stdin: its writer is there already. A FIFO with a
-// name may wait for one forever.
-static bool is_unnamed_pipe(int fd, const struct stat *info)
-{
-    struct statfs system;
-    return S_ISFIFO(info->st_mode) && fstatfs(fd, &system) == 0 && system.f_type == PIPEFS_MAGIC;
-}
-
-// Without waiting for the writer of a FIFO or for a device; regular files do not care.
+// Opens without waiting for the writer of a FIFO or for a device; regular files do not care.
+// `pipes` allows one that a shell made, as /dev/fd/63 or /dev/stdin: its writer is there already,
+// whereas a FIFO with a name may wait for one forever.
 static dt_status open_checked(const char *path, bool pipes, int *fd, struct stat *info)
 {
+    struct statfs system;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return DT_FAIL_ERRNO("open", path);
     dt_status status = DT_OK;
     if (fstat(*fd, info) != 0)
         status = DT_FAIL_ERRNO("open", path);
-    else if (!S_ISREG(info->st_mode) && !(pipes && is_unnamed_pipe(*fd, info)))
+    else if (!S_ISREG(info->st_mode) &&
+             !(pipes && S_ISFIFO(info->st_mode) && fstatfs(*fd, &system) == 0 &&
+               system.f_type == PIPEFS_MAGIC))
         status = DT_FAIL(DT_USER, "give a regular file", "%s is %s", path,
                          S_ISDIR(info->st_mode) ? "a folder" : "not a regular file");
     else if (fcntl(*fd, F_SETFL, 0) != 0) // reading a pipe does wait

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// Of `bytes` bytes, a multiple of 4; padding within a key has to be zero.
+// Hashes `bytes` bytes, a multiple of 4. Padding within a key has to be zero.
 static inline uint32_t dt_hash_words(const void *key, size_t bytes)
 {
     uint64_t hash = 0xcbf29ce484222325u;

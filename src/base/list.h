@@ -1,4 +1,4 @@
-// Arrays that grow by an item at a time: one of n items has room up to the next power of two.
+// Arrays that grow by one item at a time. An array of n items has room for the next power of two.
 #pragma once
 
 #include "base/error.h"
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Makes room for item n after the n of the list whose pointer `list` is the address of (NULL where
-// n is 0). Where memory is short the list stays as it is.
+// Makes room for one more item. `list` is the address of the pointer to the n items (NULL where n
+// is 0). Where memory is short the list stays as it is.
 static inline dt_status dt_list_grow(void *list, int64_t n, size_t item_bytes)
 {
     void *items;

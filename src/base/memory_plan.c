@@ -1,4 +1,4 @@
-// Sums by name.
+// The rows of a memory plan, added up by name.
 #include "base/memory_plan.h"
 
 #include <string.h>

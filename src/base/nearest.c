@@ -1,4 +1,4 @@
-// The nearest of the offered names by edit distance.
+// Finds the nearest of the offered names by edit distance.
 #include "base/nearest.h"
 
 #include "base/text.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LONGEST = 63 }; // bytes of a word that a near name is looked for
+enum { LONGEST = 63 }; // bytes; longer words have no near name
 
 static int lower(char c)
 {

@@ -1,4 +1,4 @@
-// Several problems as the lines of one error.
+// Collects problems as the lines of one text, and raises them as one error.
 #include "base/problems.h"
 
 #include "base/text.h"

@@ -46,19 +46,14 @@ uint32_t dt_philox_u32(struct dt_philox *rng)
     return rng->out[4 - rng->left--];
 }
 
-static uint64_t philox_u64(struct dt_philox *rng)
-{
-    uint64_t low = dt_philox_u32(rng);
-    return (uint64_t)dt_philox_u32(rng) << 32 | low;
-}
-
 uint64_t dt_philox_below(struct dt_philox *rng, uint64_t n)
 {
     uint64_t last = UINT64_MAX - (0 - n) % n; // 2^64 mod n words at the top are drawn again
     uint64_t word;
-    do
-        word = philox_u64(rng);
-    while (word > last);
+    do {
+        uint64_t low = dt_philox_u32(rng);
+        word = (uint64_t)dt_philox_u32(rng) << 32 | low;
+    } while (word > last);
     return word % n;
 }
 

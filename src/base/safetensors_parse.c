@@ -1,6 +1,6 @@
-// The index of a safetensors file: made from the JSON of its header, every value hostile until
-// checked; searched; freed. cJSON reads the JSON; what it lets pass (control characters, escaped
-// zeros, duplicates, numbers of any kind, text after the end) is refused here.
+// Makes the index of a safetensors file from the JSON of its header; every value is hostile until
+// it is checked. cJSON reads the JSON; what it lets pass (control characters, escaped zeros,
+// duplicates, numbers of any kind, text after the end) is refused here.
 #include "base/memory.h"
 #include "base/safetensors.h"
 #include "base/safetensors_format.h"
@@ -75,6 +75,9 @@ bool dt_safetensors_measure(const struct dt_safetensors_type *type, const int64_
 #define BAD(...)                                                                                   \
     DT_FAIL(DT_USER, "the file is damaged or not a safetensors file; copy or create it again",     \
             __VA_ARGS__)
+// How messages about a tensor begin, where the function has its `path` and `name`.
+#define TENSOR "%s: tensor %.*s: "
+#define NAMED  path, SHOWN, name
 
 // What cJSON would accept silently, and how many values it would have to hold.
 static dt_status check_text(const char *path, const char *text, int64_t size)
@@ -155,68 +158,18 @@ static dt_status find_members(const char *path, const cJSON *object, const cJSON
     static const char *const wanted[MEMBERS] = {"dtype", "shape", "data_offsets"};
     const char *name = object->string;
     if (!cJSON_IsObject(object))
-        return BAD("%s: tensor %.*s: not a JSON object", path, SHOWN, name);
+        return BAD(TENSOR "not a JSON object", NAMED);
     for (int i = 0; i < MEMBERS; i++) {
         for (const cJSON *item = object->child; item; item = item->next) {
             if (strcmp(item->string, wanted[i]) != 0)
                 continue;
             if (members[i])
-                return BAD("%s: tensor %.*s: duplicate %s", path, SHOWN, name, wanted[i]);
+                return BAD(TENSOR "duplicate %s", NAMED, wanted[i]);
             members[i] = item;
         }
         if (!members[i])
-            return BAD("%s: tensor %.*s: %s is missing", path, SHOWN, name, wanted[i]);
+            return BAD(TENSOR "%s is missing", NAMED, wanted[i]);
     }
-    return DT_OK;
-}
-
-static dt_status read_dtype(const char *path, const cJSON *item, struct dt_safetensor *tensor)
-{
-    if (!cJSON_IsString(item))
-        return BAD("%s: tensor %.*s: dtype is not a string", path, SHOWN, tensor->name);
-    const struct dt_safetensors_type *type = dt_safetensors_type_named(item->valuestring);
-    if (!type)
-        return BAD("%s: tensor %.*s: dtype %.*s is not known (F32, BF16, F16, …)", path, SHOWN,
-                   tensor->name, SHOWN, is_plain(item->valuestring) ? item->valuestring : "?");
-    tensor->dtype = type->dtype;
-    tensor->type_name = type->name;
-    return DT_OK;
-}
-
-static dt_status read_shape(const char *path, const cJSON *array, struct dt_safetensor *tensor)
-{
-    if (!cJSON_IsArray(array))
-        return BAD("%s: tensor %.*s: shape is not a list", path, SHOWN, tensor->name);
-    for (const cJSON *item = array->child; item; item = item->next) {
-        if (tensor->n_dims == DT_MAX_DIMS)
-            return BAD("%s: tensor %.*s: more than %d dimensions", path, SHOWN, tensor->name,
-                       DT_MAX_DIMS);
-        if (!whole_number(item, &tensor->shape[tensor->n_dims]))
-            return BAD("%s: tensor %.*s: dimension %d is not a whole number from 0 to 2^53", path,
-                       SHOWN, tensor->name, tensor->n_dims);
-        tensor->n_dims++;
-    }
-    return DT_OK;
-}
-
-// Sets begin from the start of the data, and bytes.
-static dt_status read_offsets(const char *path, const cJSON *array, int64_t data_bytes,
-                              struct dt_safetensor *tensor)
-{
-    int64_t end;
-    if (!cJSON_IsArray(array) || cJSON_GetArraySize(array) != 2)
-        return BAD("%s: tensor %.*s: data_offsets is not a list of two", path, SHOWN, tensor->name);
-    if (!whole_number(array->child, &tensor->begin) || !whole_number(array->child->next, &end))
-        return BAD("%s: tensor %.*s: data_offsets are not whole numbers from 0 to 2^53", path,
-                   SHOWN, tensor->name);
-    if (tensor->begin > end)
-        return BAD("%s: tensor %.*s: data_offsets %" PRId64 ", %" PRId64 " are in reverse order",
-                   path, SHOWN, tensor->name, tensor->begin, end);
-    if (end > data_bytes)
-        return BAD("%s: tensor %.*s: its data ends at %" PRId64 ", but the file has %" PRId64
-                   " bytes of data",
-                   path, SHOWN, tensor->name, end, data_bytes);
-    tensor->bytes = end - tensor->begin;
     return DT_OK;
 }
 
@@ -224,21 +177,51 @@ static dt_status read_tensor(const char *path, const cJSON *object, int64_t data
                              struct dt_safetensor *tensor)
 {
     const cJSON *members[MEMBERS] = {NULL};
-    int64_t bytes;
-    if (!is_plain(object->string))
+    const char *name = object->string;
+    int64_t bytes, end;
+    if (!is_plain(name))
         return BAD("%s: a tensor has control characters in its name", path);
     DT_TRY(find_members(path, object, members));
-    DT_TRY(dt_memory_text(&tensor->name, "%s", object->string));
-    DT_TRY(read_dtype(path, members[DTYPE], tensor));
-    DT_TRY(read_shape(path, members[SHAPE], tensor));
-    DT_TRY(read_offsets(path, members[OFFSETS], data_bytes, tensor));
-    if (!dt_safetensors_measure(dt_safetensors_type_named(tensor->type_name), tensor->shape,
-                                tensor->n_dims, &tensor->count, &bytes))
-        return BAD("%s: tensor %.*s: a shape of more than 2^63 bits, or not of whole bytes", path,
-                   SHOWN, tensor->name);
+    DT_TRY(dt_memory_text(&tensor->name, "%s", name));
+
+    const cJSON *dtype = members[DTYPE], *shape = members[SHAPE], *offsets = members[OFFSETS];
+    if (!cJSON_IsString(dtype))
+        return BAD(TENSOR "dtype is not a string", NAMED);
+    const struct dt_safetensors_type *type = dt_safetensors_type_named(dtype->valuestring);
+    if (!type)
+        return BAD(TENSOR "dtype %.*s is not known (F32, BF16, F16, …)", NAMED, SHOWN,
+                   is_plain(dtype->valuestring) ? dtype->valuestring : "?");
+    tensor->dtype = type->dtype;
+    tensor->type_name = type->name;
+
+    if (!cJSON_IsArray(shape))
+        return BAD(TENSOR "shape is not a list", NAMED);
+    for (const cJSON *item = shape->child; item; item = item->next) {
+        if (tensor->n_dims == DT_MAX_DIMS)
+            return BAD(TENSOR "more than %d dimensions", NAMED, DT_MAX_DIMS);
+        if (!whole_number(item, &tensor->shape[tensor->n_dims]))
+            return BAD(TENSOR "dimension %d is not a whole number from 0 to 2^53", NAMED,
+                       tensor->n_dims);
+        tensor->n_dims++;
+    }
+
+    if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2)
+        return BAD(TENSOR "data_offsets is not a list of two", NAMED);
+    if (!whole_number(offsets->child, &tensor->begin) || !whole_number(offsets->child->next, &end))
+        return BAD(TENSOR "data_offsets are not whole numbers from 0 to 2^53", NAMED);
+    if (tensor->begin > end)
+        return BAD(TENSOR "data_offsets %" PRId64 ", %" PRId64 " are in reverse order", NAMED,
+                   tensor->begin, end);
+    if (end > data_bytes)
+        return BAD(TENSOR "its data ends at %" PRId64 ", but the file has %" PRId64
+                          " bytes of data",
+                   NAMED, end, data_bytes);
+    tensor->bytes = end - tensor->begin;
+    if (!dt_safetensors_measure(type, tensor->shape, tensor->n_dims, &tensor->count, &bytes))
+        return BAD(TENSOR "a shape of more than 2^63 bits, or not of whole bytes", NAMED);
     if (bytes != tensor->bytes)
-        return BAD("%s: tensor %.*s: %" PRId64 " bytes of data, its shape needs %" PRId64, path,
-                   SHOWN, tensor->name, tensor->bytes, bytes);
+        return BAD(TENSOR "%" PRId64 " bytes of data, its shape needs %" PRId64, NAMED,
+                   tensor->bytes, bytes);
     return DT_OK;
 }
 
@@ -284,15 +267,6 @@ static dt_status read_metadata(const char *path, const cJSON *object, struct dt_
     return DT_OK;
 }
 
-static dt_status check_names(const struct dt_safetensors *file)
-{
-    qsort(file->tensors, (size_t)file->n_tensors, sizeof *file->tensors, by_name);
-    for (int i = 1; i < file->n_tensors; i++)
-        if (strcmp(file->tensors[i - 1].name, file->tensors[i].name) == 0)
-            return BAD("%s: duplicate tensor %.*s", file->path, SHOWN, file->tensors[i].name);
-    return DT_OK;
-}
-
 // The tensors fill the data from end to end, each beginning where the one before ends.
 static dt_status check_layout(const struct dt_safetensors *file, int64_t data_bytes)
 {
@@ -324,7 +298,10 @@ static dt_status index_header(const cJSON *root, int64_t header_size, int64_t da
         else
             DT_TRY(read_tensor(file->path, item, data_bytes, &file->tensors[file->n_tensors++]));
     }
-    DT_TRY(check_names(file));
+    qsort(file->tensors, (size_t)file->n_tensors, sizeof *file->tensors, by_name);
+    for (int i = 1; i < file->n_tensors; i++)
+        if (strcmp(file->tensors[i - 1].name, file->tensors[i].name) == 0)
+            return BAD("%s: duplicate tensor %.*s", file->path, SHOWN, file->tensors[i].name);
     DT_TRY(check_layout(file, data_bytes));
     for (int i = 0; i < file->n_tensors; i++)
         file->tensors[i].begin += DT_SAFETENSORS_PREFIX + header_size;

@@ -1,8 +1,10 @@
-// Reading safetensors files: open and index by safetensors_parse.c, then elements as fp32.
+// Reads safetensors files: opens one, has its header indexed by safetensors_parse.c, and reads
+// elements as stored or as fp32. Any number of threads may read from one open file.
 #include "base/safetensors.h"
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/round.h"
 #include "base/safetensors_format.h"
 
 #include <inttypes.h>
@@ -58,28 +60,6 @@ out:
     return status;
 }
 
-static void widen(dt_dtype dtype, const uint16_t *in, int64_t n, float *out)
-{
-    if (dtype == DT_BF16)
-        for (int64_t i = 0; i < n; i++)
-            out[i] = dt_bf16_to_f32(in[i]);
-    else
-        for (int64_t i = 0; i < n; i++)
-            out[i] = dt_f16_to_f32(in[i]);
-}
-
-static dt_status read_halves(const struct dt_safetensors *file, dt_dtype dtype, int64_t offset,
-                             int64_t count, float *out)
-{
-    uint16_t chunk[CHUNK];
-    for (int64_t done = 0; done < count; done += CHUNK) {
-        int64_t n = count - done < CHUNK ? count - done : CHUNK;
-        DT_TRY(dt_pread_all(file->fd, file->path, chunk, 2 * n, offset + 2 * done));
-        widen(dtype, chunk, n, out + done);
-    }
-    return DT_OK;
-}
-
 static dt_status check_range(const struct dt_safetensors *file, const struct dt_safetensor *tensor,
                              int64_t first, int64_t count)
 {
@@ -98,15 +78,25 @@ dt_status dt_safetensors_read(const struct dt_safetensors *file, const struct dt
     return dt_pread_all(file->fd, file->path, out, count * each, tensor->begin + first * each);
 }
 
-static dt_status read_bytes(const struct dt_safetensors *file, int64_t offset, int64_t count,
-                            float *out)
+// Reads elements of one or two bytes, and widens them a chunk at a time.
+static dt_status read_widened(const struct dt_safetensors *file, const struct dt_safetensor *tensor,
+                              int64_t first, int64_t count, float *out)
 {
-    int8_t chunk[CHUNK];
-    for (int64_t done = 0; done < count; done += CHUNK) {
-        int64_t n = count - done < CHUNK ? count - done : CHUNK;
-        DT_TRY(dt_pread_all(file->fd, file->path, chunk, n, offset + done));
-        for (int64_t i = 0; i < n; i++)
-            out[done + i] = chunk[i];
+    uint16_t chunk[CHUNK];
+    const int8_t *bytes = (const int8_t *)chunk;
+    int64_t size = dt_dtype_size(tensor->dtype), offset = tensor->begin + size * first;
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = dt_min_i64(count - done, CHUNK);
+        DT_TRY(dt_pread_all(file->fd, file->path, chunk, size * n, offset + size * done));
+        if (tensor->dtype == DT_BF16)
+            for (int64_t i = 0; i < n; i++)
+                out[done + i] = dt_bf16_to_f32(chunk[i]);
+        else if (tensor->dtype == DT_F16)
+            for (int64_t i = 0; i < n; i++)
+                out[done + i] = dt_f16_to_f32(chunk[i]);
+        else
+            for (int64_t i = 0; i < n; i++)
+                out[done + i] = bytes[i];
     }
     return DT_OK;
 }
@@ -121,9 +111,8 @@ dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
         return dt_pread_all(file->fd, file->path, out, 4 * count, tensor->begin + 4 * first);
     case DT_BF16:
     case DT_F16:
-        return read_halves(file, tensor->dtype, tensor->begin + 2 * first, count, out);
     case DT_I8:
-        return read_bytes(file, tensor->begin + first, count, out);
+        return read_widened(file, tensor, first, count, out);
     default:
         return DT_FAIL(DT_USER, "convert it to F32, BF16 or F16",
                        "%s: tensor %s is %s, which cannot be read as weights", file->path,

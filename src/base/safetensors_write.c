@@ -1,6 +1,6 @@
-// Writing safetensors files: the header from the announced tensors, then bytes as they come, hashed
-// on their way. cJSON escapes the names; numbers go in as raw text, for it prints large ones as
-// 1e+15.
+// Writes safetensors files: the header from the announced tensors, then bytes as they come, hashed
+// on their way. cJSON escapes the names; numbers go in as raw text, because cJSON prints large ones
+// as 1e+15.
 #include "base/safetensors.h"
 
 #include "base/file.h"
@@ -66,17 +66,6 @@ static dt_status add_tensor(const char *path, cJSON *root, const struct dt_safet
     return DT_OK;
 }
 
-static dt_status add_metadata(const char *path, cJSON *root, const char *const *metadata, int n)
-{
-    if (n == 0)
-        return DT_OK;
-    cJSON *object = cJSON_AddObjectToObject(root, "__metadata__");
-    for (int i = 0; i < n; i++)
-        if (!cJSON_AddStringToObject(object, metadata[2 * i], metadata[2 * i + 1]))
-            return no_memory(path);
-    return DT_OK;
-}
-
 // Everything before the data, as it goes into the file.
 struct preamble {
     char *bytes;
@@ -102,7 +91,8 @@ static dt_status print_preamble(const char *path, const cJSON *root, struct prea
     return status;
 }
 
-// By the reader's own checker: what this writes, this reads (names, duplicates, sizes).
+// Checks the header by the reader's own checker: what this writes, this reads (names, duplicates,
+// sizes).
 static dt_status check_preamble(const char *path, const struct preamble *preamble)
 {
     struct dt_safetensors *file;
@@ -151,7 +141,10 @@ dt_status dt_safetensors_create(const char *path, const struct dt_safetensors_en
     cJSON *root = cJSON_CreateObject();
     if (!root)
         return no_memory(path);
-    DT_TRY_GOTO(status, out, add_metadata(path, root, metadata, n_metadata));
+    cJSON *texts = n_metadata > 0 ? cJSON_AddObjectToObject(root, "__metadata__") : NULL;
+    for (int i = 0; i < n_metadata; i++)
+        if (!cJSON_AddStringToObject(texts, metadata[2 * i], metadata[2 * i + 1]))
+            DT_TRY_GOTO(status, out, no_memory(path));
     for (int i = 0; i < n_entries; i++)
         DT_TRY_GOTO(status, out, add_tensor(path, root, &entries[i], &preamble.data_bytes));
     DT_TRY_GOTO(status, out, print_preamble(path, root, &preamble));

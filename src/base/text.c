@@ -1,4 +1,4 @@
-// Appending, comparing, steps, and UTF-8.
+// Appends to texts, compares lists in them, and parses ranges of steps and UTF-8.
 #include "base/text.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-// Counters and spans, under one lock: a few hundred spans a step do not contend for it.
+// The counters and spans of this process. One lock protects them: a few hundred spans a step do not
+// contend for it.
 #include "base/trace.h"
 
 #include "base/memory.h"
@@ -68,7 +69,7 @@ void dt_trace_keep(bool keep)
     pthread_mutex_unlock(&trace.lock);
 }
 
-// NULL: there are too many names.
+// The counter of a name; NULL: there are too many names. Call it, and `add`, with the lock held.
 static struct dt_trace_counter *counter_of(enum dt_lane lane, const char *name)
 {
     struct dt_trace_counter *counter = trace.counters;

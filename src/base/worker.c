@@ -1,4 +1,5 @@
-// One thread, one slot of work under a lock.
+// One thread and one slot of work, which a lock protects. The owner puts work in and sleeps on
+// `changed` when it wants the outcome; the thread sleeps on it while it has no work.
 #include "base/worker.h"
 
 #include "base/clock.h"
