@@ -1,35 +1,22 @@
-// One dataset of a file: what it is made of, whether its bytes are all there, reading them.
+// One dataset of a file: finds out what it is made of, checks that all its bytes are there, and
+// reads them.
 #include "base/file.h"
 #include "data/h5_chunks.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <string.h>
 
-static const char *class_text(H5T_class_t class)
+dt_status dt_h5_reject(const struct dt_h5_array *array, const char *file, int line,
+                       const char *function, const char *hint, const char *format, ...)
 {
-    static const char *const text[H5T_NCLASSES] = {
-        [H5T_STRING] = "strings",
-        [H5T_COMPOUND] = "compound records",
-        [H5T_ENUM] = "an enumeration",
-        [H5T_VLEN] = "variable-length sequences",
-    };
-    return class >= 0 && class < H5T_NCLASSES && text[class] ? text[class] : "other data";
-}
-
-static dt_dtype integer_type(size_t size, bool is_signed)
-{
-    switch (size) {
-    case 1:
-        return is_signed ? DT_I8 : DT_U8;
-    case 2:
-        return is_signed ? DT_I16 : DT_U16;
-    case 4:
-        return is_signed ? DT_I32 : DT_U32;
-    case 8:
-        return is_signed ? DT_I64 : DT_U64;
-    default:
-        return DT_DTYPE_COUNT;
-    }
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return dt_error_raise(DT_USER, file, line, function, hint, "%s: %s %s", array->file->path,
+                          array->name, text);
 }
 
 // h5py stores booleans as an enumeration of bytes.
@@ -53,10 +40,19 @@ static bool is_f16(hid_t type)
 
 static void read_type(hid_t type, struct dt_h5_array *array)
 {
+    static const dt_dtype integers[2][4] = {{DT_U8, DT_U16, DT_U32, DT_U64},
+                                            {DT_I8, DT_I16, DT_I32, DT_I64}};
+    static const char *const texts[H5T_NCLASSES] = {
+        [H5T_STRING] = "strings",
+        [H5T_COMPOUND] = "compound records",
+        [H5T_ENUM] = "an enumeration",
+        [H5T_VLEN] = "variable-length sequences",
+    };
     H5T_class_t class = H5Tget_class(type);
     array->type = DT_DTYPE_COUNT;
     if (class != H5T_INTEGER && class != H5T_FLOAT) {
-        snprintf(array->type_text, sizeof array->type_text, "%s", class_text(class));
+        const char *text = class >= 0 && class < H5T_NCLASSES ? texts[class] : NULL;
+        snprintf(array->type_text, sizeof array->type_text, "%s", text ? text : "other data");
         if (class == H5T_ENUM && is_boolean(type)) {
             snprintf(array->type_text, sizeof array->type_text, "booleans");
             array->type = DT_U8;
@@ -83,14 +79,14 @@ static void read_type(hid_t type, struct dt_h5_array *array)
     snprintf(array->type_text, sizeof array->type_text, "%s%s%s %zu-bit integers",
              swapped ? "big-endian " : "", padded ? "padded " : "",
              is_signed ? "signed" : "unsigned", 8 * size);
-    if (!swapped && !padded)
-        array->type = integer_type(size, is_signed);
+    for (int i = 0; i < 4 && !swapped && !padded; i++)
+        if (size == (size_t)1 << i)
+            array->type = integers[is_signed][i];
 }
 
 static dt_status fail_large(const struct dt_h5_array *array)
 {
-    return DT_FAIL(DT_USER, "copy or create the file again", "%s: %s is impossibly large",
-                   array->file->path, array->name);
+    return DT_H5_REJECT(array, "copy or create the file again", "is impossibly large");
 }
 
 static dt_status read_space(hid_t space, struct dt_h5_array *array)
@@ -112,27 +108,17 @@ static dt_status read_space(hid_t space, struct dt_h5_array *array)
     return DT_OK;
 }
 
-// Other types are refused by the reader kind's checks. References are read as they are stored.
-static dt_status read_filters(hid_t plist, struct dt_h5_array *array)
-{
-    bool ours = H5Pget_nfilters(plist) != 0 || array->variable;
-    if (!ours || dt_h5_element(array) == 0 || array->n_dims < 1)
-        return DT_OK;
-    return dt_h5_chunks_open(array, plist, &array->chunks);
-}
-
 static dt_status fail_unwritten(const struct dt_h5_array *array)
 {
-    return DT_FAIL(DT_USER, "its writer did not finish; create the shard again",
-                   "%s: %s was never written, or only in part (it would read as zeros)",
-                   array->file->path, array->name);
+    return DT_H5_REJECT(array, "its writer did not finish; create the shard again",
+                        "was never written, or only in part (it would read as zeros)");
 }
 
 static dt_status check_contiguous(struct dt_h5_array *array, hid_t plist, int64_t bytes)
 {
     if (H5Pget_external_count(plist) > 0)
-        return DT_FAIL(DT_USER, "store the data in the shard itself",
-                       "%s: %s is stored in external files", array->file->path, array->name);
+        return DT_H5_REJECT(array, "store the data in the shard itself",
+                            "is stored in external files");
     if (bytes == 0)
         return DT_OK;
     haddr_t offset = H5Dget_offset(array->id);
@@ -140,8 +126,8 @@ static dt_status check_contiguous(struct dt_h5_array *array, hid_t plist, int64_
     if (offset == HADDR_UNDEF || stored < (hsize_t)bytes)
         return fail_unwritten(array);
     if (stored > end || offset > end - stored)
-        return DT_FAIL(DT_USER, "copy or create the file again",
-                       "%s: %s extends beyond the end of the file", array->file->path, array->name);
+        return DT_H5_REJECT(array, "copy or create the file again",
+                            "extends beyond the end of the file");
     array->offset = (int64_t)offset;
     return DT_OK;
 }
@@ -172,12 +158,14 @@ static dt_status read_layout(hid_t plist, hid_t space, struct dt_h5_array *array
     case H5D_CONTIGUOUS:
         return check_contiguous(array, plist, bytes);
     case H5D_CHUNKED:
-        DT_TRY(read_filters(plist, array));
+        // References are read as they are stored; other types are refused by the kind's checks.
+        if ((H5Pget_nfilters(plist) != 0 || array->variable) && dt_h5_element(array) > 0 &&
+            array->n_dims > 0)
+            DT_TRY(dt_h5_chunks_open(array, plist, &array->chunks));
         return check_chunks(array, plist, space);
     case H5D_VIRTUAL:
-        return DT_FAIL(DT_USER, "copy the data into plain shards",
-                       "%s: %s is a virtual dataset (a missing source would read as zeros)",
-                       array->file->path, array->name);
+        return DT_H5_REJECT(array, "copy the data into plain shards",
+                            "is a virtual dataset (a missing source would read as zeros)");
     default:
         return dt_h5_fail(DT_USER, "read the layout in", array->file->path, NULL);
     }
@@ -216,7 +204,7 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
     if (!*found)
         return DT_OK;
     if (node != DT_H5_DATASET)
-        return DT_FAIL(DT_USER, "make it a dataset", "%s: %s is not a dataset", file->path, name);
+        return DT_H5_REJECT(array, "make it a dataset", "is not a dataset");
     DT_TRY(dt_h5_check_types(file, name, address));
     DT_TRY(dt_h5_locate(file, name, &group, &last, found));
     // Without the library's chunk cache plain chunks are read straight into our memory; h5_chunks.c
@@ -300,8 +288,8 @@ dt_status dt_h5_check_vector(const struct dt_h5_array *array)
 {
     if (array->n_dims == 1)
         return DT_OK;
-    return DT_FAIL(DT_USER, "make it one-dimensional", "%s: %s has %d dimensions, not 1",
-                   array->file->path, array->name, array->n_dims);
+    return DT_H5_REJECT(array, "make it one-dimensional", "has %d dimensions, not 1",
+                        array->n_dims);
 }
 
 // `wanted` is the type of *value in memory.

@@ -1,6 +1,7 @@
-// A chunk is read as stored, decoded back and forth between two buffers of limited size, and kept
-// as part of a band: the rows of chunks that are side by side. Windows come from all over a
-// dataset, so that bands stay decoded as long as there is room: a small dataset is decoded once.
+// Reads datasets that are stored in filtered chunks. A chunk is read as stored, decoded back and
+// forth between two buffers of limited size, and kept as part of a band: the rows of the chunks
+// that are side by side. Windows come from all over a dataset, so bands stay decoded while there is
+// room for them: a small dataset is decoded once.
 #include "data/h5_chunks.h"
 
 #include "base/list.h"
@@ -69,11 +70,11 @@ static dt_status read_filter(const struct dt_h5_array *array, hid_t plist, int i
     if (filter->id == H5Z_FILTER_DEFLATE || filter->id == H5Z_FILTER_SHUFFLE ||
         filter->id == H5Z_FILTER_FLETCHER32)
         return DT_OK;
-    return DT_FAIL(DT_USER,
-                   "store the shard without filters (h5repack -f NONE OLD NEW), or with gzip, "
-                   "shuffle and fletcher32 alone",
-                   "%s: %s is stored with filter %d (%s), which dtrain does not read",
-                   array->file->path, array->name, (int)filter->id, name[0] ? name : "no name");
+    return DT_H5_REJECT(array,
+                        "store the shard without filters (h5repack -f NONE OLD NEW), or with gzip, "
+                        "shuffle and fletcher32 alone",
+                        "is stored with filter %d (%s), which dtrain does not read",
+                        (int)filter->id, name[0] ? name : "no name");
 }
 
 static dt_status read_shape(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
@@ -102,7 +103,7 @@ static dt_status read_shape(struct dt_h5_chunks *chunks, const struct dt_h5_arra
         chunks->shape[i] = (int64_t)shape[i];
         chunks->chunk[i] = (int64_t)chunk[i];
         if (i > 0)
-            chunks->columns *= (chunks->shape[i] + chunks->chunk[i] - 1) / chunks->chunk[i];
+            chunks->columns *= dt_ceil_div(chunks->shape[i], chunks->chunk[i]);
         chunks->whole_rows &= i == 0 || chunks->shape[i] == chunks->chunk[i];
     }
     chunks->chunk_bytes = (size_t)elements * (size_t)chunks->size;
@@ -113,9 +114,8 @@ static dt_status read_shape(struct dt_h5_chunks *chunks, const struct dt_h5_arra
 dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
                             struct dt_h5_chunks **chunks)
 {
-    struct dt_h5_chunks *c;
     DT_TRY(DT_NEW(chunks, 1, "the chunks of %s", array->file->path));
-    c = *chunks;
+    struct dt_h5_chunks *c = *chunks;
     c->n_filters = H5Pget_nfilters(plist);
     if (c->n_filters < 0 || c->n_filters > H5Z_MAX_NFILTERS)
         return dt_h5_fail(DT_USER, "read the filters in", array->file->path, damaged);
@@ -152,7 +152,7 @@ void dt_h5_chunks_close(struct dt_h5_chunks *chunks)
     free(chunks);
 }
 
-// One chunk of an array, for messages.
+// Which chunk of an array is read; messages name it.
 struct place {
     const struct dt_h5_array *array;
     int64_t number; // in C order
@@ -171,7 +171,7 @@ __attribute__((format(printf, 2, 3))) static dt_status fail_chunk(const struct p
                    place->number, place->array->name, what);
 }
 
-// The bytes as stored, into `from`; *skipped: a bit for each filter that was not applied.
+// Reads the bytes as stored into `from`; *skipped has a bit for each filter that was not applied.
 static dt_status read_raw(struct dt_h5_chunks *chunks, const struct place *place, uint32_t *skipped)
 {
     hsize_t bytes = 0;
@@ -276,15 +276,7 @@ static dt_status undo_filter(struct dt_h5_chunks *chunks, const struct filter *f
     }
 }
 
-static bool reaches_past_end(const struct dt_h5_chunks *chunks, const struct place *place)
-{
-    for (int i = 0; i < chunks->n_dims; i++)
-        if ((int64_t)place->offset[i] + chunks->chunk[i] > chunks->shape[i])
-            return true;
-    return false;
-}
-
-// The chunk's elements into `from`: chunk_bytes of them, or an error.
+// Decodes the chunk's elements into `from`: chunk_bytes bytes, or an error.
 static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
 {
     uint32_t skipped = 0;
@@ -292,7 +284,9 @@ static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
     dt_status status = read_raw(chunks, place, &skipped);
     dt_h5_leave();
     DT_TRY(status);
-    bool filtered = !chunks->plain_edges || !reaches_past_end(chunks, place);
+    bool filtered = true;
+    for (int i = 0; chunks->plain_edges && i < chunks->n_dims; i++)
+        filtered &= (int64_t)place->offset[i] + chunks->chunk[i] <= chunks->shape[i];
     for (int i = chunks->n_filters - 1; filtered && i >= 0; i--)
         if (!(skipped >> i & 1))
             DT_TRY(undo_filter(chunks, &chunks->filters[i], place));
@@ -307,7 +301,7 @@ static void copy_part(const struct dt_h5_chunks *chunks, const struct place *pla
                       struct band *band, int dim, int64_t to, int64_t from)
 {
     int64_t to_step = 1, from_step = 1, n = chunks->shape[dim] - (int64_t)place->offset[dim];
-    n = n < chunks->chunk[dim] ? n : chunks->chunk[dim];
+    n = dt_min_i64(n, chunks->chunk[dim]);
     if (dim == chunks->n_dims - 1 || (dim == 0 && chunks->whole_rows)) {
         memcpy(band->rows + to * chunks->size, chunks->from + from * chunks->size,
                (size_t)(n * (dim == 0 ? chunks->row : 1) * chunks->size));
@@ -338,7 +332,7 @@ static dt_status make_room(struct dt_h5_chunks *chunks, const struct dt_h5_array
     return DT_OK;
 }
 
-// Takes the room for it.
+// Whether there is room for one more band, which then counts as used.
 static bool may_keep_another(const struct dt_h5_chunks *chunks)
 {
     int64_t bytes = band_bytes(chunks);
@@ -374,7 +368,7 @@ static dt_status get_band(struct dt_h5_chunks *chunks, const struct dt_h5_array 
         struct place place = {array, number * chunks->columns + column, {0}};
         int64_t index = column;
         for (int i = chunks->n_dims - 1; i > 0; i--) {
-            int64_t n = (chunks->shape[i] + chunks->chunk[i] - 1) / chunks->chunk[i];
+            int64_t n = dt_ceil_div(chunks->shape[i], chunks->chunk[i]);
             place.offset[i] = (hsize_t)(index % n * chunks->chunk[i]);
             index /= n;
         }
@@ -393,7 +387,7 @@ dt_status dt_h5_chunks_read(struct dt_h5_chunks *chunks, const struct dt_h5_arra
     for (char *to = data; count > 0;) {
         const struct band *band;
         int64_t number = first / chunks->chunk[0], skip = first % chunks->chunk[0];
-        int64_t n = chunks->chunk[0] - skip < count ? chunks->chunk[0] - skip : count;
+        int64_t n = dt_min_i64(chunks->chunk[0] - skip, count);
         DT_TRY(get_band(chunks, array, number, &band));
         memcpy(to, band->rows + skip * row, (size_t)(n * row));
         to += n * row;

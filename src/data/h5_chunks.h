@@ -1,4 +1,4 @@
-// Filtered chunks of one dataset: the library gives their raw bytes, the filters are undone here.
+// Filtered chunks of one dataset: the library gives their raw bytes, and dtrain undoes the filters.
 // HDF5 1.10.8 trusts a chunk to decode to its full size and copies that much out of whatever buffer
 // the filters returned, so a damaged chunk makes it read past the end of the heap.
 #pragma once

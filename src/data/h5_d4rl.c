@@ -1,5 +1,5 @@
-// D4RL [Fu et al. 2020]: /observations and /actions of all episodes, one after another; an episode
-// ends with a row where /terminals or /timeouts is true.
+// The schema D4RL [Fu et al. 2020]: /observations and /actions of all episodes, one after another;
+// an episode ends with a row where /terminals or /timeouts is true.
 #include "data/h5_episodes.h"
 
 #include <inttypes.h>
@@ -47,24 +47,13 @@ static dt_status check_ends(const struct dt_h5_array *array, int64_t n)
 {
     static const char hint[] = "store a boolean for each row of /observations";
     if (array->type == DT_DTYPE_COUNT)
-        return DT_FAIL(DT_USER, hint, "%s: %s holds %s", array->file->path, array->name,
-                       array->type_text);
+        return DT_H5_REJECT(array, hint, "holds %s", array->type_text);
     if (array->shape[1] != 1 || array->shape[0] != n)
-        return DT_FAIL(DT_USER, hint,
-                       "%s: %s has %" PRId64 " rows of %" PRId64
-                       " values, /observations has %" PRId64 " rows",
-                       array->file->path, array->name, array->shape[0], array->shape[1], n);
+        return DT_H5_REJECT(array, hint,
+                            "has %" PRId64 " rows of %" PRId64 " values, /observations has %" PRId64
+                            " rows",
+                            array->shape[0], array->shape[1], n);
     return DT_OK;
-}
-
-// Time limits are not terminals: without /timeouts episodes run into each other.
-static void warn_of_one(struct dt_episodes *episodes, int64_t n, bool timeouts)
-{
-    if (episodes->n == 1 && !timeouts)
-        snprintf(episodes->warning, sizeof episodes->warning,
-                 "all %" PRId64 " rows are one episode, since none is marked in /terminals and "
-                 "there is no /timeouts; store /timeouts, true in the last row of each episode",
-                 n);
 }
 
 static dt_status list_ends(struct dt_reader *reader, const struct dt_scan_rules *rules,
@@ -88,19 +77,18 @@ static dt_status list_ends(struct dt_reader *reader, const struct dt_scan_rules 
                          "%s has neither /terminals nor /timeouts", reader->file.path);
     if (status == DT_OK)
         status = add_episodes(arrays, n, episodes);
-    warn_of_one(episodes, n, arrays[1].n_dims > 0);
+    if (episodes->n == 1 && arrays[1].n_dims == 0) // a time limit is no terminal
+        snprintf(episodes->warning, sizeof episodes->warning,
+                 "all %" PRId64 " rows are one episode, since none is marked in /terminals and "
+                 "there is no /timeouts; store /timeouts, true in the last row of each episode",
+                 n);
     for (int i = 0; i < ENDS; i++)
         dt_h5_array_close(&arrays[i]);
     return status;
 }
 
-static dt_status open_d4rl(struct dt_reader *reader, const struct dt_scan_rules *rules,
-                           struct dt_shard *shard)
-{
-    static const struct dt_episode_schema schema = {
-        .inputs = "observations", .targets = "actions", .list = list_ends};
-    return dt_episodes_open(reader, rules, &schema, shard);
-}
+static const struct dt_episode_schema schema = {
+    .inputs = "observations", .targets = "actions", .list = list_ends};
 
 const struct dt_reader_kind dt_d4rl_reader = {
-    .name = "d4rl", .datasets = {"/observations"}, .open = open_d4rl, DT_EPISODES_FUNCTIONS};
+    .name = "d4rl", .datasets = {"/observations"}, .schema = &schema, DT_EPISODES_FUNCTIONS};

@@ -1,5 +1,5 @@
-// Opening a shard of episodes: their list, the columns that the keys name, what all of them add up
-// to. Reads metadata alone.
+// Opens a shard of episodes: lists them by the kind's schema, finds the columns that data.inputs
+// and data.targets name, and counts rows and windows. Only metadata is read.
 #include "data/h5_episodes.h"
 
 #include "base/list.h"
@@ -50,13 +50,6 @@ int dt_episodes_by_number(const void *a, const void *b)
     return n != m ? (n > m) - (n < m) : strcmp(x, y);
 }
 
-static bool is_numbered(const char *name, const char *prefix)
-{
-    const char *number = name + strlen(prefix);
-    return strncmp(name, prefix, strlen(prefix)) == 0 && *number &&
-           number[strspn(number, "0123456789")] == 0;
-}
-
 dt_status dt_episodes_numbered(const struct dt_h5_file *file, const char *group, const char *prefix,
                                struct dt_h5_names *names, struct dt_h5_names *others)
 {
@@ -64,9 +57,12 @@ dt_status dt_episodes_numbered(const struct dt_h5_file *file, const char *group,
     dt_status status = dt_h5_list(file, group, &all);
     *names = (struct dt_h5_names){0};
     for (int64_t i = 0; i < all.n && status == DT_OK; i++) {
-        struct dt_h5_names *to = is_numbered(all.at[i], prefix) ? names : others;
+        const char *name = all.at[i], *number = name + strlen(prefix);
+        bool numbered = strncmp(name, prefix, strlen(prefix)) == 0 && *number &&
+                        number[strspn(number, "0123456789")] == 0;
+        struct dt_h5_names *to = numbered ? names : others;
         if (to)
-            status = dt_h5_names_add(to, all.at[i], strlen(all.at[i]));
+            status = dt_h5_names_add(to, name, strlen(name));
     }
     dt_h5_names_free(&all);
     if (names->n > 0)
@@ -176,44 +172,30 @@ static dt_status add_columns(const struct dt_reader *reader, struct dt_episodes 
     return status;
 }
 
-static bool by_head(const struct dt_episodes *episodes)
+// Whether the targets are the heads' own datasets, since no data.targets names others.
+static bool by_head(const struct dt_reader *reader)
 {
-    const struct dt_scan_rules *rules = &episodes->rules;
-    return episodes->schema->by_head && !rules->targets[0] && rules->n_targets > 0;
-}
-
-// The heads' own datasets where there is no data.targets.
-static dt_status add_named_targets(const struct dt_reader *reader, struct dt_episodes *episodes)
-{
-    const struct dt_scan_rules *rules = &episodes->rules;
-    for (int i = 0; i < rules->n_targets; i++) {
-        char path[DT_DATA_NAME + 32];
-        snprintf(path, sizeof path, "%s/%s", episodes->schema->targets, rules->target[i].name);
-        DT_TRY(add_columns(reader, episodes, "the targets of model.heads", path, true));
-    }
-    return DT_OK;
-}
-
-static dt_status has_targets(const struct dt_reader *reader, const struct dt_episodes *episodes,
-                             bool *found)
-{
-    char full[DT_H5_PATH];
-    DT_TRY(path_of(reader, episodes->at[0].group, episodes->schema->targets, full));
-    return dt_h5_has(&reader->file, full, found);
+    const struct dt_scan_rules *rules = &((const struct dt_episodes *)reader->own)->rules;
+    return reader->kind->schema->by_head && !rules->targets[0] && rules->n_targets > 0;
 }
 
 static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes *episodes)
 {
-    const struct dt_episode_schema *schema = episodes->schema;
+    const struct dt_episode_schema *schema = reader->kind->schema;
     const struct dt_scan_rules *rules = &episodes->rules;
+    char path[DT_H5_PATH];
     DT_TRY(add_columns(reader, episodes, "data.inputs",
                        rules->inputs[0] ? rules->inputs : schema->inputs, false));
     bool any = true;
-    if (rules->seq_len == 0 && !rules->targets[0]) // to verify a shard; targets may be anywhere
-        DT_TRY(has_targets(reader, episodes, &any));
-    if (by_head(episodes))
-        DT_TRY(add_named_targets(reader, episodes));
-    else if (any)
+    if (rules->seq_len == 0 && !rules->targets[0]) { // to verify a shard; targets may be anywhere
+        DT_TRY(path_of(reader, episodes->at[0].group, schema->targets, path));
+        DT_TRY(dt_h5_has(&reader->file, path, &any));
+    }
+    for (int i = 0; i < rules->n_targets && by_head(reader); i++) {
+        snprintf(path, sizeof path, "%s/%s", schema->targets, rules->target[i].name);
+        DT_TRY(add_columns(reader, episodes, "the targets of model.heads", path, true));
+    }
+    if (any && !by_head(reader))
         DT_TRY(add_columns(reader, episodes, "data.targets",
                            rules->targets[0] ? rules->targets : schema->targets, true));
     int64_t n = episodes->columns.n;
@@ -234,21 +216,20 @@ static dt_status check_array(const struct dt_h5_array *array, const struct dt_co
 {
     int64_t width = array->shape[1], end = column->end < 0 ? width : column->end;
     if (array->n_dims < 1 || array->type == DT_DTYPE_COUNT)
-        return DT_FAIL(DT_USER,
-                       "store little-endian integers, booleans or floats of 16 to 64 bits, one "
-                       "row per frame, or name other datasets",
-                       "%s: %s %s%s", array->file->path, array->name,
-                       array->n_dims < 1 ? "is a single value of " : "holds ", array->type_text);
+        return DT_H5_REJECT(array,
+                            "store little-endian integers, booleans or floats of 16 to 64 bits, "
+                            "one row per frame, or name other datasets",
+                            "%s%s", array->n_dims < 1 ? "is a single value of " : "holds ",
+                            array->type_text);
     if (width < 1)
-        return DT_FAIL(DT_USER, "store at least one number per frame", "%s: %s has no columns",
-                       array->file->path, array->name);
+        return DT_H5_REJECT(array, "store at least one number per frame", "has no columns");
     if (end > width)
-        return DT_FAIL(DT_USER, NULL, "%s: %s has %" PRId64 " columns; there is no column %" PRId64,
-                       array->file->path, array->name, width, end - 1);
+        return DT_H5_REJECT(array, NULL, "has %" PRId64 " columns; there is no column %" PRId64,
+                            width, end - 1);
     if (column->table > 0 && !dt_columns_is_integer(array->type))
-        return DT_FAIL(DT_USER, "only integers can be ids",
-                       "%s: %s holds %s; data.inputs says :id*%" PRId64, array->file->path,
-                       array->name, array->type_text, column->table);
+        return DT_H5_REJECT(array, "only integers can be ids",
+                            "holds %s; data.inputs says :id*%" PRId64, array->type_text,
+                            column->table);
     return DT_OK;
 }
 
@@ -265,56 +246,59 @@ static dt_status open_array(struct dt_reader *reader, int64_t i, const char *gro
                  : fail_missing(reader, column->target ? "data.targets" : "data.inputs", full);
 }
 
-// Column i of an episode that was open before.
-static dt_status place_array(struct dt_reader *reader, int64_t i, int64_t number)
-{
-    struct dt_episodes *episodes = reader->own;
-    const struct dt_episode *at = &episodes->at[number];
-    const struct dt_column *column = &episodes->columns.at[i];
-    const struct dt_episode_place *place = &episodes->places[number * episodes->columns.n + i];
-    episodes->arrays[i] = (struct dt_h5_array){.file = &reader->file,
-                                               .name = episodes->paths[i],
-                                               .id = -1,
-                                               .type = place->type,
-                                               .shape = {at[1].first - at->first, column->width},
-                                               .offset = place->offset};
-    return path_of(reader, at->group, column->path, episodes->paths[i]);
-}
-
-static dt_status open_arrays(struct dt_reader *reader, int64_t number)
-{
-    struct dt_episodes *episodes = reader->own;
-    const char *group = episodes->at[number].group;
-    dt_status status = DT_OK;
-    dt_h5_enter(reader->file.path);
-    for (int64_t i = 0; i < episodes->columns.n && status == DT_OK; i++)
-        if (episodes->places && episodes->places[number * episodes->columns.n + i].offset > 0)
-            status = place_array(reader, i, number);
-        else
-            status = open_array(reader, i, group);
-    dt_h5_leave();
-    return status;
-}
-
 dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
 {
     struct dt_episodes *episodes = reader->own;
-    if (episodes->open == number || (episodes->open >= 0 && !episodes->at[number].group))
+    const struct dt_episode *at = &episodes->at[number];
+    if (episodes->open == number || (episodes->open >= 0 && !at->group))
         return DT_OK;
     close_arrays(episodes);
-    DT_TRY(open_arrays(reader, number));
+    dt_status status = DT_OK;
+    dt_h5_enter(reader->file.path);
+    for (int64_t i = 0, n = episodes->columns.n; i < n && status == DT_OK; i++) {
+        const struct dt_column *column = &episodes->columns.at[i];
+        const struct dt_episode_place *place =
+            episodes->places ? &episodes->places[number * n + i] : NULL;
+        if (!place || place->offset == 0) {
+            status = open_array(reader, i, at->group);
+            continue;
+        }
+        status = path_of(reader, at->group, column->path, episodes->paths[i]);
+        episodes->arrays[i] = (struct dt_h5_array){
+            .file = &reader->file,
+            .name = episodes->paths[i],
+            .id = -1,
+            .type = place->type,
+            .shape = {at[1].first - at->first, column->width},
+            .offset = place->offset,
+        };
+    }
+    dt_h5_leave();
+    DT_TRY(status);
     episodes->open = number;
     return DT_OK;
 }
 
 // What the shard's columns add up to, from the open episode.
 
-// A dataset for each head has the head's columns.
-static dt_status check_named_targets(const struct dt_reader *reader,
-                                     const struct dt_episodes *episodes)
+// The heads need all columns of the targets, and each head those of its own dataset if it has one.
+static dt_status check_targets(const struct dt_reader *reader, const struct dt_episodes *episodes)
 {
-    const struct dt_target *target = episodes->rules.target;
-    for (int64_t i = 0; i < episodes->columns.n; i++) {
+    const struct dt_scan_rules *rules = &episodes->rules;
+    int64_t need = 0;
+    char what[512] = "";
+    for (int i = 0; i < rules->n_targets; i++) {
+        need += rules->target[i].width;
+        dt_append(what, sizeof what, "%s%s %" PRId64, i ? ", " : "", rules->target[i].name,
+                  rules->target[i].width);
+    }
+    if (rules->n_targets > 0 && need != episodes->layout.target_width)
+        return DT_FAIL(DT_USER,
+                       "make data.targets name one column for each value that model.heads predicts",
+                       "%s: the targets have %" PRId64 " columns, the heads need %" PRId64 " (%s)",
+                       reader->file.path, episodes->layout.target_width, need, what);
+    const struct dt_target *target = rules->target;
+    for (int64_t i = 0; i < episodes->columns.n && by_head(reader); i++) {
         const struct dt_column *column = &episodes->columns.at[i];
         if (!column->target)
             continue;
@@ -326,24 +310,6 @@ static dt_status check_named_targets(const struct dt_reader *reader,
         target++;
     }
     return DT_OK;
-}
-
-static dt_status check_targets(const struct dt_reader *reader, const struct dt_episodes *episodes)
-{
-    const struct dt_scan_rules *rules = &episodes->rules;
-    int64_t need = 0;
-    char what[512] = "";
-    for (int i = 0; i < rules->n_targets; i++) {
-        need += rules->target[i].width;
-        dt_append(what, sizeof what, "%s%s %" PRId64, i ? ", " : "", rules->target[i].name,
-                  rules->target[i].width);
-    }
-    if (rules->n_targets == 0 || need == episodes->layout.target_width)
-        return DT_OK;
-    return DT_FAIL(DT_USER,
-                   "make data.targets name one column for each value that model.heads predicts",
-                   "%s: the targets have %" PRId64 " columns, the heads need %" PRId64 " (%s)",
-                   reader->file.path, episodes->layout.target_width, need, what);
 }
 
 static dt_status place_columns(struct dt_reader *reader)
@@ -382,15 +348,15 @@ static dt_status place_columns(struct dt_reader *reader)
                        "%s: a frame has %" PRId64 " numbers and %" PRId64
                        " targets, the most are %d",
                        reader->file.path, layout->frame_width, layout->target_width, WIDTH_MOST);
-    DT_TRY(check_targets(reader, episodes));
-    return by_head(episodes) ? check_named_targets(reader, episodes) : DT_OK;
+    return check_targets(reader, episodes);
 }
 
-// Rows of the open episode's datasets that are frames; all must agree, also in their widths.
+// Counts the rows of the open episode's datasets that are frames; all must agree, also in their
+// widths.
 static dt_status count_rows(const struct dt_reader *reader, int64_t *rows)
 {
     const struct dt_episodes *episodes = reader->own;
-    const char *longer = episodes->schema->longer;
+    const char *longer = reader->kind->schema->longer;
     *rows = -1;
     for (int64_t i = 0; i < episodes->columns.n; i++) {
         const struct dt_column *column = &episodes->columns.at[i];
@@ -400,27 +366,16 @@ static dt_status count_rows(const struct dt_reader *reader, int64_t *rows)
         if (*rows < 0)
             *rows = n;
         if (n != *rows)
-            return DT_FAIL(DT_USER, "make all datasets of an episode equally long",
-                           "%s: %s has %" PRId64 " rows, %s has %" PRId64 "%s", array->file->path,
-                           array->name, array->shape[0], episodes->arrays[0].name,
-                           episodes->arrays[0].shape[0],
-                           longer ? " (observations have one more than actions)" : "");
+            return DT_H5_REJECT(array, "make all datasets of an episode equally long",
+                                "has %" PRId64 " rows, %s has %" PRId64 "%s", array->shape[0],
+                                episodes->arrays[0].name, episodes->arrays[0].shape[0],
+                                longer ? " (observations have one more than actions)" : "");
         if (array->shape[1] != column->width)
-            return DT_FAIL(DT_USER, "make a dataset equally wide in all episodes",
-                           "%s: %s has %" PRId64 " columns, in the first episode %" PRId64,
-                           array->file->path, array->name, array->shape[1], column->width);
+            return DT_H5_REJECT(array, "make a dataset equally wide in all episodes",
+                                "has %" PRId64 " columns, in the first episode %" PRId64,
+                                array->shape[1], column->width);
     }
     return DT_OK;
-}
-
-// A column stays bytes only if no episode stores it otherwise.
-static void note_types(struct dt_episodes *episodes, int64_t number)
-{
-    for (int64_t i = 0; i < episodes->columns.n; i++) {
-        struct dt_column *column = &episodes->columns.at[i];
-        column->bytes = (number == 0 || column->bytes) && episodes->arrays[i].type == DT_U8;
-        episodes->types |= 1u << episodes->arrays[i].type;
-    }
 }
 
 // A few columns are not worth an array of their own.
@@ -447,33 +402,12 @@ static struct dt_byte_columns list_bytes(const struct dt_episodes *episodes)
     return bytes;
 }
 
-// Starts are rows of the dataset that recognised the kind.
-static dt_status check_shared_rows(const struct dt_reader *reader, int64_t rows)
-{
-    const struct dt_episodes *episodes = reader->own;
-    const struct dt_h5_array *known = &reader->arrays[0];
-    if (rows == known->shape[0])
-        return DT_OK;
-    return DT_FAIL(DT_USER, "make all datasets of a shard equally long",
-                   "%s: %s has %" PRId64 " rows, %s has %" PRId64, known->file->path,
-                   episodes->arrays[0].name, rows, known->name, known->shape[0]);
-}
-
-// Of the open episode, which is the shard's `number`th with frames.
-static void note_places(struct dt_episodes *episodes, int64_t number)
-{
-    int64_t n = episodes->columns.n;
-    for (int64_t i = 0; i < n; i++) {
-        const struct dt_h5_array *array = &episodes->arrays[i];
-        episodes->places[number * n + i] = (struct dt_episode_place){
-            .offset = array->offset > 0 ? array->offset : 0, .type = array->type};
-    }
-}
-
-// Frames of all episodes, from rows counted in each or from starts; drops those without frames.
+// Counts the frames of all episodes, from rows counted in each or from starts, and drops the
+// episodes without frames.
 static dt_status count_frames(struct dt_reader *reader)
 {
     struct dt_episodes *episodes = reader->own;
+    const struct dt_h5_array *known = &reader->arrays[0];
     bool shared = !episodes->at[0].group;
     int64_t total = 0, rows = 0, kept = 0, n = episodes->n, columns = episodes->columns.n;
     double next = 0;
@@ -488,11 +422,21 @@ static dt_status count_frames(struct dt_reader *reader)
             DT_TRY(place_columns(reader));
         if (i == 0 || !shared)
             DT_TRY(count_rows(reader, &rows));
-        if (i == 0 || !shared)
-            note_types(episodes, i);
-        if (i == 0 && shared)
-            DT_TRY(check_shared_rows(reader, total = rows));
+        if (i == 0 && shared && rows != known->shape[0]) // starts are rows of that dataset
+            return DT_FAIL(DT_USER, "make all datasets of a shard equally long",
+                           "%s: %s has %" PRId64 " rows, %s has %" PRId64, known->file->path,
+                           episodes->arrays[0].name, rows, known->name, known->shape[0]);
+        for (int64_t k = 0; k < columns && (i == 0 || !shared); k++) {
+            struct dt_column *column = &episodes->columns.at[k];
+            const struct dt_h5_array *array = &episodes->arrays[k];
+            column->bytes = (i == 0 || column->bytes) && array->type == DT_U8; // in every episode
+            episodes->types |= 1u << array->type;
+            if (!shared)
+                episodes->places[kept * columns + k] = (struct dt_episode_place){
+                    .offset = array->offset > 0 ? array->offset : 0, .type = array->type};
+        }
         if (shared) {
+            total = known->shape[0];
             rows = (i + 1 < n ? episodes->at[i + 1].first : total) - at.first;
         } else {
             at.first = total;
@@ -500,8 +444,6 @@ static dt_status count_frames(struct dt_reader *reader)
         }
         episodes->at[i].group = NULL;
         if (rows > 0) {
-            if (!shared)
-                note_places(episodes, kept);
             episodes->at[kept++] = at;
             continue;
         }
@@ -530,15 +472,22 @@ static void count_windows(struct dt_episodes *episodes)
     }
 }
 
-static dt_status open_all(struct dt_reader *reader, const struct dt_scan_rules *rules,
-                          struct dt_shard *shard)
+dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                           struct dt_shard *shard)
 {
-    struct dt_episodes *episodes = reader->own;
+    const struct dt_episode_schema *schema = reader->kind->schema;
     const char *path = reader->file.path;
-    if (rules->mask[0] && !episodes->schema->masks)
+    struct dt_episodes *episodes;
+    DT_TRY(DT_NEW(&episodes, 1, "the episodes of %s", path));
+    reader->own = episodes;
+    episodes->rules = *rules;
+    episodes->open = -1;
+    if (rules->stride == 0)
+        episodes->rules.stride = rules->seq_len;
+    if (rules->mask[0] && !schema->masks)
         return DT_FAIL(DT_USER, "only shards of robomimic have lists of episodes",
                        "%s is %s: it has no mask %s", path, reader->kind->name, rules->mask);
-    DT_TRY(episodes->schema->list(reader, rules, episodes));
+    DT_TRY(schema->list(reader, rules, episodes));
     if (episodes->n == 0)
         return DT_FAIL(DT_USER, "remove the shard, or create it again", "%s has no episodes", path);
     DT_TRY(list_columns(reader, episodes));
@@ -558,20 +507,6 @@ static dt_status open_all(struct dt_reader *reader, const struct dt_scan_rules *
         dt_h5_chunks_note(&episodes->arrays[i], shard);
     memcpy(shard->warning, episodes->warning, sizeof shard->warning);
     return DT_OK;
-}
-
-dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules *rules,
-                           const struct dt_episode_schema *schema, struct dt_shard *shard)
-{
-    struct dt_episodes *episodes;
-    DT_TRY(DT_NEW(&episodes, 1, "the episodes of %s", reader->file.path));
-    reader->own = episodes;
-    episodes->schema = schema;
-    episodes->rules = *rules;
-    episodes->open = -1;
-    if (rules->stride == 0)
-        episodes->rules.stride = rules->seq_len;
-    return open_all(reader, rules, shard);
 }
 
 void dt_episodes_close(struct dt_reader *reader)

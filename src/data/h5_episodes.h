@@ -1,5 +1,7 @@
-// What reader kinds of episodes share: columns, windows, blocks, checks of values. A schema says
-// where its episodes are.
+// What reader kinds of episodes share: columns, windows, blocks, checks of values. Such a kind
+// names a schema, which says where the episodes of a file are (dt_reader_kind.schema), and has the
+// functions of DT_EPISODES_FUNCTIONS. h5_episodes.c opens a shard, h5_episode_rows.c reads rows of
+// values, h5_episode_batches.c makes windows of them.
 //
 // The frames of a shard are numbered through all its episodes, in order; a window is up to seq_len
 // frames of one episode. Window k starts at frame k * stride of it, the last is the first that
@@ -26,10 +28,9 @@ struct dt_episode_schema {
                       struct dt_episodes *episodes);
 };
 
-dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules *rules,
-                           const struct dt_episode_schema *schema, struct dt_shard *shard);
-// For `list`. An episode with datasets of its own in the group parent/name; or, of datasets that
-// episodes share, one that starts at row `first`, not below that of the one before.
+// `list` adds each episode by one of these two: an episode with datasets of its own in the group
+// parent/name; or, of datasets that episodes share, one that starts at row `first`, not below that
+// of the one before.
 dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *parent, const char *name);
 dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first);
 // The members of a group whose names are `prefix` and a number, by number, and the names of its
@@ -57,7 +58,6 @@ struct dt_episode_place {
 };
 
 struct dt_episodes {
-    const struct dt_episode_schema *schema;
     struct dt_scan_rules rules;
     struct dt_frame_layout layout;
     struct dt_columns columns;
@@ -98,6 +98,8 @@ struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
                                           char *memory);
 
 // The functions of a reader kind.
+dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules *rules,
+                           struct dt_shard *shard);
 void dt_episodes_close(struct dt_reader *reader);
 dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *shard);
 dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
@@ -118,7 +120,8 @@ dt_status dt_episodes_frames(struct dt_reader *reader, int64_t first, int64_t n,
 void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, size_t size);
 
 #define DT_EPISODES_FUNCTIONS                                                                      \
-    .unit = "frames", .close = dt_episodes_close, .fingerprint = dt_episodes_fingerprint,          \
-    .hash = dt_episodes_hash, .verify = dt_episodes_verify, .arrays = dt_episodes_arrays,          \
+    .unit = "frames", .open = dt_episodes_open, .close = dt_episodes_close,                        \
+    .fingerprint = dt_episodes_fingerprint, .hash = dt_episodes_hash,                              \
+    .verify = dt_episodes_verify, .arrays = dt_episodes_arrays,                                    \
     .block_bytes = dt_episodes_block_bytes, .read = dt_episodes_read, .write = dt_episodes_write,  \
     .pad = dt_episodes_pad, .frames = dt_episodes_frames, .place = dt_episodes_place

@@ -1,5 +1,7 @@
-// What every use of HDF5 shares: one lock, the library's messages in our errors instead of on
-// stderr, files opened so that only their own bytes can be read. Only h5_* files include this.
+// What every use of HDF5 shares: one lock, the library's messages in errors of dtrain instead of on
+// stderr, and files opened so that only their own bytes can be read. h5_file.c opens files,
+// h5_tree.c finds what is in one, h5_array.c and h5_chunks.c read its datasets, h5_strings.c lists
+// of strings; h5_header.c checks what the library would trust. Only h5_* files include this.
 #pragma once
 
 #include "base/dtype.h"
@@ -19,6 +21,14 @@ void dt_h5_leave(void);
 // No other call of the library, not even a close, may come between. An errno in the reason decides
 // the status; without one it is `code`.
 dt_status dt_h5_fail(dt_status code, const char *action, const char *path, const char *hint);
+
+// Refuses a dataset: DT_USER, "<path>: <name> " and the text.
+#define DT_H5_REJECT(array, hint, ...)                                                             \
+    dt_h5_reject((array), __FILE__, __LINE__, __func__, (hint), __VA_ARGS__)
+struct dt_h5_array;
+dt_status dt_h5_reject(const struct dt_h5_array *array, const char *file, int line,
+                       const char *function, const char *hint, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
 
 // Access properties of every file: plain system calls, no locks, closing a file closes all ids in
 // it.

@@ -1,8 +1,9 @@
-// XXH3 takes a fraction of the time of a read from the system's cache; xxh64, in older shards,
-// takes longer than the read.
+// Opens the checksums of a shard and compares bytes with them. XXH3 takes a fraction of the time of
+// a read from the system's cache; xxh64, in older shards, takes longer than the read.
 #include "data/h5_hashes.h"
 
 #include "base/memory.h"
+#include "base/round.h"
 #include "data/xxh3.h"
 
 #include <inttypes.h>
@@ -20,30 +21,6 @@ const struct dt_h5_hash_kind dt_h5_hash_kinds[DT_H5_HASH_KINDS] = {
     {"/tokens_xxh64", hash_xxh64},
 };
 
-static dt_status check_shape(const struct dt_h5_hashes *hashes, const struct dt_h5_array *tokens)
-{
-    const struct dt_h5_array *array = &hashes->array;
-    const char *path = array->file->path;
-    int64_t size = dt_dtype_size(tokens->type), bytes = tokens->shape[0] * size;
-    int64_t block = hashes->block;
-    DT_TRY(dt_h5_check_vector(array));
-    if (array->type != DT_U64)
-        return DT_FAIL(DT_USER, "create the shard again with dtrain pack",
-                       "%s: %s holds %s, not unsigned 64-bit integers", path, array->name,
-                       array->type_text);
-    if (block < size || block % size != 0 || block > DT_HASH_BLOCK_MAX)
-        return DT_FAIL(
-            DT_USER, "store the number of bytes that a checksum covers as attribute block_bytes",
-            "%s: block_bytes of %s is %" PRId64 ", not a multiple of %" PRId64 " up to %d", path,
-            array->name, block, size, DT_HASH_BLOCK_MAX);
-    if (array->shape[0] != (bytes + block - 1) / block)
-        return DT_FAIL(DT_USER, "create the shard again with dtrain pack",
-                       "%s: %s has %" PRId64 " checksums, %" PRId64
-                       " bytes of tokens need %" PRId64,
-                       path, array->name, array->shape[0], bytes, (bytes + block - 1) / block);
-    return DT_OK;
-}
-
 dt_status dt_h5_hashes_open(const struct dt_h5_file *file, const struct dt_h5_hash_kind *kind,
                             const struct dt_h5_array *tokens, struct dt_h5_hashes *hashes)
 {
@@ -56,7 +33,24 @@ dt_status dt_h5_hashes_open(const struct dt_h5_file *file, const struct dt_h5_ha
     if (!found)
         return DT_FAIL(DT_USER, "store the number of bytes that a checksum covers in it",
                        "%s: %s has no attribute %s", file->path, kind->dataset, DT_H5_HASH_BLOCK);
-    return check_shape(hashes, tokens);
+    static const char pack_again[] = "create the shard again with dtrain pack";
+    const struct dt_h5_array *array = &hashes->array;
+    int64_t size = dt_dtype_size(tokens->type), bytes = tokens->shape[0] * size;
+    int64_t block = hashes->block;
+    DT_TRY(dt_h5_check_vector(array));
+    if (array->type != DT_U64)
+        return DT_H5_REJECT(array, pack_again, "holds %s, not unsigned 64-bit integers",
+                            array->type_text);
+    if (block < size || block % size != 0 || block > DT_HASH_BLOCK_MAX)
+        return DT_FAIL(
+            DT_USER, "store the number of bytes that a checksum covers as attribute block_bytes",
+            "%s: block_bytes of %s is %" PRId64 ", not a multiple of %" PRId64 " up to %d",
+            file->path, array->name, block, size, DT_HASH_BLOCK_MAX);
+    if (array->shape[0] != dt_ceil_div(bytes, block))
+        return DT_H5_REJECT(array, pack_again,
+                            "has %" PRId64 " checksums, %" PRId64 " bytes of tokens need %" PRId64,
+                            array->shape[0], bytes, dt_ceil_div(bytes, block));
+    return DT_OK;
 }
 
 void dt_h5_hashes_close(struct dt_h5_hashes *hashes)
@@ -66,13 +60,12 @@ void dt_h5_hashes_close(struct dt_h5_hashes *hashes)
     hashes->stored = NULL;
 }
 
-// Checksums [first, first + count), and the rest of a page for the next read of a stream.
+// Loads checksums [first, first + count), and the rest of a page for the next read of a stream.
 static dt_status load(struct dt_h5_hashes *hashes, int64_t first, int64_t count)
 {
-    int64_t left = hashes->array.shape[0] - first, ahead = left < PAGE ? left : PAGE;
     if (first >= hashes->first && first + count <= hashes->first + hashes->count)
         return DT_OK;
-    count = count > ahead ? count : ahead;
+    count = dt_max_i64(count, dt_min_i64(hashes->array.shape[0] - first, PAGE));
     hashes->count = 0; // until they are read
     if (count > hashes->room) {
         free(hashes->stored);

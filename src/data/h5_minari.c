@@ -1,5 +1,5 @@
-// Minari: /episode_K, each with observations (of one frame more than the episode has actions: the
-// state after the last), actions, rewards, terminations, truncations.
+// The schema Minari: /episode_K, each with observations (of one frame more than the episode has
+// actions: the state after the last), actions, rewards, terminations, truncations.
 #include "data/h5_episodes.h"
 
 static dt_status list_groups(struct dt_reader *reader, const struct dt_scan_rules *rules,
@@ -14,15 +14,8 @@ static dt_status list_groups(struct dt_reader *reader, const struct dt_scan_rule
     return status;
 }
 
-static dt_status open_minari(struct dt_reader *reader, const struct dt_scan_rules *rules,
-                             struct dt_shard *shard)
-{
-    static const struct dt_episode_schema schema = {.inputs = "observations",
-                                                    .targets = "actions",
-                                                    .longer = "observations",
-                                                    .list = list_groups};
-    return dt_episodes_open(reader, rules, &schema, shard);
-}
+static const struct dt_episode_schema schema = {
+    .inputs = "observations", .targets = "actions", .longer = "observations", .list = list_groups};
 
 static dt_status has_episodes(const struct dt_h5_file *file, bool *found)
 {
@@ -36,5 +29,5 @@ static dt_status has_episodes(const struct dt_h5_file *file, bool *found)
 const struct dt_reader_kind dt_minari_reader = {.name = "minari",
                                                 .mark = "/episode_0",
                                                 .has = has_episodes,
-                                                .open = open_minari,
+                                                .schema = &schema,
                                                 DT_EPISODES_FUNCTIONS};

@@ -1,4 +1,4 @@
-// Episodes in dtrain's own schema: /frames [n, F], /targets/NAME [n] or [n, N] for each head, and
+// dtrain's own schema of episodes: /frames [n, F], /targets/NAME [n] or [n, N] for each head, and
 // /episode_starts, rising row numbers from 0; without it the shard is one episode.
 #include "data/h5_episodes.h"
 
@@ -40,21 +40,16 @@ static dt_status list_starts(struct dt_reader *reader, const struct dt_scan_rule
         return dt_episodes_add_start(episodes, 0);
     dt_status status = dt_h5_check_vector(&array);
     if (status == DT_OK && array.type != DT_U64 && array.type != DT_I64)
-        status = DT_FAIL(DT_USER, "store row numbers of /frames as uint64", "%s: %s holds %s",
-                         reader->file.path, array.name, array.type_text);
+        status = DT_H5_REJECT(&array, "store row numbers of /frames as uint64", "holds %s",
+                              array.type_text);
     if (status == DT_OK)
         status = add_starts(&array, reader->arrays[0].shape[0], episodes);
     dt_h5_array_close(&array);
     return status;
 }
 
-static dt_status open_native(struct dt_reader *reader, const struct dt_scan_rules *rules,
-                             struct dt_shard *shard)
-{
-    static const struct dt_episode_schema schema = {
-        .inputs = "frames", .targets = "targets", .by_head = true, .list = list_starts};
-    return dt_episodes_open(reader, rules, &schema, shard);
-}
+static const struct dt_episode_schema schema = {
+    .inputs = "frames", .targets = "targets", .by_head = true, .list = list_starts};
 
 const struct dt_reader_kind dt_native_reader = {
-    .name = "episodes", .datasets = {"/frames"}, .open = open_native, DT_EPISODES_FUNCTIONS};
+    .name = "episodes", .datasets = {"/frames"}, .schema = &schema, DT_EPISODES_FUNCTIONS};

@@ -1,5 +1,5 @@
-// Pairs: /input_ids and /labels, both [n, T] signed 32-bit. A row is a window and a segment of its
-// own; label -100 is ignored by the loss.
+// The reader kind of pairs: /input_ids and /labels, both [n, T] signed 32-bit. A row is a window
+// and a segment of its own; label -100 is ignored by the loss.
 #include "data/h5_chunks.h"
 #include "data/h5_reader.h"
 #include "data/tokens.h"
@@ -17,11 +17,11 @@ static dt_status open_pairs(struct dt_reader *reader, const struct dt_scan_rules
     for (int i = 0; i < PAIR; i++) {
         const struct dt_h5_array *array = &reader->arrays[i];
         if (array->n_dims != 2)
-            return DT_FAIL(DT_USER, "make it two-dimensional, [n, seq_len]",
-                           "%s: %s has %d dimensions, not 2", path, array->name, array->n_dims);
+            return DT_H5_REJECT(array, "make it two-dimensional, [n, seq_len]",
+                                "has %d dimensions, not 2", array->n_dims);
         if (array->type != DT_I32)
-            return DT_FAIL(DT_USER, "store it as little-endian signed 32-bit integers",
-                           "%s: %s holds %s", path, array->name, array->type_text);
+            return DT_H5_REJECT(array, "store it as little-endian signed 32-bit integers",
+                                "holds %s", array->type_text);
         dt_h5_chunks_note(array, shard);
     }
     if (ids[0] != labels[0] || ids[1] != labels[1])

@@ -1,4 +1,5 @@
-// robomimic: /data/demo_K, each with obs/KEY and actions; /mask/NAME lists demos of a split.
+// The schema robomimic: /data/demo_K, each with obs/KEY and actions; /mask/NAME lists demos of a
+// split.
 #include "data/h5_episodes.h"
 
 #include "base/text.h"
@@ -6,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The list of rules->mask by number, its first `most` names. *found: false where there is none, and
-// none is asked for.
+// Reads the list of rules->mask, by number, its first `most` names. *found: false where there is no
+// list, and none is asked for.
 static dt_status read_mask(const struct dt_h5_file *file, const struct dt_scan_rules *rules,
                            int64_t most, struct dt_h5_names *mask, bool *found)
 {
@@ -31,14 +32,7 @@ static dt_status read_mask(const struct dt_h5_file *file, const struct dt_scan_r
     return DT_OK;
 }
 
-static dt_status add_all(const struct dt_h5_names *names, struct dt_episodes *episodes)
-{
-    for (int64_t i = 0; i < names->n; i++)
-        DT_TRY(dt_episodes_add_group(episodes, "/data", names->at[i]));
-    return DT_OK;
-}
-
-// Adds those of `names` that the mask lists; both are by number.
+// Adds those of `names` that the mask lists; both lists are sorted by number.
 static dt_status add_listed(const struct dt_reader *reader, const struct dt_scan_rules *rules,
                             const struct dt_h5_names *names, const struct dt_h5_names *mask,
                             struct dt_episodes *episodes)
@@ -91,8 +85,8 @@ static dt_status list_demos(struct dt_reader *reader, const struct dt_scan_rules
         status = read_mask(file, rules, names.n + 1, &mask, &masked);
     if (status == DT_OK && masked)
         status = add_listed(reader, rules, &names, &mask, episodes);
-    else if (status == DT_OK)
-        status = add_all(&names, episodes);
+    for (int64_t i = 0; i < names.n && status == DT_OK && !masked; i++)
+        status = dt_episodes_add_group(episodes, "/data", names.at[i]);
     if (status == DT_OK && !masked)
         status = warn_of_others(file, &others, episodes->warning, sizeof episodes->warning);
     dt_h5_names_free(&names);
@@ -101,13 +95,8 @@ static dt_status list_demos(struct dt_reader *reader, const struct dt_scan_rules
     return status;
 }
 
-static dt_status open_robomimic(struct dt_reader *reader, const struct dt_scan_rules *rules,
-                                struct dt_shard *shard)
-{
-    static const struct dt_episode_schema schema = {
-        .inputs = "obs", .targets = "actions", .masks = true, .list = list_demos};
-    return dt_episodes_open(reader, rules, &schema, shard);
-}
+static const struct dt_episode_schema schema = {
+    .inputs = "obs", .targets = "actions", .masks = true, .list = list_demos};
 
 const struct dt_reader_kind dt_robomimic_reader = {
-    .name = "robomimic", .mark = "/data", .open = open_robomimic, DT_EPISODES_FUNCTIONS};
+    .name = "robomimic", .mark = "/data", .schema = &schema, DT_EPISODES_FUNCTIONS};

@@ -1,4 +1,5 @@
-// Document starts are searched on disk: a shard may have millions of them.
+// Reads /doc_starts. The starts of a window are searched in the file: a shard may have millions of
+// them.
 #include "data/h5_starts.h"
 
 #include <inttypes.h>
@@ -42,9 +43,9 @@ dt_status dt_h5_starts_open(const struct dt_h5_file *file, const struct dt_h5_ar
     if (starts->found) {
         DT_TRY(dt_h5_check_vector(&starts->array));
         if (starts->array.type != DT_U64)
-            return DT_FAIL(DT_USER, "store offsets into /tokens as little-endian uint64",
-                           "%s: %s holds %s", file->path, starts->array.name,
-                           starts->array.type_text);
+            return DT_H5_REJECT(&starts->array,
+                                "store offsets into /tokens as little-endian uint64", "holds %s",
+                                starts->array.type_text);
     }
     return read_stamp(tokens, starts);
 }
@@ -66,15 +67,7 @@ static dt_status find(const struct dt_h5_array *array, int64_t position, int64_t
     return DT_OK;
 }
 
-static dt_status fail_entry(const struct dt_h5_starts *starts, int64_t index, uint64_t value)
-{
-    return DT_FAIL(DT_USER, "store ascending offsets into /tokens, each below its length",
-                   "%s: /doc_starts[%" PRId64 "] is %" PRIu64
-                   ", not above the one before it or not below %" PRId64,
-                   starts->array.file->path, index, value, starts->n_tokens);
-}
-
-// What a walk over the entries does with each.
+// What a walk over the entries does with each entry.
 struct walk {
     int64_t last;       // the entry before
     int64_t first, end; // marks are for entries in [first, end); the walk ends at `end`
@@ -93,7 +86,11 @@ static dt_status walk_from(const struct dt_h5_starts *starts, int64_t index, str
             XXH3_64bits_update(walk->hash, values, (size_t)n * sizeof *values);
         for (int64_t i = 0; i < n; i++) {
             if (values[i] >= (uint64_t)starts->n_tokens || (int64_t)values[i] <= walk->last)
-                return fail_entry(starts, index + i, values[i]);
+                return DT_FAIL(DT_USER,
+                               "store ascending offsets into /tokens, each below its length",
+                               "%s: /doc_starts[%" PRId64 "] is %" PRIu64
+                               ", not above the one before it or not below %" PRId64,
+                               array->file->path, index + i, values[i], starts->n_tokens);
             walk->last = (int64_t)values[i];
             if (walk->last >= walk->end)
                 return DT_OK;

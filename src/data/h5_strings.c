@@ -1,6 +1,7 @@
-// Lists of strings: /mask/train. Their elements are rows of bytes like those of any other dataset:
-// the strings, or references to a heap, which is read here: libhdf5 (1.10.8) trusts what a damaged
-// reference or heap says. [HDF5 file format specification, III.E and IV.A.2.d: global heap]
+// Reads lists of strings, such as /mask/train. Their elements are rows of bytes like those of any
+// other dataset: the strings, or references to a heap. The heap is read here, because libhdf5
+// (1.10.8) trusts what a damaged reference or heap says. [HDF5 file format specification, III.E and
+// IV.A.2.d: global heap]
 #include "base/file.h"
 #include "base/memory.h"
 #include "data/h5_file.h"
@@ -64,7 +65,7 @@ static dt_status read_heap(const struct dt_h5_array *array, int64_t i, uint64_t 
     return DT_OK;
 }
 
-// The object of that index, of at least `length` bytes; NULL: there is none.
+// Finds the object of that index, of at least `length` bytes; NULL: there is none.
 static const char *find_object(const struct heap *heap, uint32_t index, uint32_t length)
 {
     for (int64_t at = HEAP_HEADER; heap->bytes - at >= OBJECT_HEADER;) {
@@ -83,20 +84,6 @@ static const char *find_object(const struct heap *heap, uint32_t index, uint32_t
     return NULL;
 }
 
-static dt_status add_referenced(const struct dt_h5_array *array, int64_t i,
-                                const struct reference *reference, struct heap *heap,
-                                struct dt_h5_names *names)
-{
-    if (reference->length == 0)
-        return dt_h5_names_add(names, "", 0);
-    if (reference->length > STRING_BYTES)
-        return fail_heap(array, i);
-    DT_TRY(read_heap(array, i, reference->address, heap));
-    const char *text = find_object(heap, reference->index, reference->length);
-    return text ? dt_h5_names_add(names, text, strnlen(text, reference->length))
-                : fail_heap(array, i);
-}
-
 // Fixed strings may fill their whole size, without a zero.
 static dt_status add_all(const struct dt_h5_array *array, int64_t n, const char *bytes,
                          struct dt_h5_names *names)
@@ -104,13 +91,22 @@ static dt_status add_all(const struct dt_h5_array *array, int64_t n, const char 
     struct heap heap = {0};
     dt_status status = DT_OK;
     for (int64_t i = 0; i < n && status == DT_OK; i++, bytes += array->string) {
-        struct reference reference;
+        struct reference reference = {.length = (uint32_t)array->string};
+        const char *text = bytes;
         if (array->variable) {
             memcpy(&reference, bytes, sizeof reference);
-            status = add_referenced(array, i, &reference, &heap, names);
-        } else {
-            status = dt_h5_names_add(names, bytes, strnlen(bytes, (size_t)array->string));
+            if (reference.length > STRING_BYTES)
+                status = fail_heap(array, i);
+            else if (reference.length > 0)
+                status = read_heap(array, i, reference.address, &heap);
+            text = status == DT_OK && reference.length > 0
+                       ? find_object(&heap, reference.index, reference.length)
+                       : "";
+            if (!text)
+                status = fail_heap(array, i);
         }
+        if (status == DT_OK)
+            status = dt_h5_names_add(names, text, strnlen(text, reference.length));
     }
     free(heap.at);
     return status;
@@ -121,8 +117,8 @@ static dt_status read_list(const struct dt_h5_array *array, int64_t most, struct
     const char *path = array->file->path;
     int64_t n = array->shape[0] < most ? array->shape[0] : most;
     if (array->string == 0 || array->n_dims != 1)
-        return DT_FAIL(DT_USER, "store the episodes' names in one dimension",
-                       "%s: %s is not a list of strings", path, array->name);
+        return DT_H5_REJECT(array, "store the episodes' names in one dimension",
+                            "is not a list of strings");
     if (array->string > STRING_BYTES)
         return DT_FAIL(DT_USER, "store the episodes' names alone",
                        "%s: the strings of %s have %lld bytes, the most are %d", path, array->name,

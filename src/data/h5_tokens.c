@@ -1,6 +1,7 @@
-// Token streams: /tokens, one dimension of unsigned 8, 16 or 32 bit, with optional checksums
-// (h5_hashes.h) and document starts (h5_starts.h). A shard is one segment; n tokens give
-// (n - 1) / T windows of T + 1 tokens, the last token of one being the first of the next.
+// The reader kind of token streams: /tokens, one dimension of unsigned 8, 16 or 32 bit, with
+// optional checksums (h5_hashes.h) and document starts (h5_starts.h). A shard is one segment; n
+// tokens give (n - 1) / T windows of T + 1 tokens, the last token of one being the first of the
+// next.
 #include "data/tokens.h"
 
 #include "base/memory.h"
@@ -23,8 +24,9 @@ static dt_status open_tokens(struct dt_reader *reader, const struct dt_scan_rule
     const struct dt_h5_array *tokens = &reader->arrays[0];
     DT_TRY(dt_h5_check_vector(tokens));
     if (tokens->type != DT_U8 && tokens->type != DT_U16 && tokens->type != DT_U32)
-        return DT_FAIL(DT_USER, "store tokens as little-endian unsigned 8, 16 or 32-bit integers",
-                       "%s: %s holds %s", reader->file.path, tokens->name, tokens->type_text);
+        return DT_H5_REJECT(tokens,
+                            "store tokens as little-endian unsigned 8, 16 or 32-bit integers",
+                            "holds %s", tokens->type_text);
     struct stream *stream;
     DT_TRY(DT_NEW(&stream, 1, "reading %s", reader->file.path));
     reader->own = stream;
@@ -35,8 +37,7 @@ static dt_status open_tokens(struct dt_reader *reader, const struct dt_scan_rule
     for (int i = 0; i < DT_H5_HASH_KINDS; i++) {
         struct dt_h5_hashes *hashes = &stream->hashes[i];
         DT_TRY(dt_h5_hashes_open(&reader->file, &dt_h5_hash_kinds[i], tokens, hashes));
-        if (hashes->block > shard->hash_block)
-            shard->hash_block = hashes->block;
+        shard->hash_block = dt_max_i64(shard->hash_block, hashes->block);
     }
     DT_TRY(dt_h5_starts_open(&reader->file, tokens, &stream->starts));
     shard->doc_starts = stream->starts.found;
@@ -73,7 +74,7 @@ static dt_status fingerprint(struct dt_reader *reader, struct dt_shard *shard)
         DT_TRY(dt_h5_array_read(&hashes->array, 0, 1, &shard->first_hash));
         DT_TRY(dt_h5_array_read(&hashes->array, hashes->array.shape[0] - 1, 1, &shard->last_hash));
     } else {
-        DT_TRY(dt_reader_hash(reader, tokens, 0, n < block ? n : block, &shard->first_hash));
+        DT_TRY(dt_reader_hash(reader, tokens, 0, dt_min_i64(n, block), &shard->first_hash));
         DT_TRY(dt_reader_hash(reader, tokens, last, n - last, &shard->last_hash));
     }
     shard->last_hash ^= stream->starts.hash;
@@ -111,8 +112,7 @@ static dt_status read_checked(struct dt_reader *reader, struct dt_h5_hashes *has
     if (!hashes || count == 0)
         return dt_h5_array_read(array, first, count, buffer);
     start -= start % hashes->block;
-    end += (hashes->block - end % hashes->block) % hashes->block;
-    end = end < total ? end : total;
+    end = dt_min_i64(dt_round_up(end, hashes->block), total);
     *tokens = buffer + (from - start);
     DT_TRY(dt_h5_array_read(array, start / size, (end - start) / size, buffer));
     return dt_h5_hashes_check(hashes, buffer, start, end);
@@ -124,7 +124,7 @@ dt_status dt_tokens_read(struct dt_reader *reader, int64_t first, int64_t count,
     return read_checked(reader, verify ? used_hashes(reader) : NULL, first, count, buffer, tokens);
 }
 
-// Takes a few thousandths of the time of reading the tokens.
+// Checks /doc_starts, which takes a few thousandths of the time of reading the tokens.
 static dt_status check_starts(struct dt_reader *reader, bool verify)
 {
     const struct stream *stream = reader->own;

@@ -12,10 +12,11 @@ enum { DT_READER_DATASETS = 4, DT_READER_ALIGN = 64 };
 
 struct dt_reader; // one open shard
 struct dt_h5_file;
+struct dt_episode_schema; // h5_episodes.h
 
-// What a loader asks of every window.
+// How a loader wants every window read.
 struct dt_read_rules {
-    uint64_t seed;       // of windows that are drawn, not read
+    uint64_t seed;       // for windows that are drawn, not read
     int64_t vocab_size;  // tokens at or above are DT_USER errors: shard, offset, token, vocabulary
     int64_t reset_token; // -1: none. Documents start where /doc_starts says, else here; and at the
                          // start of a segment and of each row of pairs
@@ -34,8 +35,8 @@ struct dt_read_rules {
 struct dt_block {
     int64_t shard, first, windows; // windows 0: nothing is here
     char *memory;                  // of block_bytes, aligned
-    const void *data;              // in it; the kind's own, from `read` to `write`
-    int64_t rows;                  // likewise
+    const void *data;              // in `memory`; the kind's own, from `read` to `write`
+    int64_t rows;                  // the kind's own, too
 };
 
 // Functions other than open, arrays, write and pad may be NULL: nothing to do. One thread at a time
@@ -45,13 +46,14 @@ struct dt_reader_kind {
     const char *unit;   // what dt_shard.count counts: "tokens", "rows"
     const char *source; // value of data.train that means data without files; NULL: HDF5 shards, …
     const char *datasets[DT_READER_DATASETS]; // … recognised by these: all must be there
-    const char *mark;                         // … or by this group; none of `datasets` then
+    const char *mark;                         // … or by this group; `datasets` is then empty
     // … or by more than a name; `mark` is an example of it for messages.
     dt_status (*has)(const struct dt_h5_file *file, bool *found);
+    const struct dt_episode_schema *schema; // where episodes are; NULL: the kind has none
 
-    // Checks all that metadata can show and fills shard->type, count, windows,
-    // row, width and stride, and what applies of hash_block and doc_starts. Its own state is a
-    // struct from malloc at reader->own, which is freed after `close`.
+    // Checks all that metadata can show, and fills shard->type, count, windows, row, width, stride
+    // and, where they apply, hash_block and doc_starts. The kind's own state is a struct from
+    // malloc at reader->own, which is freed after `close`.
     dt_status (*open)(struct dt_reader *reader, const struct dt_scan_rules *rules,
                       struct dt_shard *shard);
     void (*close)(struct dt_reader *reader);
