@@ -1,4 +1,4 @@
-// Reading PATH[i:j]:id*N, and loops over numbers of each stored type.
+// Parses PATH[i:j]:id*N, and converts numbers of each stored type.
 #include "data/columns.h"
 
 #include "base/list.h"
@@ -12,7 +12,7 @@ static const char form[] =
     "write PATH, PATH[i], PATH[i:j] (columns i to j - 1) or PATH:id*N (integers below N), "
     "separated by spaces";
 
-// A whole number at *text, which moves past it; -1: there is none.
+// Reads a whole number at *text, which moves past it; -1: there is none.
 static int64_t number(const char **text)
 {
     int64_t value = -1;
@@ -86,12 +86,24 @@ void dt_columns_free(struct dt_columns *columns)
     *columns = (struct dt_columns){0};
 }
 
-#define AS_FLOAT(x) (float)(x)
-#define FLOATS(type, convert)                                                                      \
-    for (int64_t i = 0; i < rows; i++)                                                             \
-        for (int64_t j = 0; j < n; j++)                                                            \
-            to[i * stride + j] = convert(((const type *)from)[i * width + first + j]);             \
-    break
+// Integer types as a list, for switches with a case for each type.
+#define INTEGERS(CASE)                                                                             \
+    CASE(DT_U8, uint8_t)                                                                           \
+    CASE(DT_I8, int8_t)                                                                            \
+    CASE(DT_U16, uint16_t)                                                                         \
+    CASE(DT_I16, int16_t)                                                                          \
+    CASE(DT_U32, uint32_t)                                                                         \
+    CASE(DT_I32, int32_t)                                                                          \
+    CASE(DT_U64, uint64_t)                                                                         \
+    CASE(DT_I64, int64_t)
+
+#define CONVERT(TYPE, type, convert)                                                               \
+    case TYPE:                                                                                     \
+        for (int64_t i = 0; i < rows; i++)                                                         \
+            for (int64_t j = 0; j < n; j++)                                                        \
+                to[i * stride + j] = convert(((const type *)from)[i * width + first + j]);         \
+        break;
+#define CAST(TYPE, type) CONVERT(TYPE, type, (float))
 
 void dt_columns_to_floats(dt_dtype type, const void *from, int64_t rows, int64_t width,
                           int64_t first, int64_t n, float *restrict to, int64_t stride)
@@ -101,49 +113,24 @@ void dt_columns_to_floats(dt_dtype type, const void *from, int64_t rows, int64_t
         rows = 1;
     }
     switch (type) {
-    case DT_F32:
-        FLOATS(float, AS_FLOAT);
-    case DT_F64:
-        FLOATS(double, AS_FLOAT);
-    case DT_F16:
-        FLOATS(uint16_t, dt_f16_to_f32);
-    case DT_U8:
-        FLOATS(uint8_t, AS_FLOAT);
-    case DT_I8:
-        FLOATS(int8_t, AS_FLOAT);
-    case DT_U16:
-        FLOATS(uint16_t, AS_FLOAT);
-    case DT_I16:
-        FLOATS(int16_t, AS_FLOAT);
-    case DT_U32:
-        FLOATS(uint32_t, AS_FLOAT);
-    case DT_I32:
-        FLOATS(int32_t, AS_FLOAT);
-    case DT_U64:
-        FLOATS(uint64_t, AS_FLOAT);
-    case DT_I64:
-        FLOATS(int64_t, AS_FLOAT);
+        INTEGERS(CAST)
+        CAST(DT_F32, float)
+        CAST(DT_F64, double)
+        CONVERT(DT_F16, uint16_t, dt_f16_to_f32)
     default:
         break;
     }
 }
 
-#define INTEGER(TYPE, type)                                                                        \
+#define READ(TYPE, type)                                                                           \
     case TYPE:                                                                                     \
-        return (int64_t)((const type *)from)[i]
+        return (int64_t)((const type *)from)[i];
 
-// Of an integer type; one that int64 cannot hold is negative.
+// Reads one value of an integer type; one that int64 cannot hold is negative.
 static int64_t integer_at(dt_dtype type, const void *from, int64_t i)
 {
     switch (type) {
-        INTEGER(DT_U8, uint8_t);
-        INTEGER(DT_I8, int8_t);
-        INTEGER(DT_U16, uint16_t);
-        INTEGER(DT_I16, int16_t);
-        INTEGER(DT_U32, uint32_t);
-        INTEGER(DT_I32, int32_t);
-        INTEGER(DT_U64, uint64_t);
-        INTEGER(DT_I64, int64_t);
+        INTEGERS(READ)
     default:
         return -1;
     }

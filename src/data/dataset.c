@@ -1,4 +1,5 @@
-// Finding and checking shards at start: globs, one report of all that is wrong, metadata as bytes.
+// Finds and checks the shards when a run starts: expands globs, opens every shard, reports all that
+// is wrong in one error, and packs the metadata as bytes for the other ranks.
 #include "data/dataset.h"
 
 #include "base/file.h"
@@ -109,14 +110,16 @@ static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i)
         status = dt_reader_hash_data(reader, shard, dt_dataset_hash_bytes(dataset));
     dt_reader_close(reader);
     DT_TRY(status);
-    if (first->kind && shard->kind != first->kind)
+    if (!first->kind)
+        return DT_OK;
+    if (shard->kind != first->kind)
         return DT_FAIL(DT_USER, "use shards of one kind", "%s holds %s, %s holds %s", shard->path,
                        shard->kind->name, first->path, first->kind->name);
-    if (first->kind && shard->width != first->width)
+    if (shard->width != first->width)
         return DT_FAIL(DT_USER, "use shards of one width",
                        "%s: %" PRId64 " values per position, %s: %" PRId64, shard->path,
                        shard->width, first->path, first->width);
-    if (first->kind && memcmp(&shard->layout, &first->layout, sizeof shard->layout) != 0)
+    if (memcmp(&shard->layout, &first->layout, sizeof shard->layout) != 0)
         return DT_FAIL(DT_USER,
                        "name the datasets in data.inputs and data.targets, or use shards "
                        "that hold the same ones",
@@ -238,8 +241,7 @@ int64_t dt_dataset_decodes(const struct dt_dataset *dataset, int64_t block,
 int64_t dt_dataset_hash_bytes(const struct dt_dataset *dataset)
 {
     const int64_t shard = 1 << 28, all = 1 << 30, least = 1 << 16;
-    int64_t share = all / dataset->n_shards;
-    return share < least ? least : share < shard ? share : shard;
+    return dt_max_i64(least, dt_min_i64(all / dataset->n_shards, shard));
 }
 
 void dt_dataset_free(struct dt_dataset *dataset)
@@ -252,8 +254,8 @@ void dt_dataset_free(struct dt_dataset *dataset)
     free(dataset);
 }
 
-// As bytes: the dataset's struct, then the shards' structs, then the kind's name and the shards'
-// paths, each with its zero. Sender and receiver are one program on one kind of machine.
+// The bytes are the dataset's struct, then the shards' structs, then the kind's name and the
+// shards' paths, each with its zero. Sender and receiver are one program on one kind of machine.
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size)
 {
     size_t structs = (size_t)dataset->n_shards * sizeof *dataset->shards, total;
@@ -271,7 +273,7 @@ dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_
     return DT_OK;
 }
 
-// The text at *at, which moves past it; NULL: it does not end before `end`.
+// Reads the text at *at, which moves past it; NULL: it does not end before `end`.
 static const char *next_text(const char **at, const char *end)
 {
     const char *text = *at;

@@ -1,4 +1,5 @@
-// A dataset: the shards of a glob with their metadata, known to every rank.
+// A dataset: the shards of a glob with their metadata. Rank 0 finds and checks them; the other
+// ranks get a copy.
 #pragma once
 
 #include "base/dtype.h"
@@ -60,7 +61,7 @@ struct dt_scan_rules {
     struct dt_target target[DT_TARGETS_MAX];
 };
 
-// What the frames of a dataset consist of; zeros: it has none.
+// What the frames of a dataset consist of; zeros: it has no frames.
 struct dt_frame_layout {
     int64_t frame_width;  // F, of the array `frames`; ids are not among them
     int64_t target_width; // W

@@ -1,5 +1,6 @@
-// Windows of episodes as blocks and batches. Memory of a block: a struct window for each, then the
-// rows from the first window's first to the last window's last.
+// Reads windows of episodes into blocks, and writes them from there into batches. A block's memory
+// holds a struct window for each, then all rows from the first window's first to the last one's
+// last.
 #include "data/h5_episodes.h"
 
 #include <string.h>
@@ -27,21 +28,16 @@ void dt_episodes_arrays(const struct dt_dataset *dataset, const struct dt_read_r
         dt_array_list_add(list, "reset", DT_U8, 1, true);
 }
 
-// Rows that consecutive windows span: from one start to the next are at most `stride` rows or, at
-// the end of an episode, seq_len.
-static int64_t span(const struct dt_dataset *dataset, const struct dt_shard *shard, int64_t windows)
-{
-    int64_t T = dataset->rules.seq_len, step = shard->stride > T ? shard->stride : T, rows;
-    if (__builtin_mul_overflow(windows, step, &rows) || rows > shard->count)
-        rows = shard->count;
-    return rows;
-}
-
 int64_t dt_episodes_block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                                 const struct dt_shard *shard, int64_t windows)
 {
+    // From one window's start to the next are at most `stride` rows or, at the end of an episode,
+    // seq_len.
+    int64_t rows;
+    if (__builtin_mul_overflow(windows, dt_max_i64(shard->stride, dataset->rules.seq_len), &rows))
+        rows = shard->count;
     return dt_reader_align(windows * (int64_t)sizeof(struct window)) +
-           dt_episode_rows_bytes(&dataset->layout, &rules->bytes, span(dataset, shard, windows));
+           dt_episode_rows_bytes(&dataset->layout, &rules->bytes, dt_min_i64(rows, shard->count));
 }
 
 dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *dataset,
@@ -57,10 +53,10 @@ dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *da
             e++;
         const struct dt_episode *at = &episodes->at[e];
         int64_t row = at->first + (window - at->window) * episodes->rules.stride;
-        int64_t n = at[1].first - row < T ? at[1].first - row : T;
+        int64_t n = dt_min_i64(at[1].first - row, T);
         if (first < 0)
             first = row;
-        end = row + n > end ? row + n : end;
+        end = dt_max_i64(row + n, end);
         windows[i] = (struct window){row - first, (int32_t)n, window == at->window};
     }
     char *values = block->memory + dt_reader_align(block->windows * (int64_t)sizeof(struct window));
@@ -71,7 +67,7 @@ dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *da
         dt_episode_rows_in(&dataset->layout, &rules->bytes, end - first, values));
 }
 
-// n rows of frames, normalised, as `type`.
+// Writes n rows of frames, normalised where the rules have a mean, in the rules' type.
 static void write_frames(const struct dt_read_rules *rules, int64_t F, int64_t n,
                          const float *restrict from, void *to)
 {

@@ -1,4 +1,4 @@
-// Rows of all columns of a shard's episodes as floats and ids, with checks of every value.
+// Reads rows of all columns of a shard's episodes as floats, ids and bytes, and checks every value.
 #include "base/finite.h"
 #include "base/memory.h"
 #include "data/h5_episodes.h"
@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 enum { PIECE_BYTES = 1 << 18, SAMPLES = 16 };
+enum { FRAMES, TARGETS, IDS, BYTES, PARTS }; // of a row, in the order in which memory holds them
 
 int64_t dt_episodes_find(const struct dt_episodes *episodes, int64_t number, bool window)
 {
@@ -24,7 +25,7 @@ int64_t dt_episodes_find(const struct dt_episodes *episodes, int64_t number, boo
     return low;
 }
 
-// "/data/demo_3/obs/a, row 17" or "/frames, row 2017 (row 17 of episode 3)".
+// Names a row: "/data/demo_3/obs/a, row 17" or "/frames, row 2017 (row 17 of episode 3)".
 static const char *name_row(const struct dt_episodes *episodes, int64_t column, int64_t number,
                             int64_t row, char *text, size_t size)
 {
@@ -38,19 +39,7 @@ static const char *name_row(const struct dt_episodes *episodes, int64_t column, 
     return text;
 }
 
-static dt_status fail_id(const struct dt_reader *reader, int64_t column, int64_t number,
-                         int64_t row, int64_t wrong)
-{
-    const struct dt_episodes *episodes = reader->own;
-    char where[DT_H5_PATH + 128], value[DT_INTEGER_TEXT];
-    return DT_FAIL(DT_USER, "raise the N of :id*N in data.inputs, or correct the data",
-                   "%s: %s: id %s is not in [0, %" PRId64 ")", reader->file.path,
-                   name_row(episodes, column, number, row, where, sizeof where),
-                   dt_columns_integer_text(episodes->arrays[column].type, wrong, value),
-                   episodes->columns.at[column].table);
-}
-
-// Of `rows` rows from row `row` of an episode on.
+// Checks `rows` rows from row `row` of an episode on.
 static dt_status check_finite(const struct dt_reader *reader, int64_t column, int64_t number,
                               int64_t row, int64_t rows, const float *values, int64_t stride)
 {
@@ -69,34 +58,25 @@ static dt_status check_finite(const struct dt_reader *reader, int64_t column, in
     return DT_OK;
 }
 
-// Columns of a row of frames that are bytes, and the others.
-static int64_t bytes_of(const struct dt_frame_layout *layout, const struct dt_byte_columns *split)
+// Bytes that each part of a row needs.
+static void size_parts(const struct dt_frame_layout *layout, const struct dt_byte_columns *split,
+                       int64_t bytes[PARTS])
 {
-    return dt_bytes_before(split, layout->frame_width);
+    bytes[BYTES] = dt_bytes_before(split, layout->frame_width);
+    bytes[FRAMES] = (layout->frame_width - bytes[BYTES]) * (int64_t)sizeof(float);
+    bytes[TARGETS] = layout->target_width * (int64_t)sizeof(float);
+    bytes[IDS] = layout->n_ids * (int64_t)sizeof(int32_t);
 }
 
-static int64_t floats_of(const struct dt_frame_layout *layout, const struct dt_byte_columns *split)
-{
-    return layout->frame_width - bytes_of(layout, split);
-}
-
-// A dataset's columns are all among those of `split`, or none.
-static bool is_split(const struct dt_column *c, const struct dt_byte_columns *split)
-{
-    return !c->target && c->table == 0 &&
-           dt_bytes_before(split, c->at + 1) > dt_bytes_before(split, c->at);
-}
-
-// Rows of bytes, `stride` apart, straight from the file if nothing is left out between them.
+// Reads rows of bytes, `stride` apart, straight from the file if nothing is left out between them.
 static dt_status read_bytes(const struct dt_h5_array *array, const struct dt_column *c,
                             int64_t first, int64_t rows, uint8_t *stored, uint8_t *to,
                             int64_t stride)
 {
     int64_t width = array->shape[1], n = c->end - c->first;
     if (array->type != DT_U8)
-        return DT_FAIL(DT_USER, "do not change shards during training; start again",
-                       "%s: %s holds %s where it held bytes", array->file->path, array->name,
-                       dt_dtype_name(array->type));
+        return DT_H5_REJECT(array, "do not change shards during training; start again",
+                            "holds %s where it held bytes", dt_dtype_name(array->type));
     if (n == width && n == stride)
         return dt_h5_array_read(array, first, rows, to);
     DT_TRY(dt_h5_array_read(array, first, rows, stored));
@@ -114,35 +94,38 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
     const struct dt_frame_layout *layout = &episodes->layout;
     const struct dt_h5_array *array = &episodes->arrays[column];
     int64_t width = array->shape[1], bytes = width * dt_dtype_size(array->type);
-    int64_t at_once = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1, wrong, bad;
-    int64_t before = c->target ? 0 : dt_bytes_before(to->split, c->at);
-    int64_t packed = bytes_of(layout, to->split);
+    int64_t columns = c->end - c->first, at_once = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1;
+    int64_t before = c->target ? 0 : dt_bytes_before(to->split, c->at), wrong;
+    int64_t packed = dt_bytes_before(to->split, layout->frame_width);
+    bool split = !c->target && c->table == 0 && dt_bytes_before(to->split, c->at + 1) > before;
     int64_t stride = c->target ? layout->target_width : layout->frame_width - packed;
     int64_t base = episodes->at[number].group ? 0 : episodes->at[number].first;
     void *stored;
-    if (at_once > n)
-        at_once = n;
+    at_once = dt_min_i64(at_once, n);
     DT_TRY(dt_reader_scratch(reader, at_once * bytes, &stored));
     for (int64_t done = 0; done < n; done += at_once) {
-        int64_t some = n - done < at_once ? n - done : at_once;
-        if (is_split(c, to->split)) {
+        int64_t some = dt_min_i64(n - done, at_once);
+        if (split) { // a dataset's columns are all split off, or none
             DT_TRY(read_bytes(array, c, base + row + done, some, stored,
                               to->bytes + done * packed + before, packed));
             continue;
         }
         DT_TRY(dt_h5_array_read(array, base + row + done, some, stored));
         if (c->table > 0) {
-            bad = dt_columns_to_ids(array->type, stored, some, width, c->first, c->end - c->first,
-                                    c->table, to->ids + done * layout->n_ids + c->at, layout->n_ids,
-                                    &wrong);
+            char where[DT_H5_PATH + 128], value[DT_INTEGER_TEXT];
+            int64_t bad =
+                dt_columns_to_ids(array->type, stored, some, width, c->first, columns, c->table,
+                                  to->ids + done * layout->n_ids + c->at, layout->n_ids, &wrong);
             if (bad >= 0 && to->check)
-                return fail_id(reader, column, number, row + done + bad / (c->end - c->first),
-                               wrong);
+                return DT_FAIL(DT_USER, "raise the N of :id*N in data.inputs, or correct the data",
+                               "%s: %s: id %s is not in [0, %" PRId64 ")", reader->file.path,
+                               name_row(episodes, column, number, row + done + bad / columns, where,
+                                        sizeof where),
+                               dt_columns_integer_text(array->type, wrong, value), c->table);
             continue;
         }
         float *floats = (c->target ? to->targets : to->frames) + done * stride + c->at - before;
-        dt_columns_to_floats(array->type, stored, some, width, c->first, c->end - c->first, floats,
-                             stride);
+        dt_columns_to_floats(array->type, stored, some, width, c->first, columns, floats, stride);
         if (to->check)
             DT_TRY(check_finite(reader, column, number, row + done, some, floats, stride));
     }
@@ -192,11 +175,12 @@ dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t 
                                struct dt_episode_rows to)
 {
     struct dt_episodes *episodes = reader->own;
-    const struct dt_frame_layout *layout = &episodes->layout;
+    int64_t bytes[PARTS];
+    size_parts(&episodes->layout, to.split, bytes);
     for (int64_t e = dt_episodes_find(episodes, first, false), some; n > 0; e++, n -= some) {
         const struct dt_episode *at = &episodes->at[e];
-        int64_t row = first - at->first, left = at[1].first - first;
-        some = left < n ? left : n;
+        int64_t row = first - at->first;
+        some = dt_min_i64(at[1].first - first, n);
         DT_TRY(dt_episodes_switch(reader, e));
         for (int64_t i = 0; i < episodes->columns.n; i++) {
             const struct dt_column *c = &episodes->columns.at[i];
@@ -205,10 +189,10 @@ dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t 
         }
         if (to.check && to.targets)
             DT_TRY(check_classes(reader, e, row, some, to.targets));
-        to.frames = to.frames ? to.frames + some * floats_of(layout, to.split) : NULL;
-        to.bytes = to.bytes ? to.bytes + some * bytes_of(layout, to.split) : NULL;
-        to.targets = to.targets ? to.targets + some * layout->target_width : NULL;
-        to.ids = to.ids ? to.ids + some * layout->n_ids : NULL;
+        to.frames += to.frames ? some * bytes[FRAMES] / (int64_t)sizeof *to.frames : 0;
+        to.bytes += to.bytes ? some * bytes[BYTES] : 0;
+        to.targets += to.targets ? some * episodes->layout.target_width : 0;
+        to.ids += to.ids ? some * episodes->layout.n_ids : 0;
         first += some;
     }
     return DT_OK;
@@ -220,27 +204,36 @@ dt_status dt_episodes_frames(struct dt_reader *reader, int64_t first, int64_t n,
                                 (struct dt_episode_rows){.frames = frames, .check = true});
 }
 
+// Lays the parts of `rows` rows out one after another; returns how many bytes they take.
+static int64_t place_parts(const struct dt_frame_layout *layout,
+                           const struct dt_byte_columns *split, int64_t rows, int64_t at[PARTS])
+{
+    int64_t bytes[PARTS], end = 0;
+    size_parts(layout, split, bytes);
+    for (int i = 0; i < PARTS; i++) {
+        at[i] = end;
+        end += dt_reader_align(rows * bytes[i]);
+    }
+    return end;
+}
+
 int64_t dt_episode_rows_bytes(const struct dt_frame_layout *layout,
                               const struct dt_byte_columns *split, int64_t rows)
 {
-    return dt_reader_align(rows * floats_of(layout, split) * (int64_t)sizeof(float)) +
-           dt_reader_align(rows * layout->target_width * (int64_t)sizeof(float)) +
-           dt_reader_align(rows * layout->n_ids * (int64_t)sizeof(int32_t)) +
-           dt_reader_align(rows * bytes_of(layout, split));
+    int64_t at[PARTS];
+    return place_parts(layout, split, rows, at);
 }
 
 struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
                                           const struct dt_byte_columns *split, int64_t rows,
                                           char *memory)
 {
-    char *targets =
-        memory + dt_reader_align(rows * floats_of(layout, split) * (int64_t)sizeof(float));
-    char *ids = targets + dt_reader_align(rows * layout->target_width * (int64_t)sizeof(float));
-    char *bytes = ids + dt_reader_align(rows * layout->n_ids * (int64_t)sizeof(int32_t));
-    return (struct dt_episode_rows){.frames = (float *)(void *)memory,
-                                    .targets = (float *)(void *)targets,
-                                    .ids = (int32_t *)(void *)ids,
-                                    .bytes = (uint8_t *)bytes,
+    int64_t at[PARTS];
+    place_parts(layout, split, rows, at);
+    return (struct dt_episode_rows){.frames = (float *)(void *)(memory + at[FRAMES]),
+                                    .targets = (float *)(void *)(memory + at[TARGETS]),
+                                    .ids = (int32_t *)(void *)(memory + at[IDS]),
+                                    .bytes = (uint8_t *)(memory + at[BYTES]),
                                     .split = split,
                                     .check = true};
 }
@@ -257,28 +250,28 @@ dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *sh
     return status;
 }
 
-// The values that training reads, whatever they are stored as: columns that nobody names may
+// Hashes the values that training reads, whatever they are stored as: columns that no key names may
 // change. Episodes have no checksums apart from their data: reading the fletcher32 of a chunk is
 // reading the chunk.
 dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
                            uint64_t *hash)
 {
     const struct dt_frame_layout *layout = &shard->layout;
-    int64_t widths[] = {floats_of(layout, &shard->bytes) * (int64_t)sizeof(float),
-                        layout->target_width * (int64_t)sizeof(float),
-                        layout->n_ids * (int64_t)sizeof(int32_t), bytes_of(layout, &shard->bytes)};
-    struct dt_hash_plan plan =
-        dt_hash_plan(shard->count, widths[0] + widths[1] + widths[2] + widths[3], bytes);
+    int64_t widths[PARTS], row = 0;
+    size_parts(layout, &shard->bytes, widths);
+    for (int part = 0; part < PARTS; part++)
+        row += widths[part];
+    struct dt_hash_plan plan = dt_hash_plan(shard->count, row, bytes);
     int64_t size = dt_episode_rows_bytes(layout, &shard->bytes, plan.rows), n;
     char *memory; // zeroed, since after an id that is not one the others stay unwritten
     dt_status status = DT_NEW(&memory, size, "a checksum of the rows of %s", reader->file.path);
     for (int64_t i = 0; i < plan.n && status == DT_OK; i++) {
         int64_t first = dt_hash_piece(&plan, i, &n);
         struct dt_episode_rows rows = dt_episode_rows_in(layout, &shard->bytes, plan.rows, memory);
-        const void *const parts[] = {rows.frames, rows.targets, rows.ids, rows.bytes};
+        const void *const parts[PARTS] = {rows.frames, rows.targets, rows.ids, rows.bytes};
         rows.check = false;
         status = dt_episode_rows_read(reader, first, n, rows);
-        for (int part = 0; part < 4 && status == DT_OK; part++)
+        for (int part = 0; part < PARTS && status == DT_OK; part++)
             *hash = XXH64(parts[part], (size_t)(n * widths[part]), *hash);
         dt_file_progress();
     }
@@ -286,7 +279,7 @@ dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shar
     return status;
 }
 
-// The list of episodes, and rows spread over the shard.
+// The fingerprint covers the list of episodes, and rows spread over the shard.
 dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *shard)
 {
     struct dt_episodes *episodes = reader->own;

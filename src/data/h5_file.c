@@ -1,4 +1,4 @@
-// Settings and lock of the library, its error messages, and opening a file.
+// The library's lock and settings, its messages as errors, and opening a file.
 #include "data/h5_file.h"
 
 #include "base/crash.h"
@@ -83,24 +83,18 @@ dt_status dt_h5_fail(dt_status code, const char *action, const char *path, const
     return DT_FAIL(code, hint, "cannot %s %s: %s", action, path, reason.text);
 }
 
-// No file locks: NFS and Lustre mounts without them refuse to open at all. Releases without the
-// property read the variable when the library starts.
-static void switch_locking_off(hid_t access)
-{
-#if H5_VERSION_GE(1, 10, 7) && !(H5_VERS_MAJOR == 1 && H5_VERS_MINOR == 12 && H5_VERS_RELEASE == 0)
-    H5Pset_file_locking(access, 0, 1);
-#else
-    (void)access;
-    setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
-#endif
-}
-
 hid_t dt_h5_access(void)
 {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_fapl_sec2(access);
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    switch_locking_off(access);
+    // No file locks: NFS and Lustre mounts without them refuse to open at all. Releases without the
+    // property read the variable when the library starts.
+#if H5_VERSION_GE(1, 10, 7) && !(H5_VERS_MAJOR == 1 && H5_VERS_MINOR == 12 && H5_VERS_RELEASE == 0)
+    H5Pset_file_locking(access, 0, 1);
+#else
+    setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
+#endif
     return access;
 }
 

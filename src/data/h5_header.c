@@ -1,6 +1,6 @@
-// The types in an object header, looked at before the library decodes them: it (1.10.8) trusts the
-// sizes in them, and copies megabytes past a buffer where they are damaged. Headers of
-// version 2 have a checksum, which the library compares. [HDF5 file format specification, IV.A]
+// Checks the types in an object header before the library decodes them: libhdf5 (1.10.8) trusts the
+// sizes in them, and copies megabytes past a buffer where they are damaged. Headers of version 2
+// have a checksum, which the library compares. [HDF5 file format specification, IV.A]
 #include "base/file.h"
 #include "base/memory.h"
 #include "data/h5_file.h"
@@ -26,46 +26,24 @@ static uint64_t little(const uint8_t *at, int bytes)
     return value;
 }
 
-// `n` bytes on; NULL: beyond the end.
+// Moves `n` bytes on; NULL: beyond the end.
 static const uint8_t *skip(const uint8_t *at, const uint8_t *end, uint64_t n)
 {
     return at && n <= (uint64_t)(end - at) ? at + n : NULL;
 }
 
-// A name with its zero, in versions 1 and 2 padded to 8 bytes.
+// Skips a name with its zero, in versions 1 and 2 padded to 8 bytes.
 static const uint8_t *skip_name(const uint8_t *at, const uint8_t *end, int version)
 {
     size_t n = at ? strnlen((const char *)at, (size_t)(end - at)) + 1 : 0;
     return skip(at, end, version < 3 ? (n + 7) / 8 * 8 : n);
 }
 
-static const uint8_t *skip_type(const uint8_t *at, const uint8_t *end, int depth);
-
-static const uint8_t *skip_member(const uint8_t *at, const uint8_t *end, int version, uint64_t size,
-                                  int depth)
-{
-    int offset = 1; // bytes
-    while (version == 3 && size >> 8 * offset)
-        offset++;
-    at = skip_name(at, end, version);
-    at = skip(at, end, version == 1 ? 32 : version == 2 ? 4 : (uint64_t)offset);
-    return skip_type(at, end, depth);
-}
-
-// Copies of a value take the size of the enumeration, decoding takes its base type's.
-static const uint8_t *skip_enum(const uint8_t *base, const uint8_t *end, int version, uint64_t size,
-                                uint64_t members, int depth)
-{
-    const uint8_t *at = skip_type(base, end, depth);
-    for (uint64_t i = 0; i < members; i++)
-        at = skip_name(at, end, version);
-    return at && little(base + 4, 4) == size ? skip(at, end, members * size) : NULL;
-}
-
-// What the library decodes of a type; NULL: more than there is, or sizes that contradict.
+// Skips what the library decodes of a type; NULL: that is more than there is, or sizes contradict.
 static const uint8_t *skip_type(const uint8_t *at, const uint8_t *end, int depth)
 {
-    const uint8_t *body = skip(at, end, 8);
+    const uint8_t *body = skip(at, end, 8), *base;
+    uint64_t offset_bytes = 1; // of a member's offset, in version 3
     if (!body || depth == TYPES)
         return NULL;
     int version = at[0] >> 4;
@@ -81,11 +59,20 @@ static const uint8_t *skip_type(const uint8_t *at, const uint8_t *end, int depth
     case OPAQUE:
         return skip(body, end, at[1]);
     case COMPOUND:
-        for (uint64_t i = 0; i < n && body; i++)
-            body = skip_member(body, end, version, size, depth + 1);
+        while (version == 3 && size >> 8 * offset_bytes)
+            offset_bytes++;
+        for (uint64_t i = 0; i < n && body; i++) { // members: name, offset, type
+            body = skip_name(body, end, version);
+            body = skip(body, end, version == 1 ? 32 : version == 2 ? 4 : offset_bytes);
+            body = skip_type(body, end, depth + 1);
+        }
         return body;
-    case ENUM:
-        return skip_enum(body, end, version, size, n, depth + 1);
+    case ENUM: // copies of a value take the size of the enumeration, decoding its base type's
+        base = body;
+        body = skip_type(base, end, depth + 1);
+        for (uint64_t i = 0; i < n; i++)
+            body = skip_name(body, end, version);
+        return body && little(base + 4, 4) == size ? skip(body, end, n * size) : NULL;
     case VARIABLE:
         return skip_type(body, end, depth + 1);
     case ARRAY:

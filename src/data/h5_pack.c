@@ -1,5 +1,5 @@
-// The writer of one shard: tokens are collected in a buffer of whole checksum blocks, which is
-// hashed and written when it is full.
+// Writes one shard. Tokens are collected in a buffer of whole checksum blocks, which is hashed and
+// written when it is full.
 #include "data/h5_pack.h"
 
 #include "base/file.h"
@@ -39,8 +39,8 @@ static dt_status fail_write(const struct dt_shard_writer *writer)
     return dt_h5_fail(DT_MACHINE, "write", writer->path, NULL);
 }
 
-// Contiguous, without writing zeros before the data, and without the time, so that the same tokens
-// give the same file.
+// Creates a contiguous dataset, without writing zeros before the data, and without the time, so
+// that the same tokens give the same file.
 static dt_status create_array(const struct dt_shard_writer *writer, const char *name, dt_dtype type,
                               int64_t n, hid_t *id)
 {
@@ -165,7 +165,7 @@ static dt_status write_attribute(const char *path, hid_t array, const char *name
     return status;
 }
 
-// A whole dataset of its own.
+// Creates and writes a whole dataset.
 static dt_status put_array(struct dt_shard_writer *writer, const char *name, const uint64_t *values,
                            int64_t n, hid_t *id)
 {
@@ -173,22 +173,18 @@ static dt_status put_array(struct dt_shard_writer *writer, const char *name, con
     return write_slab(writer, *id, DT_U64, 0, n, values);
 }
 
-static dt_status write_starts(struct dt_shard_writer *writer)
-{
-    hid_t starts;
-    uint64_t n = (uint64_t)writer->n_starts;
-    uint64_t hash = dt_xxh3(writer->starts, (size_t)n * sizeof *writer->starts);
-    DT_TRY(put_array(writer, "/doc_starts", writer->starts, writer->n_starts, &starts));
-    DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_COUNT, n));
-    return write_attribute(writer->path, writer->tokens, DT_STARTS_HASH, hash);
-}
-
 static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
 {
-    hid_t hashes;
+    hid_t hashes, starts;
+    uint64_t n = (uint64_t)writer->n_starts;
     DT_TRY(put_array(writer, hash_kind->dataset, writer->hashes, writer->n_hashes, &hashes));
     DT_TRY(write_attribute(writer->path, hashes, DT_H5_HASH_BLOCK, DT_HASH_BLOCK));
-    return documents ? write_starts(writer) : DT_OK;
+    if (!documents)
+        return DT_OK;
+    DT_TRY(put_array(writer, "/doc_starts", writer->starts, writer->n_starts, &starts));
+    DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_COUNT, n));
+    return write_attribute(writer->path, writer->tokens, DT_STARTS_HASH,
+                           dt_xxh3(writer->starts, (size_t)n * sizeof *writer->starts));
 }
 
 static dt_status sync_file(const char *path)

@@ -1,4 +1,5 @@
-// Opening a shard: finding its kind by its datasets, and what all kinds share.
+// Opens a shard: finds its reader kind by its datasets, and does for the kind what all kinds share:
+// checks of rules and vocabulary, scratch memory, hashes of arrays.
 #include "data/h5_reader.h"
 
 #include "base/memory.h"
@@ -108,53 +109,39 @@ static dt_status recognise(struct dt_reader *reader, const struct dt_scan_rules 
     return DT_FAIL(DT_USER, hint, "%s has %s", path, instead);
 }
 
-static dt_status check_vocab(const struct dt_h5_array *array, int64_t vocab_size,
-                             struct dt_shard *shard)
-{
-    bool found;
-    DT_TRY(dt_h5_attribute(array, "vocab_size", &shard->vocab_size, &found));
-    if (!found || vocab_size == 0 || shard->vocab_size <= vocab_size)
-        return DT_OK;
-    return DT_FAIL(
-        DT_USER, "set model.vocab_size, or choose a run.init_from, to cover the shards' vocab_size",
-        "%s: its vocab_size is %" PRId64 ", the model's is %" PRId64, array->file->path,
-        shard->vocab_size, vocab_size);
-}
-
-// Keys of episodes mean nothing to a kind without frames.
-static dt_status check_rules(const struct dt_reader_kind *kind, const char *path,
-                             const struct dt_scan_rules *rules)
-{
-    const char *key = rules->inputs[0]    ? "data.inputs"
-                      : rules->targets[0] ? "data.targets"
-                      : rules->mask[0]    ? "data.mask"
-                      : rules->stride > 0 ? "data.stride"
-                                          : NULL;
-    if (!key || kind->frames)
-        return DT_OK;
-    return DT_FAIL(DT_USER, "remove the key, or use shards of episodes",
-                   "%s holds %s: %s is for episodes of frames", path, kind->name, key);
-}
-
 static dt_status open_file(struct dt_reader *reader, const char *path,
                            const struct dt_scan_rules *rules, struct dt_shard *shard)
 {
     DT_TRY(dt_h5_open(path, &reader->file));
     DT_TRY(recognise(reader, rules));
-    DT_TRY(check_rules(reader->kind, path, rules));
+    const char *key = rules->inputs[0]    ? "data.inputs"
+                      : rules->targets[0] ? "data.targets"
+                      : rules->mask[0]    ? "data.mask"
+                      : rules->stride > 0 ? "data.stride"
+                                          : NULL;
+    if (key && !reader->kind->frames)
+        return DT_FAIL(DT_USER, "remove the key, or use shards of episodes",
+                       "%s holds %s: %s is for episodes of frames", path, reader->kind->name, key);
     struct stat file;
+    bool found;
     if (fstat(reader->file.fd, &file) != 0)
         return DT_FAIL_ERRNO("read", path);
     shard->file = dt_file_stamp(&file);
     shard->file_bytes = reader->file.bytes;
-    for (int i = 0; i < DT_READER_DATASETS && reader->kind->datasets[i]; i++) {
-        bool found;
+    for (int i = 0; i < DT_READER_DATASETS && reader->kind->datasets[i]; i++)
         DT_TRY(
             dt_h5_array_open(&reader->file, reader->kind->datasets[i], &reader->arrays[i], &found));
-    }
     DT_TRY(reader->kind->open(reader, rules, shard));
-    return reader->kind->datasets[0] ? check_vocab(&reader->arrays[0], rules->vocab_size, shard)
-                                     : DT_OK;
+    if (!reader->kind->datasets[0])
+        return DT_OK;
+    DT_TRY(dt_h5_attribute(&reader->arrays[0], "vocab_size", &shard->vocab_size, &found));
+    if (found && rules->vocab_size > 0 && shard->vocab_size > rules->vocab_size)
+        return DT_FAIL(
+            DT_USER,
+            "set model.vocab_size, or choose a run.init_from, to cover the shards' vocab_size",
+            "%s: its vocab_size is %" PRId64 ", the model's is %" PRId64, path, shard->vocab_size,
+            rules->vocab_size);
+    return DT_OK;
 }
 
 dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,
@@ -235,25 +222,18 @@ dt_status dt_reader_hash(struct dt_reader *reader, const struct dt_h5_array *arr
 struct dt_hash_plan dt_hash_plan(int64_t count, int64_t row_bytes, int64_t bytes)
 {
     enum { SPREAD = 64, LEAST = 1 << 12, MOST = 1 << 20 };
-    int64_t piece = bytes / SPREAD;
-    piece = piece < LEAST ? LEAST : piece > MOST ? MOST : piece;
-    struct dt_hash_plan plan = {.count = count, .rows = piece / row_bytes};
-    if (plan.rows < 1)
-        plan.rows = 1;
-    if (plan.rows > count)
-        plan.rows = count;
-    plan.all = count <= bytes / row_bytes;
-    plan.n = plan.all ? (count + plan.rows - 1) / plan.rows : bytes / (plan.rows * row_bytes);
-    if (!plan.all && plan.n < 2)
-        plan.n = 2;
-    return plan;
+    int64_t piece = dt_max_i64(LEAST, dt_min_i64(bytes / SPREAD, MOST));
+    int64_t rows = dt_min_i64(dt_max_i64(piece / row_bytes, 1), count);
+    bool all = count <= bytes / row_bytes;
+    int64_t n = all ? dt_ceil_div(count, rows) : dt_max_i64(bytes / (rows * row_bytes), 2);
+    return (struct dt_hash_plan){.count = count, .rows = rows, .n = n, .all = all};
 }
 
 int64_t dt_hash_piece(const struct dt_hash_plan *plan, int64_t i, int64_t *rows)
 {
     int64_t first = plan->all ? i * plan->rows
                               : (int64_t)((__int128)(plan->count - plan->rows) * i / (plan->n - 1));
-    *rows = plan->count - first < plan->rows ? plan->count - first : plan->rows;
+    *rows = dt_min_i64(plan->count - first, plan->rows);
     return first;
 }
 

@@ -1,4 +1,5 @@
-// What a reader kind of HDF5 shards works with. Kinds see arrays and bytes, never the library.
+// What a reader kind of HDF5 shards works with: an open shard, and functions that all kinds share.
+// Kinds see arrays and bytes, never the library.
 #pragma once
 
 #include "data/h5_file.h"
@@ -18,8 +19,8 @@ dt_status dt_reader_scratch(struct dt_reader *reader, int64_t bytes, void *point
 // xxh64 of rows [first, first + count) of an array, for fingerprints.
 dt_status dt_reader_hash(struct dt_reader *reader, const struct dt_h5_array *array, int64_t first,
                          int64_t count, uint64_t *hash);
-// What a hash of at most `bytes` reads of `count` rows: pieces one after another where they are all
-// of the data, else evenly spread from the first row to the last.
+// Which of `count` rows a hash of at most `bytes` reads: all of them in pieces one after another,
+// or pieces evenly spread from the first row to the last.
 struct dt_hash_plan {
     int64_t count, rows, n; // of the data, of a piece; pieces
     bool all;

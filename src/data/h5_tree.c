@@ -1,4 +1,4 @@
-// What a file holds: what a path names, the names in a group.
+// Finds what a path in a file names, and lists the names in a group.
 #include "base/list.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The datasets of episodes are many, and most of a path is that of the one before. Each of these
-// groups was checked to be no link.
+// The groups of the path that was looked up last. Datasets of episodes are many, and most of a path
+// is that of the one before. Each group of the trail was checked to be no link.
 enum { DEPTH = 32, PATH_BYTES = 1024 };
 struct dt_h5_trail {
     char path[PATH_BYTES];
@@ -24,7 +24,8 @@ dt_status dt_h5_trail_new(struct dt_h5_trail **trail)
     return DT_NEW(trail, 1, "the path of a group");
 }
 
-// A soft or external link may lead to another file, of which nothing was checked. `end` of `path`.
+// Refuses a soft or external link: it may lead to another file, of which nothing was checked.
+// Messages show path[0, end).
 static dt_status check_link(const struct dt_h5_file *file, hid_t group, const char *name,
                             const char *path, size_t end, bool *found)
 {
@@ -42,8 +43,8 @@ static dt_status check_link(const struct dt_h5_file *file, hid_t group, const ch
     return DT_OK;
 }
 
-// What a name in a group is, and where its object header is. Nothing that the object holds is
-// decoded, as opening it would do.
+// Finds what a name in a group is, and where its object header is, without decoding what the object
+// holds, as opening it would do.
 static dt_status node_of(const struct dt_h5_file *file, hid_t group, const char *name,
                          enum dt_h5_node *node, uint64_t *address)
 {
@@ -174,8 +175,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-// In the order of storage: to sort a damaged group of more than eight links, the library (1.10.8)
-// frees a table that it never filled.
+// The library lists the names in the order of storage, and they are sorted here: to sort a damaged
+// group of more than eight links, libhdf5 (1.10.8) frees a table that it never filled.
 dt_status dt_h5_list(const struct dt_h5_file *file, const char *group, struct dt_h5_names *names)
 {
     *names = (struct dt_h5_names){0};

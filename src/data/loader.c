@@ -1,5 +1,6 @@
-// The reader thread and its ring. The caller holds at most one batch; the thread fills the others
-// in step order and sleeps while the ring is full. Everything is allocated when the loader opens.
+// The reader thread and its ring of batches. The caller holds at most one batch; the thread fills
+// the others in step order and sleeps while the ring is full. Everything is allocated when the
+// loader opens.
 #include "data/loader.h"
 
 #include "base/clock.h"
@@ -73,7 +74,7 @@ static int64_t block_count(const struct dt_loader_config *config)
     return rows_follow(config) ? 1 : share(config);
 }
 
-// The most that a block needs, of any shard.
+// The most bytes that a block needs for any shard.
 static int64_t block_bytes(const struct dt_loader_config *config)
 {
     const struct dt_dataset *dataset = config->dataset;
@@ -82,7 +83,7 @@ static int64_t block_bytes(const struct dt_loader_config *config)
         const struct dt_shard *shard = &dataset->shards[i];
         int64_t bytes = dataset->kind->block_bytes(dataset, &config->rules, shard,
                                                    dt_min_i64(windows, shard->windows));
-        most = bytes > most ? bytes : most;
+        most = dt_max_i64(bytes, most);
     }
     return dt_reader_align(most);
 }
@@ -113,8 +114,9 @@ static dt_status read_block(struct dt_loader *loader, struct dt_block *block, in
     return DT_OK;
 }
 
-// A slot keeps its block as long as it trains windows of it. Where the rows of a batch follow each
-// other one block holds those from this one on, as far as they are in the same shard.
+// Fills one row of a batch. A slot keeps its block as long as it trains windows of it. Where the
+// rows of a batch follow each other, one block holds the rows from this one on that are in the same
+// shard.
 static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch, int64_t row)
 {
     const struct dt_loader_config *config = &loader->config;
@@ -237,10 +239,10 @@ static dt_status check(const struct dt_loader_config *config, int64_t first_step
     return DT_OK;
 }
 
-static dt_status allocate_ring(struct dt_loader *loader)
+static dt_status allocate(struct dt_loader *loader)
 {
     const struct dt_loader_config *config = &loader->config;
-    int64_t bytes = batch_bytes(config);
+    int64_t bytes = batch_bytes(config), n = block_count(config), each = block_bytes(config);
     struct dt_array_list list;
     dt_loader_arrays(config, &list);
     DT_TRY(DT_NEW_HINT(&loader->ring, config->prefetch, "lower data.prefetch",
@@ -263,31 +265,11 @@ static dt_status allocate_ring(struct dt_loader *loader)
                 dt_reader_align(dt_array_bytes(&list.arrays[i], batch->sequences * batch->length));
         }
     }
-    return DT_OK;
-}
-
-static dt_status allocate_blocks(struct dt_loader *loader)
-{
-    int64_t n = block_count(&loader->config), each = block_bytes(&loader->config);
     DT_TRY(DT_NEW(&loader->blocks, n, "%" PRId64 " blocks", n));
     DT_TRY(DT_NEW_ALIGNED(&loader->block_memory, n * each, DT_READER_ALIGN, "lower data.block",
                           "%" PRId64 " blocks of %" PRId64 " bytes", n, each));
     for (int64_t i = 0; i < n; i++)
         loader->blocks[i].memory = loader->block_memory + i * each;
-    return DT_OK;
-}
-
-// Signals stay with the threads that expect them.
-static dt_status start_thread(struct dt_loader *loader)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&loader->thread, NULL, read_all, loader);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed)
-        return DT_FAIL(DT_MACHINE, NULL, "cannot start the reader thread: %s", strerror(failed));
-    loader->started = true;
     return DT_OK;
 }
 
@@ -313,9 +295,16 @@ static dt_status open_loader(struct dt_loader *loader)
         DT_TRY(dt_shard_cache_open(config->dataset, &loader->own));
     loader->shards = config->shards ? config->shards : loader->own;
     dt_shard_cache_refresh(loader->shards);
-    DT_TRY(allocate_ring(loader));
-    DT_TRY(allocate_blocks(loader));
-    return start_thread(loader);
+    DT_TRY(allocate(loader));
+    sigset_t all, before; // signals stay with the threads that expect them
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&loader->thread, NULL, read_all, loader);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        return DT_FAIL(DT_MACHINE, NULL, "cannot start the reader thread: %s", strerror(failed));
+    loader->started = true;
+    return DT_OK;
 }
 
 dt_status dt_loader_open(const struct dt_loader_config *config, int64_t first_step,

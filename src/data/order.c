@@ -1,9 +1,10 @@
-// The order of windows as a function of the step: the list of blocks of one epoch, and for each
-// slot the permutation inside its block.
+// Computes the order of windows as a function of the step. Kept are the permuted list of blocks of
+// one epoch and, for each slot, the permutation inside its block.
 #include "data/order.h"
 
 #include "base/memory.h"
 #include "base/rng.h"
+#include "base/round.h"
 
 #include <inttypes.h>
 
@@ -25,13 +26,7 @@ struct dt_order {
     struct inside *slot; // [batch]; NULL: nothing is permuted
 };
 
-static int64_t blocks_of(const struct dt_order *order, int64_t shard)
-{
-    int64_t windows = order->config.dataset->shards[shard].windows, block = order->config.block;
-    return windows / block + (windows % block != 0);
-}
-
-// The last index i of rising[0, n) with rising[i] <= value; rising[0] <= value.
+// Finds the last index i of rising[0, n) with rising[i] <= value; rising[0] <= value.
 static int64_t find_last(const int64_t *rising, int64_t n, int64_t value)
 {
     int64_t low = 0, high = n;
@@ -52,8 +47,8 @@ static void locate_block(const struct dt_order *order, int64_t block, struct dt_
     at->block = block;
     at->shard = find_last(order->first, dataset->n_shards, block);
     at->block_first = (block - order->first[at->shard]) * order->config.block;
-    int64_t left = dataset->shards[at->shard].windows - at->block_first;
-    at->block_windows = left < order->config.block ? left : order->config.block;
+    at->block_windows =
+        dt_min_i64(dataset->shards[at->shard].windows - at->block_first, order->config.block);
 }
 
 static void shuffle(uint32_t *list, int64_t n, struct dt_philox rng)
@@ -126,7 +121,9 @@ static dt_status allocate(struct dt_order *order)
     int64_t n_shards = order->config.dataset->n_shards;
     DT_TRY(DT_NEW(&order->first, n_shards + 1, "the order of %" PRId64 " shards", n_shards));
     for (int64_t i = 0; i < n_shards; i++)
-        order->first[i + 1] = order->first[i] + blocks_of(order, i);
+        order->first[i + 1] =
+            order->first[i] +
+            dt_ceil_div(order->config.dataset->shards[i].windows, order->config.block);
     order->n_blocks = order->first[n_shards];
     if (order->n_blocks > UINT32_MAX)
         return DT_FAIL(DT_USER, "raise data.block or data.seq_len",

@@ -1,5 +1,5 @@
-// Packing: find the files, divide them into two sides, stream each side into shards under temporary
-// names, then publish them all. Memory does not grow with the corpus.
+// Packs files into shards: finds the files, divides them into two sides, streams each side into
+// shards under temporary names, then publishes them all. Memory does not grow with the corpus.
 #include "data/pack.h"
 
 #include "base/clock.h"
@@ -85,7 +85,7 @@ static dt_status check_config(const struct dt_pack_config *config)
     return DT_OK;
 }
 
-// Which bytes of each file are for training, the rest being for validation.
+// Decides which bytes of each file are for training; the rest is for validation.
 static dt_status divide(struct packer *packer)
 {
     const struct dt_pack_config *config = packer->config;
@@ -106,7 +106,7 @@ static dt_status divide(struct packer *packer)
         int64_t left = train * packer->size;
         for (int64_t i = 0; i < files->n; i++) {
             struct dt_pack_file *file = &files->at[i];
-            file->train_bytes = left < file->bytes ? left : file->bytes;
+            file->train_bytes = dt_min_i64(left, file->bytes);
             left -= file->train_bytes;
         }
     }
@@ -117,7 +117,7 @@ static dt_status divide(struct packer *packer)
     }
     for (int side = 0; side < SIDES; side++) {
         int64_t most = config->shard_bytes / packer->size;
-        packer->side[side].n_shards = (packer->side[side].tokens + most - 1) / most;
+        packer->side[side].n_shards = dt_ceil_div(packer->side[side].tokens, most);
     }
     return DT_OK;
 }
@@ -139,30 +139,28 @@ static bool is_shard_name(const char *name, bool temporary, int *side, int64_t *
 // What to do with shards in the output folder.
 enum sweep { SWEEP_REFUSE, SWEEP_TEMPORARY, SWEEP_STALE };
 
-static dt_status sweep_one(const struct packer *packer, const char *name, enum sweep sweep)
-{
-    int side;
-    int64_t i;
-    char path[DT_PATH];
-    if (!is_shard_name(name, sweep == SWEEP_TEMPORARY, &side, &i))
-        return DT_OK;
-    if (sweep == SWEEP_REFUSE)
-        return DT_FAIL(DT_USER, "choose another folder, or replace them with --force",
-                       "%s already contains shards (%s)", packer->config->output, name);
-    if (sweep == SWEEP_STALE && i < packer->side[side].n_shards)
-        return DT_OK;
-    DT_TRY(dt_path(path, "%s/%s", packer->config->output, name));
-    return unlink(path) == 0 || errno == ENOENT ? DT_OK : DT_FAIL_ERRNO("remove", path);
-}
-
 static dt_status sweep_output(const struct packer *packer, enum sweep sweep)
 {
-    DIR *folder = opendir(packer->config->output);
+    const char *output = packer->config->output;
+    DIR *folder = opendir(output);
     if (!folder)
-        return DT_FAIL_ERRNO("read folder", packer->config->output);
+        return DT_FAIL_ERRNO("read folder", output);
     dt_status status = DT_OK;
-    for (struct dirent *entry; status == DT_OK && (entry = readdir(folder));)
-        status = sweep_one(packer, entry->d_name, sweep);
+    for (struct dirent *entry; status == DT_OK && (entry = readdir(folder));) {
+        const char *name = entry->d_name;
+        char path[DT_PATH];
+        int64_t i;
+        int side;
+        if (!is_shard_name(name, sweep == SWEEP_TEMPORARY, &side, &i) ||
+            (sweep == SWEEP_STALE && i < packer->side[side].n_shards))
+            continue;
+        if (sweep == SWEEP_REFUSE)
+            status = DT_FAIL(DT_USER, "choose another folder, or replace them with --force",
+                             "%s already contains shards (%s)", output, name);
+        else if ((status = dt_path(path, "%s/%s", output, name)) == DT_OK && unlink(path) != 0 &&
+                 errno != ENOENT)
+            status = DT_FAIL_ERRNO("remove", path);
+    }
     closedir(folder);
     return status;
 }
@@ -183,11 +181,11 @@ static dt_status feed(struct packer *packer, int side, const char *tokens, int64
 {
     while (n > 0) {
         DT_TRY(begin_shard(packer, side));
-        int64_t take = n < packer->left ? n : packer->left;
-        DT_TRY(dt_shard_append(packer->writer, tokens, take));
-        tokens += take * packer->size;
-        n -= take;
-        packer->left -= take;
+        int64_t some = dt_min_i64(n, packer->left);
+        DT_TRY(dt_shard_append(packer->writer, tokens, some));
+        tokens += some * packer->size;
+        n -= some;
+        packer->left -= some;
         if (packer->left == 0) {
             struct dt_shard_writer *writer = packer->writer;
             packer->writer = NULL;
@@ -197,14 +195,13 @@ static dt_status feed(struct packer *packer, int side, const char *tokens, int64
     return DT_OK;
 }
 
-// Of the chunk, which starts at byte `at` of the file.
+// Checks the tokens of the chunk, which starts at byte `at` of the file.
 static dt_status check_tokens(struct packer *packer, const struct dt_pack_file *file, int64_t at,
                               int64_t n)
 {
     int64_t largest = dt_tokens_largest(packer->type, packer->chunk, n);
     int64_t vocab_size = packer->config->vocab_size;
-    if (largest > packer->largest)
-        packer->largest = largest;
+    packer->largest = dt_max_i64(packer->largest, largest);
     if (vocab_size == 0 || largest < vocab_size)
         return DT_OK;
     int64_t i = dt_tokens_find(packer->type, packer->chunk, n, vocab_size);
@@ -219,7 +216,7 @@ static dt_status pack_bytes(struct packer *packer, int side, const struct dt_pac
 {
     int64_t end = side == TRAIN ? file->train_bytes : file->bytes, bytes;
     for (int64_t at = side == TRAIN ? 0 : file->train_bytes; at < end; at += bytes) {
-        bytes = end - at < CHUNK ? end - at : CHUNK;
+        bytes = dt_min_i64(end - at, CHUNK);
         if (at == 0 && packer->config->format == DT_PACK_TEXT) {
             DT_TRY(begin_shard(packer, side));
             DT_TRY(dt_shard_start_document(packer->writer));

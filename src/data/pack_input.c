@@ -1,5 +1,5 @@
-// Walks the inputs. Links to folders are not followed, to avoid loops and duplicates; links to
-// files are.
+// Finds the files to pack by walking the inputs, and splits them for validation. Links to folders
+// are not followed, to avoid loops and duplicates; links to files are.
 #include "data/pack_input.h"
 
 #include "base/file.h"
@@ -22,9 +22,29 @@ struct walk {
     struct stat output;
 };
 
-static dt_status add_file(struct dt_pack_files *files, const char *path, int64_t bytes)
+// A file that was found in a folder is skipped if it cannot be used; a named one is an error.
+static dt_status add_path(struct walk *walk, const char *path, bool named)
 {
-    if (bytes == 0)
+    struct dt_pack_files *files = walk->files;
+    char head[SNIFF];
+    int fd;
+    int64_t bytes;
+    dt_status status = dt_open_read(path, &fd, &bytes);
+    if (status != DT_OK && !named) {
+        dt_warn("%s, skipped", dt_error_current()->message);
+        dt_error_clear();
+        files->skipped++;
+        return DT_OK;
+    }
+    DT_TRY(status);
+    bool wanted = named || walk->config->format != DT_PACK_TEXT;
+    if (!wanted) { // text has no zero byte
+        ssize_t n = pread(fd, head, sizeof head, 0);
+        wanted = n >= 0 && !memchr(head, 0, (size_t)n);
+    }
+    close(fd);
+    files->skipped += !wanted;
+    if (!wanted || bytes == 0)
         return DT_OK;
     DT_TRY(dt_list_grow(&files->at, files->n, sizeof *files->at));
     files->at[files->n] = (struct dt_pack_file){NULL, bytes, 0};
@@ -33,47 +53,11 @@ static dt_status add_file(struct dt_pack_files *files, const char *path, int64_t
     return DT_OK;
 }
 
-static bool is_text(int fd)
-{
-    char head[SNIFF];
-    ssize_t n = pread(fd, head, sizeof head, 0);
-    return n >= 0 && !memchr(head, 0, (size_t)n);
-}
-
-// A file that was found in a folder is skipped if it cannot be used; a named one is an error.
-static dt_status add_path(struct walk *walk, const char *path, bool named)
-{
-    int fd;
-    int64_t bytes;
-    dt_status status = dt_open_read(path, &fd, &bytes);
-    if (status != DT_OK && !named) {
-        dt_warn("%s, skipped", dt_error_current()->message);
-        dt_error_clear();
-        walk->files->skipped++;
-        return DT_OK;
-    }
-    DT_TRY(status);
-    bool wanted = named || walk->config->format != DT_PACK_TEXT || is_text(fd);
-    close(fd);
-    walk->files->skipped += !wanted;
-    return wanted ? add_file(walk->files, path, bytes) : DT_OK;
-}
-
-static bool is_output(const struct walk *walk, const struct stat *folder)
-{
-    return walk->has_output && folder->st_dev == walk->output.st_dev &&
-           folder->st_ino == walk->output.st_ino;
-}
-
-static bool links_to_file(const char *link)
-{
-    struct stat info;
-    return stat(link, &info) == 0 && S_ISREG(info.st_mode);
-}
-
 static dt_status visit(void *context, FTS *tree, FTSENT *entry)
 {
     struct walk *walk = context;
+    const struct stat *info = entry->fts_statp;
+    struct stat target;
     bool named = entry->fts_level == FTS_ROOTLEVEL;
     if (!named && entry->fts_name[0] == '.') {
         fts_set(tree, entry, FTS_SKIP);
@@ -81,7 +65,8 @@ static dt_status visit(void *context, FTS *tree, FTSENT *entry)
     }
     switch (entry->fts_info) {
     case FTS_D:
-        if (!named && is_output(walk, entry->fts_statp))
+        if (!named && walk->has_output && info->st_dev == walk->output.st_dev &&
+            info->st_ino == walk->output.st_ino)
             fts_set(tree, entry, FTS_SKIP);
         return DT_OK;
     case FTS_DNR:
@@ -96,7 +81,9 @@ static dt_status visit(void *context, FTS *tree, FTSENT *entry)
     case FTS_F:
         return add_path(walk, entry->fts_path, named);
     case FTS_SL:
-        return links_to_file(entry->fts_path) ? add_path(walk, entry->fts_path, false) : DT_OK;
+        return stat(entry->fts_path, &target) == 0 && S_ISREG(target.st_mode)
+                   ? add_path(walk, entry->fts_path, false)
+                   : DT_OK;
     case FTS_DEFAULT: // FIFOs, sockets, devices
     case FTS_SLNONE:
         return named ? add_path(walk, entry->fts_path, true) : DT_OK;

@@ -1,4 +1,4 @@
-// Opening shards again while they are trained on, with the checks that this needs.
+// Keeps shards open while they are read, and opens them again with the checks that this needs.
 #include "data/shard_cache.h"
 
 #include "base/memory.h"

@@ -1,5 +1,7 @@
+// Ranges of batches that a run leaves out: added, merged, and as text.
 #include "data/skips.h"
 
+#include "base/round.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -27,8 +29,8 @@ dt_status dt_skips_add(struct dt_skips *skips, int64_t first, int64_t end)
         } else if (range.first > added.end) { // after it
             list[n++] = range;
         } else {
-            added.first = range.first < added.first ? range.first : added.first;
-            added.end = range.end > added.end ? range.end : added.end;
+            added.first = dt_min_i64(range.first, added.first);
+            added.end = dt_max_i64(range.end, added.end);
         }
     }
     if (n == DT_SKIPS)

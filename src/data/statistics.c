@@ -1,5 +1,6 @@
-// Sums within a block are of distances from its first frame, blocks are merged as Chan, Golub and
-// LeVeque 1979 merge samples: no digits are lost where the mean is far from zero.
+// Computes mean and deviation of the columns of frames. Sums within a block are of distances from
+// its first frame; blocks are merged as Chan, Golub and LeVeque 1979 merge samples: no digits are
+// lost where the mean is far from zero.
 #include "data/statistics.h"
 
 #include "base/memory.h"
@@ -14,8 +15,7 @@ enum { BLOCKS_MAX = 256, BLOCKS_MIN = 8, VALUES = 1 << 20, PIECE_BYTES = 1 << 22
 static int64_t block_count(const struct dt_dataset *dataset)
 {
     int64_t n = VALUES / (dataset->layout.frame_width + 1);
-    n = n < BLOCKS_MIN ? BLOCKS_MIN : n > BLOCKS_MAX ? BLOCKS_MAX : n;
-    return n < dataset->tokens ? n : dataset->tokens;
+    return dt_min_i64(dt_max_i64(BLOCKS_MIN, dt_min_i64(n, BLOCKS_MAX)), dataset->tokens);
 }
 
 // Number of the block's first frame in the dataset; of the block after the last: of all frames.
@@ -66,9 +66,7 @@ static dt_status read_block(struct pass *pass, int64_t block, double *sum, doubl
         struct dt_reader *reader;
         for (; first == dataset->shards[shard].count; first = 0)
             shard++;
-        some = dataset->shards[shard].count - first;
-        some = some < left ? some : left;
-        some = some < pass->piece ? some : pass->piece;
+        some = dt_min_i64(dataset->shards[shard].count - first, dt_min_i64(left, pass->piece));
         DT_TRY(dt_shard_cache_get(pass->shards, shard, false, &reader));
         DT_TRY(dataset->kind->frames(reader, first, some, pass->frames));
         for (int64_t i = 0; !begun && i < F; i++)
@@ -91,9 +89,8 @@ dt_status dt_statistics_read(struct dt_shard_cache *shards, int rank, int size, 
 {
     const struct dt_dataset *dataset = shards->dataset;
     struct pass pass = {.dataset = dataset, .shards = shards, .report = report, .context = context};
-    int64_t F = dataset->layout.frame_width, n = block_count(dataset), from = n * rank / size,
-            end = n * (rank + 1) / size;
-    int64_t bytes = F * (int64_t)sizeof(float);
+    int64_t F = dataset->layout.frame_width, bytes = F * (int64_t)sizeof(float);
+    int64_t n = block_count(dataset), from = n * rank / size, end = n * (rank + 1) / size;
     if (F == 0)
         return DT_OK;
     pass.piece = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1;

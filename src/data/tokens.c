@@ -1,4 +1,4 @@
-// What reader kinds of tokens share.
+// What reader kinds of tokens share: the arrays of a batch, loops over tokens, errors.
 #include "data/tokens.h"
 
 #include <inttypes.h>
@@ -31,8 +31,8 @@ void dt_tokens_pad(const struct dt_dataset *dataset, const struct dt_read_rules 
         memset(rows[DT_TOKENS_RESET], 0, (size_t)T);
 }
 
-// Loops are made by one macro, so that each compiles to straight code for its type. A token that
-// the type cannot hold is never found.
+// One macro makes the loops, so that each compiles to straight code for its type. A token that the
+// type cannot hold is never found.
 #define DEFINE_LOOPS(type, bits)                                                                   \
     static int64_t get_##bits(const void *tokens, int64_t i)                                       \
     {                                                                                              \

@@ -1,4 +1,4 @@
-// Reading a shard from end to end, to find what training would fail on.
+// Reads a shard from end to end, to find what training would fail on (`dtrain verify`).
 #include "base/clock.h"
 #include "base/log.h"
 #include "data/pack.h"
@@ -15,8 +15,8 @@ static dt_status verify_all(struct dt_reader *reader, const struct dt_shard *sha
     int64_t at_once = PIECE_BYTES > unit ? PIECE_BYTES / unit : 1;
     double drawn = 0;
     for (int64_t first = 0; shard->kind->verify && first < shard->count; first += at_once) {
-        int64_t left = shard->count - first;
-        DT_TRY(shard->kind->verify(reader, shard, first, left < at_once ? left : at_once));
+        DT_TRY(
+            shard->kind->verify(reader, shard, first, dt_min_i64(shard->count - first, at_once)));
         if (progress && dt_seconds() - drawn >= 0.1) {
             char line[256];
             drawn = dt_seconds();
