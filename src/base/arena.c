@@ -1,5 +1,6 @@
-// The arena: bump allocation over memory that somebody else owns, measured by the same code that
-// later places. Defects of the caller end in abort(): a wrong plan must not become a wild write.
+// An arena hands out memory that somebody else owns, one piece after another, and is measured by
+// the same code that later places. A defect of the caller ends in abort(): a wrong plan must not
+// become a wild write.
 #include "base/arena.h"
 #include "base/round.h"
 

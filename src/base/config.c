@@ -1,10 +1,10 @@
-// A loaded configuration: its values, where they came from, and the echo of both.
+// Holds a loaded configuration: its values, where each came from, and the echo of both.
 #include "base/config.h"
 
 #include "base/config_internal.h"
 #include "base/memory.h"
+#include "base/text.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,10 +49,7 @@ void dt_config_problem(struct dt_problems *problems, const struct dt_config *con
     const struct dt_config_value *value = config ? find_value(config, key) : NULL;
     bool missing = value && value->source == DT_SOURCE_DEFAULT; // the place to fix is the file
     const char *place = missing ? config->name : value ? value->origin : "";
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    DT_PRINT_ARGUMENTS(text, sizeof text, format);
     dt_problems_add(problems, "%.*s%s%s: %s", DT_CONFIG_ORIGIN, place, place[0] ? ": " : "", key,
                     text);
 }
@@ -84,10 +81,7 @@ dt_status dt_config_reject(const struct dt_config *config, const char *key, cons
 {
     char text[DT_PROBLEM_LINE / 2];
     struct dt_problems problems = {0};
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    DT_PRINT_ARGUMENTS(text, sizeof text, format);
     dt_config_problem(&problems, config, key, "%s", text);
     return dt_problems_raise(&problems, hint);
 }

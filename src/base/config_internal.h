@@ -1,5 +1,5 @@
-// What the files of the configuration reader share: the lines of an INI text, and a user's text in
-// messages. For src/base/config*.c alone.
+// The files src/base/config*.c, and they alone, share these: values, the lines of an INI text, and
+// a user's text made fit for messages.
 #pragma once
 
 #include "base/config.h"

@@ -62,7 +62,7 @@ static void reject_section(struct loader *loader, const char *origin, const char
                     dt_config_shown(name, shown), dt_nearest_suggest(&nearest), nearest.names);
 }
 
-// The same name in another section is nearer than a similar one in this.
+// Suggests the same name in another section before a similar one in this section.
 static void reject_key(struct loader *loader, const char *origin, const char *section,
                        const char *name)
 {

@@ -1,8 +1,8 @@
-// The strict INI reader: text to lines `[section]` and `name = value`, and what is wrong with
-// others; a user's text made fit for a message. Knows nothing of tables or types.
+// The strict INI reader divides a text into lines `[section]` and `name = value`, and says what is
+// wrong with any other line. It knows nothing of tables or types.
 #include "base/config_internal.h"
+#include "base/text.h"
 
-#include <stdarg.h>
 #include <string.h>
 
 void dt_ini_open(struct dt_ini *ini, const char *text, int64_t size)
@@ -47,11 +47,8 @@ static bool is_end(const char *p)
 __attribute__((format(printf, 2, 3))) static void set_bad(struct dt_ini *ini, const char *format,
                                                           ...)
 {
-    va_list args;
     ini->kind = DT_INI_BAD;
-    va_start(args, format);
-    vsnprintf(ini->problem, sizeof ini->problem, format, args);
-    va_end(args);
+    DT_PRINT_ARGUMENTS(ini->problem, sizeof ini->problem, format);
 }
 
 // Copies the next line without its end into the buffer; returns its length, or -1 where it is too

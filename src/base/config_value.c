@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <glob.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,10 +21,7 @@ union value {
 __attribute__((format(printf, 2, 3))) static bool refuse(char problem[DT_CONFIG_PROBLEM],
                                                          const char *format, ...)
 {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(problem, DT_CONFIG_PROBLEM, format, args);
-    va_end(args);
+    DT_PRINT_ARGUMENTS(problem, DT_CONFIG_PROBLEM, format);
     return false;
 }
 

@@ -1,5 +1,5 @@
-// CPU affinity and topology by hwloc. What Slurm says by its environment is a number of CPUs, not
-// which: it limits the threads only.
+// Reads and sets CPU affinity by hwloc. Slurm's environment says how many CPUs a task has, not
+// which: it limits the number of threads only.
 #include "base/cores.h"
 
 #include <ctype.h>
@@ -28,7 +28,7 @@ static hwloc_const_cpuset_t all_cpus(void)
     return hwloc_topology_get_allowed_cpuset(topology);
 }
 
-// Those of the calling thread; to be freed.
+// The CPUs that the calling thread may use; the caller frees the set.
 static hwloc_cpuset_t my_cpus(void)
 {
     hwloc_cpuset_t mine = hwloc_bitmap_dup(all_cpus());

@@ -1,5 +1,5 @@
-// Element types and their conversions. Storage is fp32 or bf16; the others occur in files and
-// batches.
+// Element types and their conversions. dtrain stores fp32 or bf16; the other types occur in files
+// and batches.
 #pragma once
 
 #include <stdint.h>

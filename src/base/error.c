@@ -4,7 +4,6 @@
 
 #include "base/text.h"
 
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -33,10 +32,7 @@ dt_status dt_error_raise(dt_status code, const char *file, int line, const char 
 {
     // Both are made before the record is touched: they may quote the record that they replace.
     char message[DT_ERROR_MESSAGE], advice[DT_ERROR_HINT];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
-    va_end(args);
+    DT_PRINT_ARGUMENTS(message, sizeof message, format);
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
 
     current.code = code;
@@ -51,13 +47,10 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
                         const char *format, ...)
 {
     char note[sizeof current.frames[0].note] = "";
-    va_list args;
     if (status == DT_OK)
         return status;
     if (format) {
-        va_start(args, format);
-        vsnprintf(note, sizeof note, format, args);
-        va_end(args);
+        DT_PRINT_ARGUMENTS(note, sizeof note, format);
     }
     if (current.code == DT_OK) // a status that came from another thread without its record
         dt_error_raise(status, file, line, function, NULL, "%s failed without a message",

@@ -44,7 +44,7 @@ void dt_file_progress(void)
         report();
 }
 
-// What errno says; an error that is not here is the machine's, without a hint.
+// The status and the hint for each errno; one that is not listed is the machine's, without a hint.
 static const struct errno_row {
     int error;
     dt_status status;
@@ -322,7 +322,7 @@ int dt_fsync(int fd)
     return code;
 }
 
-// Where fsync fails with `harmless` all is well.
+// An fsync that fails with the error `harmless` counts as done.
 static dt_status close_synced(int fd, const char *action, const char *path, int harmless)
 {
     int error = dt_fsync(fd) == 0 ? 0 : errno;

@@ -2,10 +2,10 @@
 #include "base/json.h"
 
 #include "base/file.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,10 +59,7 @@ dt_status dt_json_reject(const char *path, const cJSON *object, const char *fiel
     const cJSON *value = item(object, field);
     char *json = value ? cJSON_PrintUnformatted(value) : NULL; // escapes control characters
     char rule[256];
-    va_list list;
-    va_start(list, allowed);
-    vsnprintf(rule, sizeof rule, allowed, list);
-    va_end(list);
+    DT_PRINT_ARGUMENTS(rule, sizeof rule, allowed);
     DT_FAIL(DT_USER, NULL, "%s: %s is %.*s%s; it must be %s", path, field, VALUE_SHOWN,
             json ? json : "missing", json && strlen(json) > VALUE_SHOWN ? "..." : "", rule);
     cJSON_free(json);

@@ -1,5 +1,5 @@
-// Reading of small JSON files (config.json, trainer.json): an object's fields with their checks.
-// Every error is DT_USER and names file and field, says what is there and what is allowed.
+// Reads small JSON files (config.json, trainer.json): the fields of an object, with their checks.
+// Every error is DT_USER, names file and field, and says what is there and what is allowed.
 #pragma once
 
 #include "base/error.h"

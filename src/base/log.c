@@ -1,4 +1,4 @@
-// Messages and the live line on stderr. Owns the lock that keeps them apart: a message, with the
+// Writes messages and the live line to stderr. One lock keeps them apart: a message, with the
 // clearing and drawing again of the live line around it, is one write(2).
 #include "base/log.h"
 

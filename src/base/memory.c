@@ -1,6 +1,8 @@
 // Allocation that fails with a message. Owns nothing; uses base/error.h only.
 #include "base/memory.h"
 
+#include "base/text.h"
+
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,10 +22,7 @@ dt_status dt_memory_new(void *pointer, int64_t n, size_t item_bytes, size_t alig
     memcpy(pointer, &memory, sizeof memory); // a void ** may not alias another type's pointer
     if (memory)
         return DT_OK;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
+    DT_PRINT_ARGUMENTS(what, sizeof what, format);
     if (!fits)
         return DT_FAIL(DT_MACHINE, hint, "no memory for %s (%lld times %zu bytes)", what,
                        (long long)n, item_bytes);

@@ -1,4 +1,4 @@
-// The rows of a memory plan, added up by name.
+// Adds up the rows of a memory plan by name.
 #include "base/memory_plan.h"
 
 #include <string.h>

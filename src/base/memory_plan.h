@@ -1,6 +1,6 @@
-// The memory plan: named rows, added up before anything is allocated. Each owner of memory adds the
-// rows that it will allocate; `--check` prints them, and training and bench compare their sum with
-// what the device has free.
+// A memory plan lists, in named rows, the memory that a run will need, before anything is
+// allocated. Each owner of memory adds the rows that it will allocate; `--check` prints them, and
+// training and bench compare their sum with what the device has free.
 #pragma once
 
 #include <stdbool.h>

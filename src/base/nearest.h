@@ -1,4 +1,4 @@
-// The known name that a user most likely meant by an unknown one. Offer candidates, then read
+// Finds the known name that a user most likely meant by an unknown one. Offer candidates, then read
 // `best` and `names`, or ask for a suggestion to end a message with.
 #pragma once
 

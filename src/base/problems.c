@@ -3,17 +3,13 @@
 
 #include "base/text.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 void dt_problems_add(struct dt_problems *problems, const char *format, ...)
 {
     char line[DT_PROBLEM_LINE];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(line, sizeof line, format, list);
-    va_end(list);
+    DT_PRINT_ARGUMENTS(line, sizeof line, format);
     size_t room = sizeof problems->text - problems->used, length = strlen(line) + 1;
     if (problems->hidden > 0 || length >= room)
         problems->hidden++;
@@ -43,12 +39,9 @@ dt_status dt_problems_report(const struct dt_problems *problems, const char *hin
                              const char *heading, ...)
 {
     char title[512], text[DT_ERROR_MESSAGE] = "", rest[32];
-    va_list list;
     if (problems->n == 0)
         return DT_OK;
-    va_start(list, heading);
-    vsnprintf(title, sizeof title, heading, list);
-    va_end(list);
+    DT_PRINT_ARGUMENTS(title, sizeof title, heading);
     for (const char *line = problems->text; *line;) {
         int length = (int)strcspn(line, "\n");
         dt_append(text, sizeof text, "\n  %.*s", length, line);

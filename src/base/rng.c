@@ -1,5 +1,5 @@
-// Philox4x32-10 and what is drawn from it. Constants and rounds from Salmon et al., SC11, table 2;
-// tests/unit/test_rng.c holds the authors' known-answer vectors.
+// Computes Philox4x32-10 and draws numbers from it. Constants and rounds are from Salmon et al.,
+// SC11, table 2; tests/unit/test_rng.c holds the authors' known-answer vectors.
 #include "base/rng.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-// What reader and writer share of the safetensors format: its limits, names and sizes of element
-// types.
+// The reader and the writer of safetensors files share these limits, and the names and sizes of
+// element types.
 #pragma once
 
 #include "base/dtype.h"

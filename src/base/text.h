@@ -2,9 +2,20 @@
 // be.
 #pragma once
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+
+// Prints the arguments of a function, declared as `format, ...`, into text[0, size).
+#define DT_PRINT_ARGUMENTS(text, size, format)                                                     \
+    do {                                                                                           \
+        va_list dt_arguments_;                                                                     \
+        va_start(dt_arguments_, format);                                                           \
+        vsnprintf((text), (size), (format), dt_arguments_);                                        \
+        va_end(dt_arguments_);                                                                     \
+    } while (0)
 
 // Appends to the string in text[0, size), size >= 1. false: not all of it fitted; the rest is cut.
 bool dt_append(char *text, size_t size, const char *format, ...)

@@ -1,4 +1,4 @@
-// `dtrain bench`: options and choice of what is measured.
+// `dtrain bench`: parses the options and chooses what is measured.
 #include "bench/bench.h"
 
 #include "cmd/cmd.h"

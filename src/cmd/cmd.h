@@ -1,5 +1,5 @@
-// Subcommands of dtrain: a constant literal each, with a row for each option, listed in cmd.c.
-// Dispatch, parsing, --help, shell completion and the man page all come from these.
+// A subcommand of dtrain is a constant literal with a row for each option; cmd.c lists them.
+// Dispatch, parsing, --help, shell completion and the man page all come from these tables.
 #pragma once
 
 #include "comm/comm.h"

@@ -1,5 +1,5 @@
-// `dtrain completion`: shell completion from the tables of subcommands, options and configuration
-// keys.
+// `dtrain completion`: prints shell completion from the tables of subcommands, options and
+// configuration keys.
 #include "cmd/cmd.h"
 
 #include <stdio.h>

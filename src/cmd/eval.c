@@ -1,5 +1,5 @@
-// `dtrain eval CONFIG`: the validation loss of the checkpoint that training would resume from (or
-// of run.init_from).
+// `dtrain eval CONFIG`: computes the validation loss of the checkpoint that training would resume
+// from (or of run.init_from), on all ranks.
 #include "base/json.h"
 #include "cmd/cmd.h"
 #include "job/job.h"

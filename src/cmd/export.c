@@ -1,5 +1,5 @@
-// `dtrain export`: a checkpoint's model as a Hugging Face directory of its own, for use elsewhere:
-// in fp32, or with linear layers in int8 as libdtrain_step plays them.
+// `dtrain export`: writes a checkpoint's model as a Hugging Face directory of its own, for use
+// elsewhere: in fp32, or with linear layers in int8 for inference by libdtrain_step.
 #include "cmd/cmd.h"
 
 #include "base/file.h"

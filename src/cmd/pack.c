@@ -1,4 +1,4 @@
-// `dtrain pack`: arguments of dt_pack, and its summary.
+// `dtrain pack`: passes its arguments to dt_pack, and prints the summary.
 #include "data/pack.h"
 #include "base/log.h"
 #include "cmd/cmd.h"

@@ -1,4 +1,5 @@
-// `dtrain CONFIG` and `dtrain --check CONFIG`.
+// `dtrain CONFIG` trains; `dtrain --check CONFIG` prints the plan; `--run-folder` names the run's
+// folder for scripts.
 #include "train/train.h"
 #include "cmd/cmd.h"
 #include "comm/job_control.h"

@@ -1,4 +1,5 @@
-// Lists of named arrays.
+// Finds arrays in lists and batches by name, and compares what a reader yields with what a model
+// reads.
 #include "data/batch.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 // The columns of frames and targets that data.inputs and data.targets name (dataset.h:
-// dt_scan_rules), and numbers of any stored type as floats and ids.
+// dt_scan_rules). Numbers of any stored type are converted to floats and ids here.
 #pragma once
 
 #include "data/dataset.h"

@@ -1,20 +1,17 @@
 // One dataset of a file: finds out what it is made of, checks that all its bytes are there, and
 // reads them.
 #include "base/file.h"
+#include "base/text.h"
 #include "data/h5_chunks.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <string.h>
 
 dt_status dt_h5_reject(const struct dt_h5_array *array, const char *file, int line,
                        const char *function, const char *hint, const char *format, ...)
 {
     char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    DT_PRINT_ARGUMENTS(text, sizeof text, format);
     return dt_error_raise(DT_USER, file, line, function, hint, "%s: %s %s", array->file->path,
                           array->name, text);
 }

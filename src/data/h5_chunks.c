@@ -7,9 +7,9 @@
 #include "base/list.h"
 #include "base/memory.h"
 #include "base/round.h"
+#include "base/text.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <string.h>
 #include <zlib.h>
 
@@ -163,10 +163,7 @@ __attribute__((format(printf, 2, 3))) static dt_status fail_chunk(const struct p
                                                                   const char *format, ...)
 {
     char what[96];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
+    DT_PRINT_ARGUMENTS(what, sizeof what, format);
     return DT_FAIL(DT_USER, damaged, "%s: chunk %" PRId64 " of %s %s", place->array->file->path,
                    place->number, place->array->name, what);
 }

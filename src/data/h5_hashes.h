@@ -1,4 +1,5 @@
-// Checksums of /tokens, one for each block of its bytes, in a separate dataset.
+// Compares /tokens with stored checksums. A separate dataset holds one checksum for each block of
+// bytes.
 #pragma once
 
 #include "data/h5_file.h"

@@ -1,4 +1,4 @@
-// Writing one shard from its first token to its last. Callers see elements, never the library.
+// Writes one shard from its first token to its last. Callers see elements, never the library.
 #pragma once
 
 #include "base/dtype.h"

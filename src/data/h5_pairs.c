@@ -1,5 +1,5 @@
-// The reader kind of pairs: /input_ids and /labels, both [n, T] signed 32-bit. A row is a window
-// and a segment of its own; label -100 is ignored by the loss.
+// The reader kind of pairs reads /input_ids and /labels, both [n, T] signed 32-bit. A row is a
+// window and a segment of its own; the loss ignores the label -100.
 #include "data/h5_chunks.h"
 #include "data/h5_reader.h"
 #include "data/tokens.h"

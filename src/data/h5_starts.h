@@ -1,5 +1,6 @@
-// /doc_starts: ascending offsets into /tokens at which documents start. dtrain pack writes their
-// number and hash as two attributes of /tokens; without these only order and range are checked.
+// Reads /doc_starts, the ascending offsets into /tokens at which documents start. dtrain pack
+// writes their number and hash as two attributes of /tokens; without these only order and range are
+// checked.
 #pragma once
 
 #include "data/h5_file.h"

@@ -1,4 +1,4 @@
-// The reader kind of token streams: /tokens, one dimension of unsigned 8, 16 or 32 bit, with
+// The reader kind of token streams reads /tokens, one dimension of unsigned 8, 16 or 32 bit, with
 // optional checksums (h5_hashes.h) and document starts (h5_starts.h). A shard is one segment; n
 // tokens give (n - 1) / T windows of T + 1 tokens, the last token of one being the first of the
 // next.

@@ -1,5 +1,5 @@
-// Writing shards: text files or folders -> byte tokens (u8, vocabulary 256), raw little-endian
-// u8/u16/u32 files -> tokens. Each shard holds /tokens (contiguous, unfiltered, attribute
+// Writes shards: text files or folders become byte tokens (u8, vocabulary 256), raw little-endian
+// u8/u16/u32 files become tokens. Each shard holds /tokens (contiguous, unfiltered, attribute
 // vocab_size), /tokens_xxh3 (uint64 per block of block_bytes, an attribute, 16 KiB) and, for text,
 // /doc_starts (one document per file). All shards are written under temporary names and renamed
 // when the last is complete: a failure leaves no new file and does not change old shards.

@@ -1,4 +1,4 @@
-// The files that dt_pack reads, in order, and which of their bytes are for training.
+// Finds the files that dt_pack reads, in order, and decides which of their bytes are for training.
 #pragma once
 
 #include "data/pack.h"

@@ -1,6 +1,6 @@
-// Shards open for reading, the least recently used closed first. One thread at a time uses it: who
-// opens a dataset twice in a row (statistics, then a loader; one evaluation after another) keeps it
-// between, so that no shard's episodes are listed again.
+// Keeps shards open for reading, and closes the least recently used one first. One thread at a time
+// uses a cache. Whoever opens a dataset twice in a row (statistics, then a loader; one evaluation
+// after another) keeps the cache between, so that no shard's episodes are listed again.
 #pragma once
 
 #include "data/reader.h"

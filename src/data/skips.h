@@ -1,4 +1,5 @@
-// Batches that a run leaves out (optim.rollback): numbers of steps of the data's order, from 0.
+// The batches that a run leaves out (optim.rollback), as numbers of steps of the data's order, from
+// 0.
 #pragma once
 
 #include "base/config.h"

@@ -1,5 +1,6 @@
-// Mean and deviation of each column of a dataset's frames, in double over fixed blocks of frames:
-// the same bits on any number of ranks, each of which reads some of the blocks.
+// Computes mean and deviation of each column of a dataset's frames, in double over fixed blocks of
+// frames. The results are bitwise identical on any number of ranks, each of which reads some of the
+// blocks.
 #pragma once
 
 #include "data/shard_cache.h"
