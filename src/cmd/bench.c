@@ -12,7 +12,7 @@
 #define MODEL OPS "|" STEP
 #define BOTH  MODEL "|" PLAY
 
-// Published sizes [state-spaces/mamba]. Sizes that are given override a model's.
+// Published sizes [state-spaces/mamba].
 static const struct model {
     int64_t d_model, n_layer, vocab, seq_len;
 } models[] = {{768, 24, 50280, 2048}, {1024, 48, 50280, 2048}};
@@ -123,25 +123,17 @@ static dt_status check(const struct dt_call *call, const struct dt_bench_options
     return dt_device_check_threads("--threads", o->threads);
 }
 
-static void use_model(const struct dt_call *call, struct dt_bench_options *o)
-{
-    const struct model *model = &models[o->model - 1];
-    if (!dt_call_given(call, "d-model"))
-        o->d_model = model->d_model;
-    if (!dt_call_given(call, "n-layer"))
-        o->n_layer = model->n_layer;
-    if (!dt_call_given(call, "vocab"))
-        o->vocab = model->vocab;
-    if (!dt_call_given(call, "seq-len"))
-        o->seq_len = model->seq_len;
-}
-
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     struct dt_bench_options o = *(const struct dt_bench_options *)call->options;
     o.file = call->n_words > 0 ? call->words[0] : NULL;
-    if (o.model > 0)
-        use_model(call, &o);
+    if (o.model > 0) { // sizes that are given override the model's
+        const struct model *model = &models[o.model - 1];
+        o.d_model = dt_call_given(call, "d-model") ? o.d_model : model->d_model;
+        o.n_layer = dt_call_given(call, "n-layer") ? o.n_layer : model->n_layer;
+        o.vocab = dt_call_given(call, "vocab") ? o.vocab : model->vocab;
+        o.seq_len = dt_call_given(call, "seq-len") ? o.seq_len : model->seq_len;
+    }
     DT_TRY(check(call, &o));
     if (o.step)
         return dt_bench_step(&o);

@@ -259,20 +259,6 @@ static dt_status undo_fletcher32(struct dt_h5_chunks *chunks, const struct place
     return DT_OK;
 }
 
-static dt_status undo_filter(struct dt_h5_chunks *chunks, const struct filter *filter,
-                             const struct place *place)
-{
-    switch (filter->id) {
-    case H5Z_FILTER_DEFLATE:
-        return undo_deflate(chunks, place);
-    case H5Z_FILTER_SHUFFLE:
-        undo_shuffle(chunks, filter->element);
-        return DT_OK;
-    default: // the only other filter that opens
-        return undo_fletcher32(chunks, place);
-    }
-}
-
 // Decodes the chunk's elements into `from`: chunk_bytes bytes, or an error.
 static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
 {
@@ -284,9 +270,16 @@ static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
     bool filtered = true;
     for (int i = 0; chunks->plain_edges && i < chunks->n_dims; i++)
         filtered &= (int64_t)place->offset[i] + chunks->chunk[i] <= chunks->shape[i];
-    for (int i = chunks->n_filters - 1; filtered && i >= 0; i--)
-        if (!(skipped >> i & 1))
-            DT_TRY(undo_filter(chunks, &chunks->filters[i], place));
+    for (int i = chunks->n_filters - 1; filtered && i >= 0; i--) {
+        const struct filter *filter = &chunks->filters[i];
+        if (skipped >> i & 1)
+            continue;
+        if (filter->id == H5Z_FILTER_SHUFFLE)
+            undo_shuffle(chunks, filter->element);
+        else
+            DT_TRY(filter->id == H5Z_FILTER_DEFLATE ? undo_deflate(chunks, place)
+                                                    : undo_fletcher32(chunks, place));
+    }
     if (chunks->used == chunks->chunk_bytes)
         return DT_OK;
     return fail_chunk(place, "decodes to %zu bytes, not %zu", chunks->used, chunks->chunk_bytes);

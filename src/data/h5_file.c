@@ -98,22 +98,13 @@ hid_t dt_h5_access(void)
     return access;
 }
 
-static void find_base(struct dt_h5_file *file)
+dt_status dt_h5_open(const char *path, struct dt_h5_file *file)
 {
-    hid_t plist = H5Fget_create_plist(file->id);
-    size_t address = 0, length = 0;
+    size_t address = 0, length = 0; // bytes of an address and of a length in this file
     hsize_t user_block = 0;
-    H5Pget_sizes(plist, &address, &length);
-    H5Pget_userblock(plist, &user_block);
-    H5Pclose(plist);
-    file->base = address == 8 && length == 8 ? (int64_t)user_block : -1;
-}
-
-static dt_status open_file(struct dt_h5_file *file)
-{
-    const char *path = file->path;
     void *handle;
     int fd;
+    *file = (struct dt_h5_file){.path = path, .id = -1, .fd = -1};
     DT_TRY(dt_open_read(path, &fd, &file->bytes));
     close(fd);
     if (file->bytes == 0)
@@ -137,18 +128,15 @@ static dt_status open_file(struct dt_h5_file *file)
         status = dt_h5_trail_new(&file->trail);
     if (status == DT_OK) {
         memcpy(&file->fd, handle, sizeof file->fd);
-        find_base(file);
+        hid_t plist = H5Fget_create_plist(file->id);
+        H5Pget_sizes(plist, &address, &length);
+        H5Pget_userblock(plist, &user_block);
+        H5Pclose(plist);
+        file->base = address == 8 && length == 8 ? (int64_t)user_block : -1;
+    } else {
+        dt_h5_close(file);
     }
     H5Pclose(access);
-    return status;
-}
-
-dt_status dt_h5_open(const char *path, struct dt_h5_file *file)
-{
-    *file = (struct dt_h5_file){.path = path, .id = -1, .fd = -1};
-    dt_status status = open_file(file);
-    if (status != DT_OK)
-        dt_h5_close(file);
     return status;
 }
 

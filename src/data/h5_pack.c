@@ -57,44 +57,34 @@ static dt_status create_array(const struct dt_shard_writer *writer, const char *
     return status;
 }
 
-static dt_status create_file(struct dt_shard_writer *writer)
-{
-    dt_status status = DT_OK;
-    hid_t access = dt_h5_access();
-    H5Pset_alignment(access, ALIGN_FROM, ALIGN_TO);
-    writer->file = H5Fcreate(writer->path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
-    if (writer->file < 0)
-        status = dt_h5_fail(DT_MACHINE, "create", writer->path, NULL);
-    H5Pclose(access);
-    DT_TRY(status);
-    return create_array(writer, "/tokens", writer->type, writer->count, &writer->tokens);
-}
-
 dt_status dt_shard_create(const char *path, dt_dtype type, int64_t count,
                           struct dt_shard_writer **writer)
 {
     struct dt_shard_writer *w;
     int64_t n_hashes = count * dt_dtype_size(type) / DT_HASH_BLOCK + 1;
+    dt_status status;
     *writer = NULL;
     DT_TRY(DT_NEW(&w, 1, "writing %s", path));
     w->type = type;
     w->count = count;
     w->file = w->tokens = -1;
-    dt_status status = dt_memory_text(&w->path, "%s", path);
-    if (status == DT_OK)
-        status = DT_NEW(&w->buffer, BUFFER_BYTES, "writing %s", path);
-    if (status == DT_OK)
-        status = DT_NEW(&w->hashes, n_hashes, "the checksums of %s", path);
     dt_h5_enter(NULL);
-    if (status == DT_OK)
-        status = create_file(w);
+    DT_TRY_GOTO(status, out, dt_memory_text(&w->path, "%s", path));
+    DT_TRY_GOTO(status, out, DT_NEW(&w->buffer, BUFFER_BYTES, "writing %s", path));
+    DT_TRY_GOTO(status, out, DT_NEW(&w->hashes, n_hashes, "the checksums of %s", path));
+    hid_t access = dt_h5_access();
+    H5Pset_alignment(access, ALIGN_FROM, ALIGN_TO);
+    w->file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    status = w->file < 0 ? dt_h5_fail(DT_MACHINE, "create", path, NULL)
+                         : create_array(w, "/tokens", type, count, &w->tokens);
+    H5Pclose(access);
+out:
     dt_h5_leave();
-    if (status != DT_OK) {
+    if (status == DT_OK)
+        *writer = w;
+    else
         dt_shard_abandon(w);
-        return status;
-    }
-    *writer = w;
-    return DT_OK;
+    return status;
 }
 
 static dt_status write_slab(const struct dt_shard_writer *writer, hid_t array, dt_dtype type,
