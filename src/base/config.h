@@ -102,8 +102,8 @@ struct dt_config_row {
 };
 bool dt_config_next(const struct dt_config_table *table, struct dt_config_row *row);
 
-// One value of a key, in `object`, the struct whose field the row describes.
-// Checks `text` and stores it; otherwise says in `problem` why not.
+// These handle one value of a key, in `object`, the struct whose field the row describes. The first
+// checks `text` and stores it; where it refuses, `problem` says why.
 enum { DT_CONFIG_PROBLEM = 1024 };
 bool dt_config_convert(const struct dt_config_key *key, const char *text, void *object,
                        char problem[DT_CONFIG_PROBLEM]);
@@ -130,7 +130,7 @@ typedef void dt_config_check(struct dt_problems *problems, const void *settings,
 dt_status dt_config_load(const struct dt_config_table *table, dt_config_check *check,
                          const char *path, const char *const *overrides, int n_overrides,
                          void *settings, struct dt_config **config);
-// The same from text in memory, for broadcasts, tests and the fuzz target. `name` is the
+// Loads the same from a text in memory, for broadcasts, tests and the fuzz target. `name` is the
 // path in messages. `environment`: NULL-terminated NAME=value list, or NULL for none.
 dt_status dt_config_parse(const struct dt_config_table *table, const char *name, const char *text,
                           int64_t size, const char *const *environment,
@@ -140,7 +140,7 @@ void dt_config_free(struct dt_config *config); // NULL is fine
 
 // These know the keys of the table and abort on others.
 bool dt_config_is_set(const struct dt_config *config, const char *key); // "run.steps"; else default
-// Neither refused, nor required and missing.
+// Whether the value was neither refused, nor required and missing.
 bool dt_config_is_valid(const struct dt_config *config, const char *key);
 bool dt_config_is_commanded(const struct dt_config *config, const char *key); // by the command line
 const char *dt_config_text(const struct dt_config *config, const char *key);
@@ -150,7 +150,7 @@ const char *dt_config_origin(const struct dt_config *config, const char *key); /
 // the text (no origin where `config` is NULL: on ranks that got the settings from another).
 dt_status dt_config_reject(const struct dt_config *config, const char *key, const char *hint,
                            const char *format, ...) __attribute__((format(printf, 4, 5)));
-// The same line, collected.
+// Adds the same line to `problems`.
 void dt_config_problem(struct dt_problems *problems, const struct dt_config *config,
                        const char *key, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

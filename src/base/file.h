@@ -20,7 +20,7 @@ enum { DT_PATH = 4096 };
 // removal) on the thread that does it: so a rank busy with files for a long time is not taken for
 // stalled. NULL: none.
 void dt_file_on_progress(void (*report)(void));
-// The same for the work of the calling thread alone, in place of that.
+// Registers one for the work of the calling thread alone, in its place.
 void dt_file_on_progress_here(void (*report)(void *context), void *context);
 // Calls it: for file work that a library has done.
 void dt_file_progress(void);
@@ -46,10 +46,10 @@ void dt_discard_tree(const char *path);
 typedef dt_status dt_visit(void *context, FTS *tree, FTSENT *entry);
 dt_status dt_walk_tree(const char *path, int options, const char *action, dt_visit *visit,
                        void *context);
-// Also where that cannot be found out (an I/O error, permissions): opening it will say why.
+// True also where that cannot be found out (an I/O error, permissions): opening it will say why.
 bool dt_file_exists(const char *path);
 bool dt_is_dir(const char *path);
-// Differs, without reading the file, once it was written to or another has taken its name.
+// A stamp differs, without reading the file, once the file was written to or another has its name.
 struct dt_file_stamp {
     int64_t bytes, inode, changed_ns; // of the last write
 };

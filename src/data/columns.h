@@ -29,12 +29,12 @@ dt_status dt_columns_parse(const char *key, const char *text, bool target,
 dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *column);
 void dt_columns_free(struct dt_columns *columns);
 
-// Columns [first, first + n) of `rows` rows of `width` numbers, into rows of `stride` floats. An
-// integer beyond 2^24 is rounded.
+// Converts columns [first, first + n) of `rows` rows of `width` numbers into rows of `stride`
+// floats. An integer beyond 2^24 is rounded.
 void dt_columns_to_floats(dt_dtype type, const void *from, int64_t rows, int64_t width,
                           int64_t first, int64_t n, float *to, int64_t stride);
-// The same into ids. Returns the number (row * n + column) of the first outside [0, table), whose
-// value is *wrong (of DT_U64 its bits), or -1.
+// Converts them into ids. Returns the number (row * n + column) of the first outside [0, table),
+// whose value is *wrong (of DT_U64 its bits), or -1.
 int64_t dt_columns_to_ids(dt_dtype type, const void *from, int64_t rows, int64_t width,
                           int64_t first, int64_t n, int64_t table, int32_t *to, int64_t stride,
                           int64_t *wrong);

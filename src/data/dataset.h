@@ -46,15 +46,15 @@ struct dt_target {
 struct dt_scan_rules {
     int64_t seq_len;    // 0: any; then no windows are counted
     int64_t vocab_size; // tokens; 0: any
-    // Of frames:
+    // For frames:
     char format[DT_DATA_NAME]; // name of a reader kind; "" or "auto": recognised by the datasets
     // Datasets of an episode: PATH, PATH[i], PATH[i:j] (columns i to j - 1), each also with :id*N
     // (integers in [0, N)), separated by blanks. A PATH that is a group means all datasets in it,
     // sorted by name. "": what the schema has, targets by the names below where it has those.
     char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT];
     int64_t stride; // frames from a window's start to the next one's; 0: seq_len
-    // Only the episodes that /mask/NAME lists. "": all. mask_default: "" means train or valid
-    // (mask_default names it) where the shard has that list.
+    // Reads only the episodes that /mask/NAME lists; "" reads those of the list that mask_default
+    // names (train or valid) where the shard has it, else all.
     char mask[DT_DATA_NAME], mask_default[DT_DATA_NAME];
     int64_t frame_width; // of synthetic frames
     int n_targets;       // 0: as many columns as data.targets has, unchecked
@@ -90,11 +90,11 @@ struct dt_shard {
     int64_t episodes, empty;      // with frames, and those without any, which are skipped
     int64_t vocab_size;           // attribute; 0 where absent
     int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
-    // Of compressed datasets, decoded; 0: there are none.
+    // Bytes of compressed datasets once decoded; 0: there are none.
     int64_t chunk_bytes;      // decoded at once, the most of any
     int64_t compressed_bytes; // of all
-    // Fingerprint. Tokens: the first and last checksum (xxh64 of 16 KiB, computed, where there are
-    // none), the last one combined by exclusive or with the stored hash of /doc_starts; pairs:
+    // The fingerprint. Tokens: the first and last checksum (xxh64 of 16 KiB, computed, where there
+    // are none), the last one combined by exclusive or with the stored hash of /doc_starts; pairs:
     // xxh64 of the first row of /input_ids and of the last of /labels.
     uint64_t first_hash, last_hash;
     // xxh64 of all stored checksums or, where there are none, of the values that training reads: of
@@ -105,7 +105,7 @@ struct dt_shard {
     char warning[DT_SHARD_WARNING]; // what may not be as its author meant it; "": nothing
 };
 
-// The types of the stored numbers, "fp32, uint8".
+// Writes the types of the stored numbers as text, "fp32, uint8".
 enum { DT_SHARD_TYPES = 128 };
 const char *dt_shard_types(const struct dt_shard *shard, char text[DT_SHARD_TYPES]);
 
@@ -132,13 +132,13 @@ struct dt_dataset {
 dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
                           struct dt_dataset **dataset);
 void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine
-// To and from bytes (malloc), for the broadcast to the other ranks.
+// Convert a dataset to bytes (malloc) and back, for the broadcast to the other ranks.
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size);
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset);
 
 // Bytes that a process keeps of decoded chunks, besides two of each dataset.
 #define DT_KEPT_CHUNK_BYTES (INT64_C(256) << 20)
-// What it keeps of this dataset.
+// How many of these bytes it keeps for this dataset.
 int64_t dt_dataset_kept_chunks(const struct dt_dataset *dataset);
 // How often an epoch in shuffled blocks of `block` windows decodes a chunk of a compressed shard: 1
 // where all of them are kept, else the most of any shard, *worst.

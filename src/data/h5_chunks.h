@@ -19,8 +19,8 @@ dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
 // Adds what the array, which the shard's windows read, is decoded in; nothing for other arrays.
 void dt_h5_chunks_note(const struct dt_h5_array *array, struct dt_shard *shard);
 void dt_h5_chunks_close(struct dt_h5_chunks *chunks); // NULL is fine
-// Rows [first, first + count) of the first dimension, in the stored type. DT_USER names the file
-// and the chunk that does not decode to exactly its size. Uses the library's lock for raw bytes
-// only.
+// Reads rows [first, first + count) of the first dimension, in the stored type. DT_USER names the
+// file and the chunk that does not decode to exactly its size. Uses the library's lock for raw
+// bytes only.
 dt_status dt_h5_chunks_read(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
                             int64_t first, int64_t count, void *data);

@@ -68,15 +68,15 @@ struct dt_h5_array {
     struct dt_h5_chunks *chunks; // of a filtered dataset
 };
 
-// The group that holds what `path` names, open until the next path is looked up, and its name there
-// (in `path`; "." if that ends in a slash). *found: whether the group has it; a link to elsewhere
-// is an error.
+// Opens the group that holds what `path` names, until the next path is looked up, and gives the
+// name there (in `path`; "." if that ends in a slash). *found: whether the group has it; a link to
+// elsewhere is an error.
 dt_status dt_h5_locate(const struct dt_h5_file *file, const char *path, hid_t *group,
                        const char **name, bool *found);
 // *found: whether the file has a dataset or group of that name; a link to elsewhere is an error.
 dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found);
-// What a path of any depth names, "/data/demo_0/obs", without opening it; links to elsewhere are
-// errors. *address tells objects apart that have several names; unset for DT_H5_NOTHING.
+// Finds what a path of any depth names, "/data/demo_0/obs", without opening it; links to elsewhere
+// are errors. *address tells objects apart that have several names; unset for DT_H5_NOTHING.
 enum dt_h5_node { DT_H5_NOTHING, DT_H5_GROUP, DT_H5_DATASET, DT_H5_OTHER };
 dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5_node *node,
                      uint64_t *address);
@@ -89,12 +89,12 @@ struct dt_h5_names {
     char **at;
 };
 dt_status dt_h5_names_add(struct dt_h5_names *names, const char *name, size_t length);
-// The names in a group, sorted bytewise.
+// Lists the names in a group, sorted bytewise.
 dt_status dt_h5_list(const struct dt_h5_file *file, const char *group, struct dt_h5_names *names);
 // Appends "it has a, b, c", for hints; nothing where there is no such group.
 void dt_h5_name_members(const struct dt_h5_file *file, const char *group, char *text, size_t size);
-// The first `most` strings of a one-dimensional dataset, of fixed or variable length. It is checked
-// as any other (dt_h5_array_open); a string beyond 1023 bytes is an error.
+// Reads the first `most` strings of a one-dimensional dataset, of fixed or variable length. It is
+// checked as any other (dt_h5_array_open); a string beyond 1023 bytes is an error.
 dt_status dt_h5_strings(const struct dt_h5_file *file, const char *path, int64_t most,
                         struct dt_h5_names *names);
 void dt_h5_names_free(struct dt_h5_names *names);
@@ -104,20 +104,21 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
                            struct dt_h5_array *array, bool *found);
 // An array of zeros is fine, and one whose file is closed.
 void dt_h5_array_close(struct dt_h5_array *array);
-// Bytes of a stored element; 0: of a type that dtrain does not read.
+// Bytes of a stored element; 0: dtrain does not read its type.
 static inline int64_t dt_h5_element(const struct dt_h5_array *array)
 {
     return array->type != DT_DTYPE_COUNT ? dt_dtype_size(array->type) : array->string;
 }
-// Rows [first, first + count) of the first dimension, in the stored type.
+// Reads rows [first, first + count) of the first dimension, in the stored type.
 dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
                            void *data);
 hid_t dt_h5_type(dt_dtype type); // in the file and in memory
 // DT_USER unless it has one dimension.
 dt_status dt_h5_check_vector(const struct dt_h5_array *array);
-// An integer attribute; *found: whether it exists. Not one integer, or below 1: DT_USER.
+// Reads an integer attribute; *found: whether it exists. DT_USER unless it is one integer, at
+// least 1.
 dt_status dt_h5_attribute(const struct dt_h5_array *array, const char *name, int64_t *value,
                           bool *found);
-// The same for any unsigned integer.
+// Reads any unsigned integer in the same way.
 dt_status dt_h5_attribute_u64(const struct dt_h5_array *array, const char *name, uint64_t *value,
                               bool *found);

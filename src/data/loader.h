@@ -1,7 +1,7 @@
 // The loader of one rank: a thread reads the rank's slots of each step into a ring of `prefetch`
 // host batches, in order. Its whole state is the step number.
 //
-// Who may touch a batch when. The thread owns every batch of the ring but the one that
+// Who may touch a batch when: the thread owns every batch of the ring but the one that
 // dt_loader_next handed out last: that is the caller's, and the thread's again at the next call. So
 // whoever copies a batch asynchronously waits for the copy before that call (train/input.h). The
 // thread never ends the process: its error reaches the caller through dt_loader_next.
@@ -36,9 +36,9 @@ struct dt_loader_config {
 dt_status dt_loader_open(const struct dt_loader_config *config, int64_t first_step,
                          struct dt_loader **loader);
 void dt_loader_close(struct dt_loader *loader); // NULL is fine; also while the thread reads
-// The next step's batch; valid until the next call. *wait_ms (may be NULL): how long the caller
-// waited. After the last step of a sequential loader *batch is NULL. An error comes after the
-// batches before it, and again at every further call.
+// Gives the next step's batch, which is valid until the next call. *wait_ms (may be NULL): how long
+// the caller waited. After the last step of a sequential loader *batch is NULL. An error comes
+// after the batches before it, and again at every further call.
 dt_status dt_loader_next(struct dt_loader *loader, const struct dt_batch **batch, double *wait_ms);
 // Bytes of host memory of the ring and of the slots' blocks, for the memory plan.
 int64_t dt_loader_bytes(const struct dt_loader_config *config);

@@ -1,6 +1,6 @@
-// Which window is trained when: a pure function of the shards, seed, batch, block and
-// shuffle. Windows of all shards are numbered in file order; blocks of `block` consecutive windows
-// never cross a shard (a segment). Shuffled, epoch e: the list of blocks is permuted by
+// The order says which window is trained when, as a pure function of the shards, seed, batch, block
+// and shuffle. Windows of all shards are numbered in file order; blocks of `block` consecutive
+// windows never cross a shard (a segment). Shuffled, epoch e: the list of blocks is permuted by
 // Fisher-Yates (for i = n-1 … 1: j = below(i + 1), swap) from Philox stream (seed, e, 0), the
 // windows inside block b by (seed, e, b + 1). The permuted list has W windows and S = floor(W /
 // batch) steps; at step s slot k trains list position k * S + s mod S, in epoch floor(s / S).
@@ -27,7 +27,7 @@ struct dt_position {
     int64_t list;  // position in the epoch's list
     int64_t block; // number of the block in file order
     int64_t shard;
-    int64_t window; // in the shard; -1: after the end of a sequential pass, all others are then 0
+    int64_t window; // in the shard; -1: after the end of a sequential pass, all else is then 0
     int64_t block_first, block_windows; // the block: the shard's windows [first, first + windows)
 };
 
@@ -37,7 +37,7 @@ struct dt_position {
 dt_status dt_order_create(const struct dt_order_config *config, struct dt_order **order);
 void dt_order_free(struct dt_order *order); // NULL is fine
 int64_t dt_order_steps_per_epoch(const struct dt_order *order);
-// The window of slot `slot` in [0, batch) at step `step` (from 0). Not thread-safe: keeps the
+// Gives the window of slot `slot` in [0, batch) at step `step` (from 0). Not thread-safe: keeps the
 // epoch's permutation.
 dt_status dt_order_at(struct dt_order *order, int64_t step, int64_t slot,
                       struct dt_position *position);
