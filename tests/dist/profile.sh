@@ -74,6 +74,9 @@ check "no table before it is asked for" test ! -e runs/asked/profile.txt
 kill -USR2 "$job"
 wait_until test -e runs/asked/profile.txt
 check "the table of a run that goes on" adds_up runs/asked/profile.txt
+rm runs/asked/profile.txt
+wait_for_step asked $(($(steps_done asked) + 3))
+check "it is written once" test ! -e runs/asked/profile.txt
 kill -USR1 "$job"
 wait "$job"
 check "run.sh ends with the exit code of the ranks, whatever signals came: $?" test $? -eq 0

@@ -46,6 +46,13 @@ done 2>/dev/null # the shell's "Killed"
 check "the next start says so: $(grep previous killed.log)" grep -qE 'ended without a message at step [0-9]+: it was killed' killed.log
 completes killed "${run[@]}" run.dir=killed
 
+# A curve of which the last lines alone are read.
+cp -r first long
+echo '{"state":"running","step":4,"reason":""}' >long/state.json
+for step in $(seq 13 400); do echo "{\"event\":\"train\",\"step\":$step,\"loss\":3.14159265,\"grad_norm\":2.71828183}"; done >>long/metrics.jsonl
+check "the next start finds the last step of a long curve" "${run[@]}" run.dir=long >long.log 2>&1
+check "… $(grep previous long.log)" grep -q 'ended without a message at step 400: it was killed' long.log
+
 # A call that fails once: the save is tried again, or the job ends with the reason, and resumes.
 texts=(eio "Input/output error" enospc "No space left on device" short "No space left on device")
 kind=0

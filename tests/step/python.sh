@@ -23,6 +23,13 @@ with dtrain_step.Model(sys.argv[1], streams=2) as model:
         text.append(int(model.sample(text[-1], temperature=0)["tokens"][0]))
     model.restore(state, stream=1)
     assert int(model.sample(text[2], stream=1, temperature=0)["tokens"][0]) == text[3]
+    for stream in 0, 1: # the default temperature is 1
+        model.restore(state, stream)
+        model.seed(7, stream)
+    drawn = [[model.sample(token, stream=stream, **options)["tokens"][0] for token in text]
+             for stream, options in ((0, {}), (1, {"temperature": 1}))]
+    model.restore(state)
+    assert drawn[0] == drawn[1] != [model.sample(token, temperature=0)["tokens"][0] for token in text], drawn
     try:
         model.step(256)
         raise SystemExit("token 256 was accepted")
