@@ -12,7 +12,7 @@
 // TB/s: 1.4 ps a logit with the row kept, and 1.4 to 2.3 without.
 //
 // Instructions a logit for sm_90, two exponentials among them (tests/sass):
-// xent_kernel<4,true,bf16>: 12.7 slots, 0.4 ps at 4 a clock and SM: below the bytes. The first pass
+// xent_kernel<4,true,bf16>: 12.8 slots, 0.4 ps at 4 a clock and SM: below the bytes. The first pass
 // has somewhat more than half of them. An exponential is exp2((x - max) log2 e). One FFMA of x with
 // max log2 e, rounded before, would save an instruction in each pass, but rounds by more than 128
 // where logits reach 2^31, and the row's loss then is NaN.
