@@ -1,4 +1,4 @@
-// Every op behind one signature, for tests that treat all of them alike: what dt_NAME,
+// Every op behind one signature, for tests that loop over the ops: what dt_NAME,
 // dt_visit_NAME and dt_NAME_workspace do, by the op's index.
 #pragma once
 

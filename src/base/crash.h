@@ -9,7 +9,7 @@ struct dt_crash_note {
     const char *hint;
 };
 
-// From now on SIGSEGV, SIGBUS, SIGFPE and SIGABRT of a thread with a note end the process by
+// After this call SIGSEGV, SIGBUS, SIGFPE and SIGABRT of a thread with a note end the process by
 // dt_die (base/error.h), on a thread that waits for this: exit code 3. Where that thread fails too,
 // or does not end the process in time, the handler itself writes the words and exits. Signals of
 // threads without a note do what they did before. main calls this once, after MPI has installed its

@@ -20,7 +20,7 @@ struct row {
     const char *op;
     char shape[80]; // of a GEMM the layer's name too
     struct dt_op_cost cost;
-    int64_t calls; // in all measured steps; 0: a step makes none
+    int64_t calls; // total of the measured steps; 0 if a step does not run the op
     struct dt_bench_clock clock;
 };
 
@@ -104,7 +104,7 @@ static void matrix_name(const struct dt_params *params, int64_t element, char *n
         snprintf(name, size, "head"); // tied
 }
 
-// Which element of the flat array `base` (NULL: none) `pointer` is, or -1.
+// Returns the index of `pointer` in the flat array `base`, or -1; `base` may be NULL.
 static int64_t element_of(const struct dt_params *params, const void *base, enum dt_dtype type,
                           const void *pointer)
 {

@@ -19,8 +19,8 @@ dt_status dt_reader_scratch(struct dt_reader *reader, int64_t bytes, void *point
 // xxh64 of rows [first, first + count) of an array, for fingerprints.
 dt_status dt_reader_hash(struct dt_reader *reader, const struct dt_h5_array *array, int64_t first,
                          int64_t count, uint64_t *hash);
-// Which of `count` rows a hash of at most `bytes` reads: all of them in pieces one after another,
-// or pieces evenly spread from the first row to the last.
+// States which of `count` rows a hash of at most `bytes` reads: all of them in pieces one after
+// another, or pieces evenly spread from the first row to the last.
 struct dt_hash_plan {
     int64_t count, rows, n; // of the data, of a piece; pieces
     bool all;

@@ -22,7 +22,7 @@ struct dt_hf_member {
 
 struct dt_hf_type {
     const char *model_type, *architectures;
-    const char *stem, *block, *head;    // of the models that it holds: one block in all layers
+    const char *stem, *block, *head;    // the kinds that its models have; all layers are this block
     const struct dt_hf_member *members; // besides those that all types have
     // Reads and checks members that are no field of their own. The fields are complete.
     dt_status (*read)(const struct dt_hf_file *file, struct dt_model_config *config);

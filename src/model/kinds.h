@@ -12,8 +12,8 @@ struct dt_part {
     const struct dt_kind *kind;
     int64_t layer;               // of a block
     struct dt_array_list states; // a block's recurrent state: what it carries for a sequence
-    // Of a block and of the head: r = residual + x, h = RMSNorm(r), which the model runs before the
-    // part. A part that needs h or dh in an array of its own plans them there.
+    // A block and the head have a norm, which the model runs before them: r = residual + x, h =
+    // RMSNorm(r). A part that needs h or dh in an array of its own plans them there.
     int norm;             // row of the table
     float *rstd;          // [M]
     struct dt_view h, dh; // [M, d] storage: h, and in backward its gradient
@@ -86,7 +86,7 @@ struct dt_kind {
     // Memory: kept from forward to backward, or scratch, which all blocks share. The kind decides
     // what each level of model.recompute drops.
     void (*plan)(struct dt_part *part, struct dt_plan *plan);
-    // Of training, besides dt_build_linear's layers.
+    // Counts FLOPs of training, besides dt_build_linear's layers.
     double (*flops_per_token)(const struct dt_model_config *config);
 };
 
@@ -96,7 +96,7 @@ struct dt_stem_kind {
     const char *tokens; // name of the array of token ids, if it reads nothing else; or NULL
     // Opens the stream: residual [M, d] fp32.
     dt_status (*forward)(struct dt_part *stem, const struct dt_pass *pass, struct dt_view residual);
-    // From the stream's gradient, [M, d] in fp32 and in storage type. If another part shares a row
+    // Reads the stream's gradient, [M, d] in fp32 and in storage type. If another part shares a row
     // (dt_params_share), that part's gradient is there already: then +=.
     dt_status (*backward)(struct dt_part *stem, const struct dt_pass *pass,
                           struct dt_view dresidual, struct dt_view dx);

@@ -14,7 +14,7 @@ static int64_t argmax(const float *logits, int64_t n)
     return best;
 }
 
-// From softmax(logits / temperature).
+// Draws a class from softmax(logits / temperature).
 static void draw_class(const struct dt_output *output, const float *logits, double temperature,
                        struct dt_philox *rng, float *values)
 {
