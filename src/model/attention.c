@@ -13,17 +13,16 @@
 
 // The arrays of a pass, M rows of storage type.
 struct arrays {
-    struct dt_view qkv, q, k, v; // [M, (H + 2 G) E], columns of it
-    struct dt_view y;            // [M, H·E]
+    struct dt_view qkv, y;  // [M, (H + 2 G) E], [M, H·E]
+    struct dt_view q, k, v; // columns of qkv
 };
 
 struct attention {
-    struct dt_part part;
+    struct dt_projected projected;
     int64_t H, G, E, window;
     double rope_base;
     int reset;               // batch array
     int keys, values, count; // states: [B, W - 1, G·E] storage, twice; [B] i32
-    struct dt_linear in_proj, out_proj;
     struct arrays forward;   // needed by backward
     struct arrays gradients; // of them, shared by all layers
     float *lse;              // [M, H] fp32; NULL: no training
@@ -94,10 +93,10 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->window = v->attn_window;
     m->rope_base = v->rope_base;
     state = (m->window - 1) * G * E;
-    m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", H * E, d,
-                                  1 / sqrt((double)(H * E * config->n_layer)));
-    m->in_proj = dt_build_linear(build, part, "mixer.in_proj.weight", d, (H + 2 * G) * E,
-                                 1 / sqrt((double)d));
+    m->projected.out = dt_build_linear(build, part, "mixer.out_proj.weight", H * E, d,
+                                       1 / sqrt((double)(H * E * config->n_layer)));
+    m->projected.in = dt_build_linear(build, part, "mixer.in_proj.weight", d, (H + 2 * G) * E,
+                                      1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
     m->keys = dt_build_state(build, part, "keys", config->storage, state);
     m->values = dt_build_state(build, part, "values", config->storage, state);
@@ -130,73 +129,54 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     m->lse = dt_plan_view(plan, scan, plan->rows, m->H, DT_F32).data;
 }
 
-static struct dt_attention_inputs inputs(const struct attention *m, const struct arrays *a,
-                                         const struct dt_pass *pass)
+static struct dt_attention_inputs inputs(const struct attention *m, const struct dt_pass *pass)
 {
-    return (struct dt_attention_inputs){
-        .batch = pass->input.sequences,
-        .length = pass->input.length,
-        .n_head = m->H,
-        .n_kv_head = m->G,
-        .width = m->E,
-        .window = m->window,
-        .rope_base = m->rope_base,
-        .q = a->q,
-        .k = a->k,
-        .v = a->v,
-        .k0 = dt_model_state_array(pass->before, m->part.layer, m->keys),
-        .v0 = dt_model_state_array(pass->before, m->part.layer, m->values),
-        .count0 = dt_model_state_array(pass->before, m->part.layer, m->count),
-        .reset = pass->input.arrays[m->reset]};
+    const struct arrays *a = &m->forward;
+    int64_t layer = m->projected.part.layer;
+    return (struct dt_attention_inputs){.batch = pass->input.sequences,
+                                        .length = pass->input.length,
+                                        .n_head = m->H,
+                                        .n_kv_head = m->G,
+                                        .width = m->E,
+                                        .window = m->window,
+                                        .rope_base = m->rope_base,
+                                        .q = a->q,
+                                        .k = a->k,
+                                        .v = a->v,
+                                        .k0 = dt_model_state_array(pass->before, layer, m->keys),
+                                        .v0 = dt_model_state_array(pass->before, layer, m->values),
+                                        .count0 =
+                                            dt_model_state_array(pass->before, layer, m->count),
+                                        .reset = pass->input.arrays[m->reset]};
 }
 
-// From q, k and v to y; `after` is NULL when backward recomputes it.
-static dt_status attend(const struct attention *m, const struct arrays *a,
-                        const struct dt_pass *pass, const struct dt_model_state *after)
+static dt_status attend(struct dt_projected *part, const struct dt_pass *pass,
+                        const struct dt_model_state *after)
 {
+    const struct attention *m = (struct attention *)part;
+    int64_t layer = part->part.layer;
     struct dt_attention_forward_args args = {
-        .in = inputs(m, a, pass),
-        .y = a->y,
+        .in = inputs(m, pass),
+        .y = m->forward.y,
         .lse = m->lse,
-        .k_last = dt_model_state_array(after, m->part.layer, m->keys),
-        .v_last = dt_model_state_array(after, m->part.layer, m->values),
-        .count_last = dt_model_state_array(after, m->part.layer, m->count)};
+        .k_last = dt_model_state_array(after, layer, m->keys),
+        .v_last = dt_model_state_array(after, layer, m->values),
+        .count_last = dt_model_state_array(after, layer, m->count)};
     return DT_RUN(pass, attention_forward, &args);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
-                         struct dt_view out)
+static dt_status inner_backward(struct dt_projected *part, const struct dt_pass *pass)
 {
     const struct attention *m = (struct attention *)part;
-    struct arrays a = m->forward;
-    dt_pass_rows(pass, &a, sizeof a);
-    DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.qkv));
-    DT_TRY(attend(m, &a, pass, pass->after));
-    return dt_linear_forward(pass, m->out_proj, a.y, out);
-}
-
-static dt_status backward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
-                          struct dt_view dout, struct dt_view dh)
-{
-    const struct attention *m = (struct attention *)part;
-    struct arrays a = m->forward, g = m->gradients;
-    enum dt_recompute recompute = pass->net->config->recompute;
-    dt_pass_rows(pass, &a, sizeof a);
-    dt_pass_rows(pass, &g, sizeof g);
-    struct dt_attention_backward_args args = {.in = inputs(m, &a, pass),
-                                              .y = a.y,
+    const struct arrays *g = &m->gradients;
+    struct dt_attention_backward_args args = {.in = inputs(m, pass),
+                                              .y = m->forward.y,
                                               .lse = m->lse,
-                                              .dy = g.y,
-                                              .dq = g.q,
-                                              .dk = g.k,
-                                              .dv = g.v};
-    if (recompute >= DT_RECOMPUTE_BLOCK)
-        DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.qkv));
-    if (recompute >= DT_RECOMPUTE_SCAN)
-        DT_TRY(attend(m, &a, pass, NULL));
-    DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, dout, g.y));
-    DT_TRY(DT_RUN(pass, attention_backward, &args));
-    return dt_linear_backward(pass, m->in_proj, h, g.qkv, dh);
+                                              .dy = g->y,
+                                              .dq = g->q,
+                                              .dk = g->k,
+                                              .dv = g->v};
+    return DT_RUN(pass, attention_backward, &args);
 }
 
 // Attention: a position sees half a window of keys on average, 4 FLOPs a channel each forward,
@@ -215,6 +195,10 @@ const struct dt_block_kind dt_attention_block = {
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},
-    .forward = forward,
-    .backward = backward,
+    .forward = dt_projected_forward,
+    .backward = dt_projected_backward,
+    .arrays = offsetof(struct attention, forward),
+    .arrays_size = sizeof(struct arrays),
+    .inner = attend,
+    .inner_backward = inner_backward,
 };

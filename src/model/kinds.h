@@ -102,6 +102,7 @@ struct dt_stem_kind {
                           struct dt_view dresidual, struct dt_view dx);
 };
 
+struct dt_projected;
 // A mixer: out = mixer(h), [M, d] storage, between a norm and the sum with the stream, both of
 // which are the model's.
 struct dt_block_kind {
@@ -112,7 +113,26 @@ struct dt_block_kind {
     // model.recompute drops is made again from h, which is there.
     dt_status (*backward)(struct dt_part *block, const struct dt_pass *pass, struct dt_view h,
                           struct dt_view dout, struct dt_view dh);
+    // Many blocks are two linear layers with something between them: x = in(h), y = inner(x), out =
+    // out(y). Theirs are dt_projected_forward and dt_projected_backward, which recompute what
+    // model.recompute drops, and call these. `after` is NULL when y is recomputed.
+    dt_status (*inner)(struct dt_projected *block, const struct dt_pass *pass,
+                       const struct dt_model_state *after);
+    dt_status (*inner_backward)(struct dt_projected *block, const struct dt_pass *pass);
+    // Where such a block has its arrays, views of M rows, x and y first, and after them a second
+    // struct of this size with their gradients.
+    size_t arrays, arrays_size;
 };
+
+// A block between two linear layers begins with this, and has these functions.
+struct dt_projected {
+    struct dt_part part;
+    struct dt_linear in, out;
+};
+dt_status dt_projected_forward(struct dt_part *block, const struct dt_pass *pass, struct dt_view h,
+                               struct dt_view out);
+dt_status dt_projected_backward(struct dt_part *block, const struct dt_pass *pass, struct dt_view h,
+                                struct dt_view dout, struct dt_view dh);
 
 struct dt_head_kind {
     struct dt_kind kind;

@@ -14,17 +14,18 @@
 
 // The arrays of a pass, M rows of storage type.
 struct arrays {
-    struct dt_view xz, x, z;      // [M, 2E], its halves
-    struct dt_view u, delta, y;   // [M, E]
+    struct dt_view xz, y;         // [M, 2E], [M, E]
+    struct dt_view x, z;          // halves of xz
+    struct dt_view u, delta;      // [M, E]
     struct dt_view dbc, dt, b, c; // [M, R + 2N], columns of it
 };
 
 struct mamba {
-    struct dt_part part;
+    struct dt_projected projected;
     int64_t E, N, R, chunk;
     int reset;     // batch array
     int ssm_state; // [B, E, N] fp32
-    struct dt_linear in_proj, x_proj, dt_proj, out_proj;
+    struct dt_linear x_proj, dt_proj;
     struct dt_conv conv;
     int a_log, d_skip, dt_bias; // rows of the table
     struct arrays forward;   // needed by backward; shared between layers where they are recomputed
@@ -104,7 +105,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     int64_t d = config->d_model, E = m->E = dt_mamba_inner(config),
             N = m->N = dt_mamba_values(config)->d_state, R = m->R = values(config)->dt_rank;
     double deep = 1 / sqrt((double)(E * config->n_layer));
-    m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
+    m->projected.out = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
     m->a_log =
         dt_build_row(build, part, "mixer.A_log", dt_mamba_init_a_log, 0, 2, (int64_t[]){E, N});
     dt_params_keep(build->params, m->a_log);
@@ -117,7 +118,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->ssm_state = dt_build_state(build, part, "ssm_state", DT_F32, E * N);
     m->conv = dt_build_conv(
         build, part, E, dt_mamba_values(config)->d_conv); // after ssm_state: the order in memory
-    m->in_proj =
+    m->projected.in =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
 }
@@ -154,9 +155,9 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
         m->s = dt_plan_view(plan, scan, plan->rows, m->E, DT_F32).data;
 }
 
-static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct arrays *a,
-                                         const struct dt_pass *pass)
+static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct dt_pass *pass)
 {
+    const struct arrays *a = &m->forward;
     return (struct dt_scan_inputs){
         .batch = pass->input.sequences,
         .length = pass->input.length,
@@ -169,18 +170,19 @@ static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct arr
         .a_log = dt_net_weight(pass->net, m->a_log),
         .d_skip = dt_net_weight(pass->net, m->d_skip),
         .dt_bias = dt_net_weight(pass->net, m->dt_bias),
-        .h0 = dt_model_state_array(pass->before, m->part.layer, m->ssm_state),
+        .h0 = dt_model_state_array(pass->before, m->projected.part.layer, m->ssm_state),
         .reset = pass->input.arrays[m->reset]};
 }
 
-// From x and z to y; `after` is NULL when backward recomputes it.
-static dt_status convolve_and_scan(const struct mamba *m, const struct arrays *a,
-                                   const struct dt_pass *pass, const struct dt_model_state *after)
+static dt_status convolve_and_scan(struct dt_projected *part, const struct dt_pass *pass,
+                                   const struct dt_model_state *after)
 {
+    const struct mamba *m = (struct mamba *)part;
+    const struct arrays *a = &m->forward;
     struct dt_scan_forward_args scan = {
-        .in = scan_inputs(m, a, pass),
+        .in = scan_inputs(m, pass),
         .y = a->y,
-        .h_last = dt_model_state_array(after, m->part.layer, m->ssm_state),
+        .h_last = dt_model_state_array(after, part->part.layer, m->ssm_state),
         .states = m->states,
         .s = m->s};
     DT_TRY(dt_conv_forward(pass, &m->conv, a->x, a->u, after));
@@ -189,23 +191,12 @@ static dt_status convolve_and_scan(const struct mamba *m, const struct arrays *a
     return DT_RUN(pass, scan_forward, &scan);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
-                         struct dt_view out)
+static dt_status inner_backward(struct dt_projected *part, const struct dt_pass *pass)
 {
     const struct mamba *m = (struct mamba *)part;
-    struct arrays a = m->forward;
-    dt_pass_rows(pass, &a, sizeof a);
-    DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.xz));
-    DT_TRY(convolve_and_scan(m, &a, pass, pass->after));
-    return dt_linear_forward(pass, m->out_proj, a.y, out);
-}
-
-// From the gradient of y to those of u, delta, z, B and C.
-static dt_status scan_backward(const struct mamba *m, const struct arrays *a,
-                               const struct arrays *g, const struct dt_pass *pass)
-{
+    const struct arrays *a = &m->forward, *g = &m->gradients;
     const struct dt_net *net = pass->net;
-    struct dt_scan_backward_args scan = {.in = scan_inputs(m, a, pass),
+    struct dt_scan_backward_args scan = {.in = scan_inputs(m, pass),
                                          .states = m->states,
                                          .s = m->s,
                                          .dy = g->y,
@@ -220,27 +211,10 @@ static dt_status scan_backward(const struct mamba *m, const struct arrays *a,
     DT_TRY(DT_RUN(pass, scan_backward, &scan));
     DT_TRY(dt_pass_ready(pass, m->a_log));
     DT_TRY(dt_pass_ready(pass, m->d_skip));
-    return dt_pass_ready(pass, m->dt_bias);
-}
-
-static dt_status backward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
-                          struct dt_view dout, struct dt_view dh)
-{
-    const struct mamba *m = (struct mamba *)part;
-    struct arrays a = m->forward, g = m->gradients;
-    enum dt_recompute recompute = pass->net->config->recompute;
-    dt_pass_rows(pass, &a, sizeof a);
-    dt_pass_rows(pass, &g, sizeof g);
-    if (recompute >= DT_RECOMPUTE_BLOCK)
-        DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.xz));
-    if (recompute >= DT_RECOMPUTE_SCAN)
-        DT_TRY(convolve_and_scan(m, &a, pass, NULL));
-    DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, dout, g.y));
-    DT_TRY(scan_backward(m, &a, &g, pass));
-    DT_TRY(dt_linear_backward(pass, m->dt_proj, a.dt, g.delta, g.dt));
-    DT_TRY(dt_linear_backward(pass, m->x_proj, a.u, g.dbc, g.u)); // adds to the scan's part
-    DT_TRY(dt_conv_backward(pass, &m->conv, a.x, g.u, g.x));
-    return dt_linear_backward(pass, m->in_proj, h, g.xz, dh);
+    DT_TRY(dt_pass_ready(pass, m->dt_bias));
+    DT_TRY(dt_linear_backward(pass, m->dt_proj, a->dt, g->delta, g->dt));
+    DT_TRY(dt_linear_backward(pass, m->x_proj, a->u, g->dbc, g->u)); // adds to the scan's part
+    return dt_conv_backward(pass, &m->conv, a->x, g->u, g->x);
 }
 
 // Scan: 9·E·N forward (decay, input and output of a state, as state-spaces/mamba counts), twice
@@ -259,6 +233,10 @@ const struct dt_block_kind dt_mamba_block = {
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},
-    .forward = forward,
-    .backward = backward,
+    .forward = dt_projected_forward,
+    .backward = dt_projected_backward,
+    .arrays = offsetof(struct mamba, forward),
+    .arrays_size = sizeof(struct arrays),
+    .inner = convolve_and_scan,
+    .inner_backward = inner_backward,
 };

@@ -18,18 +18,18 @@ enum { LINE = 64 };
 
 // The arrays of a pass, M rows of storage type.
 struct arrays {
-    struct dt_view zxdt, z, x_in, dt; // [M, E + W + H], its columns
-    struct dt_view xbc, x, b, c;      // [M, W], its columns
-    struct dt_view y, n;              // [M, E]
+    struct dt_view zxdt, n;      // [M, E + W + H], [M, E]
+    struct dt_view z, x_in, dt;  // columns of zxdt
+    struct dt_view xbc, x, b, c; // [M, W], its columns
+    struct dt_view y;            // [M, E]
 };
 
 struct mamba2 {
-    struct dt_part part;
+    struct dt_projected projected;
     int64_t E, H, P, N, G, W, chunk;
     float dt_min, dt_max;
     int reset;     // batch array
     int ssm_state; // [B, H, P, N] fp32
-    struct dt_linear in_proj, out_proj;
     struct dt_conv conv;
     int gated_norm, a_log, d_skip, dt_bias; // rows of the table
     struct arrays forward;   // needed by backward; shared between layers where they are recomputed
@@ -100,7 +100,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->dt_min = (float)values(config)->dt_min;
     m->dt_max = values(config)->dt_max > 0 ? (float)values(config)->dt_max : INFINITY;
     double deep = 1 / sqrt((double)(E * config->n_layer));
-    m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
+    m->projected.out = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
     m->gated_norm = dt_build_row(build, part, "mixer.norm.weight", dt_init_one, 0, 1, &E);
     m->a_log = dt_build_row(build, part, "mixer.A_log", init_a_log, 0, 1, &H);
     m->d_skip = dt_build_row(build, part, "mixer.D", dt_init_one, 0, 1, &H);
@@ -108,7 +108,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->ssm_state = dt_build_state(build, part, "ssm_state", DT_F32, E * N);
     m->conv = dt_build_conv(
         build, part, W, dt_mamba_values(config)->d_conv); // after ssm_state: the order in memory
-    m->in_proj =
+    m->projected.in =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
 }
@@ -144,9 +144,9 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     m->states = dt_plan_view(plan, scan, chunks, m->E * m->N, DT_F32).data;
 }
 
-static struct dt_ssd_inputs ssd_inputs(const struct mamba2 *m, const struct arrays *a,
-                                       const struct dt_pass *pass)
+static struct dt_ssd_inputs ssd_inputs(const struct mamba2 *m, const struct dt_pass *pass)
 {
+    const struct arrays *a = &m->forward;
     return (struct dt_ssd_inputs){
         .batch = pass->input.sequences,
         .length = pass->input.length,
@@ -162,20 +162,21 @@ static struct dt_ssd_inputs ssd_inputs(const struct mamba2 *m, const struct arra
         .a_log = dt_net_weight(pass->net, m->a_log),
         .d_skip = dt_net_weight(pass->net, m->d_skip),
         .dt_bias = dt_net_weight(pass->net, m->dt_bias),
-        .h0 = dt_model_state_array(pass->before, m->part.layer, m->ssm_state),
+        .h0 = dt_model_state_array(pass->before, m->projected.part.layer, m->ssm_state),
         .reset = pass->input.arrays[m->reset]};
 }
 
-// From z, x' and dt to n; `after` is NULL when backward recomputes it.
-static dt_status convolve_and_scan(const struct mamba2 *m, const struct arrays *a,
-                                   const struct dt_pass *pass, const struct dt_model_state *after)
+static dt_status convolve_and_scan(struct dt_projected *part, const struct dt_pass *pass,
+                                   const struct dt_model_state *after)
 {
+    const struct mamba2 *m = (struct mamba2 *)part;
+    const struct arrays *a = &m->forward;
     const struct dt_net *net = pass->net;
-    struct dt_ssd_forward_args ssd = {.in = ssd_inputs(m, a, pass),
-                                      .y = a->y,
-                                      .h_last =
-                                          dt_model_state_array(after, m->part.layer, m->ssm_state),
-                                      .states = m->states};
+    struct dt_ssd_forward_args ssd = {
+        .in = ssd_inputs(m, pass),
+        .y = a->y,
+        .h_last = dt_model_state_array(after, part->part.layer, m->ssm_state),
+        .states = m->states};
     struct dt_gated_rmsnorm_forward_args norm = {.groups = m->G,
                                                  .eps = (float)net->config->norm_eps,
                                                  .x = a->y,
@@ -188,21 +189,11 @@ static dt_status convolve_and_scan(const struct mamba2 *m, const struct arrays *
     return DT_RUN(pass, gated_rmsnorm_forward, &norm);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
-                         struct dt_view out)
+// The gradient of y takes the place of that of n.
+static dt_status inner_backward(struct dt_projected *part, const struct dt_pass *pass)
 {
     const struct mamba2 *m = (struct mamba2 *)part;
-    struct arrays a = m->forward;
-    dt_pass_rows(pass, &a, sizeof a);
-    DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.zxdt));
-    DT_TRY(convolve_and_scan(m, &a, pass, pass->after));
-    return dt_linear_forward(pass, m->out_proj, a.n, out);
-}
-
-// From the gradient of n to those of y, in its place, and z.
-static dt_status norm_backward(const struct mamba2 *m, const struct arrays *a,
-                               const struct arrays *g, const struct dt_pass *pass)
-{
+    const struct arrays *a = &m->forward, *g = &m->gradients;
     const struct dt_net *net = pass->net;
     struct dt_gated_rmsnorm_backward_args norm = {.groups = m->G,
                                                   .x = a->y,
@@ -213,16 +204,7 @@ static dt_status norm_backward(const struct mamba2 *m, const struct arrays *a,
                                                   .dx = g->y,
                                                   .dz = g->z,
                                                   .dweight = dt_net_gradient(net, m->gated_norm)};
-    DT_TRY(DT_RUN(pass, gated_rmsnorm_backward, &norm));
-    return dt_pass_ready(pass, m->gated_norm);
-}
-
-// From the gradient of y to those of x, B, C and dt.
-static dt_status ssd_backward(const struct mamba2 *m, const struct arrays *a,
-                              const struct arrays *g, const struct dt_pass *pass)
-{
-    const struct dt_net *net = pass->net;
-    struct dt_ssd_backward_args ssd = {.in = ssd_inputs(m, a, pass),
+    struct dt_ssd_backward_args ssd = {.in = ssd_inputs(m, pass),
                                        .states = m->states,
                                        .dy = g->y,
                                        .dx = g->x,
@@ -232,29 +214,13 @@ static dt_status ssd_backward(const struct mamba2 *m, const struct arrays *a,
                                        .da_log = dt_net_gradient(net, m->a_log),
                                        .dd_skip = dt_net_gradient(net, m->d_skip),
                                        .ddt_bias = dt_net_gradient(net, m->dt_bias)};
+    DT_TRY(DT_RUN(pass, gated_rmsnorm_backward, &norm));
+    DT_TRY(dt_pass_ready(pass, m->gated_norm));
     DT_TRY(DT_RUN(pass, ssd_backward, &ssd));
     DT_TRY(dt_pass_ready(pass, m->a_log));
     DT_TRY(dt_pass_ready(pass, m->d_skip));
-    return dt_pass_ready(pass, m->dt_bias);
-}
-
-static dt_status backward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
-                          struct dt_view dout, struct dt_view dh)
-{
-    const struct mamba2 *m = (struct mamba2 *)part;
-    struct arrays a = m->forward, g = m->gradients;
-    enum dt_recompute recompute = pass->net->config->recompute;
-    dt_pass_rows(pass, &a, sizeof a);
-    dt_pass_rows(pass, &g, sizeof g);
-    if (recompute >= DT_RECOMPUTE_BLOCK)
-        DT_TRY(dt_linear_forward(pass, m->in_proj, h, a.zxdt));
-    if (recompute >= DT_RECOMPUTE_SCAN)
-        DT_TRY(convolve_and_scan(m, &a, pass, NULL));
-    DT_TRY(dt_linear_backward(pass, m->out_proj, a.n, dout, g.n));
-    DT_TRY(norm_backward(m, &a, &g, pass));
-    DT_TRY(ssd_backward(m, &a, &g, pass));
-    DT_TRY(dt_conv_backward(pass, &m->conv, a.x_in, g.xbc, g.x_in));
-    return dt_linear_backward(pass, m->in_proj, h, g.zxdt, dh);
+    DT_TRY(dt_pass_ready(pass, m->dt_bias));
+    return dt_conv_backward(pass, &m->conv, a->x_in, g->xbc, g->x_in);
 }
 
 // SSD, as the recurrence: 5·E·N forward (a product and a sum for each of decay and output, a
@@ -273,6 +239,10 @@ const struct dt_block_kind dt_mamba2_block = {
              .create = create,
              .plan = plan,
              .flops_per_token = flops_per_token},
-    .forward = forward,
-    .backward = backward,
+    .forward = dt_projected_forward,
+    .backward = dt_projected_backward,
+    .arrays = offsetof(struct mamba2, forward),
+    .arrays_size = sizeof(struct arrays),
+    .inner = convolve_and_scan,
+    .inner_backward = inner_backward,
 };

@@ -12,15 +12,14 @@
 #include <math.h>
 
 struct arrays {
-    struct dt_view gu, g, u; // [M, 2F] or [M, F], its halves; u.data NULL: no gate
-    struct dt_view y;        // [M, F]
+    struct dt_view gu, y; // [M, 2F] or [M, F]; [M, F]
+    struct dt_view g, u;  // halves of gu; u.data NULL: no gate
 };
 
 struct mlp {
-    struct dt_part part;
+    struct dt_projected projected;
     int64_t F;
     bool gated;
-    struct dt_linear up, down;
     struct arrays forward, gradients;
 };
 
@@ -54,18 +53,18 @@ static void create(struct dt_part *part, const struct dt_build *build)
     const struct dt_model_config *config = build->config;
     int64_t d = config->d_model, F = m->F = values(config)->d_mlp;
     m->gated = values(config)->mlp_gated;
-    m->down = dt_build_linear(build, part, "mixer.down_proj.weight", F, d,
-                              1 / sqrt((double)(F * config->n_layer)));
-    m->up = dt_build_linear(build, part,
-                            m->gated ? "mixer.gate_up_proj.weight" : "mixer.up_proj.weight", d,
-                            m->gated ? 2 * F : F, 1 / sqrt((double)d));
+    m->projected.out = dt_build_linear(build, part, "mixer.down_proj.weight", F, d,
+                                       1 / sqrt((double)(F * config->n_layer)));
+    m->projected.in = dt_build_linear(
+        build, part, m->gated ? "mixer.gate_up_proj.weight" : "mixer.up_proj.weight", d,
+        m->gated ? 2 * F : F, 1 / sqrt((double)d));
 }
 
 static struct arrays plan_arrays(const struct mlp *m, struct dt_plan *plan, enum dt_memory block,
                                  enum dt_memory scan)
 {
     enum dt_dtype storage = plan->net->config->storage;
-    struct arrays a = {.gu = dt_plan_view(plan, block, plan->rows, m->up.out, storage),
+    struct arrays a = {.gu = dt_plan_view(plan, block, plan->rows, m->projected.in.out, storage),
                        .y = dt_plan_view(plan, scan, plan->rows, m->F, storage)};
     a.g = dt_view_cols(a.gu, 0, m->F);
     a.u = m->gated ? dt_view_cols(a.gu, m->F, 2 * m->F) : (struct dt_view){0};
@@ -82,39 +81,21 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
         m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
 }
 
-static dt_status activate(const struct dt_pass *pass, const struct arrays *a)
+static dt_status activate(struct dt_projected *part, const struct dt_pass *pass,
+                          const struct dt_model_state *after)
 {
+    const struct arrays *a = &((struct mlp *)part)->forward;
+    (void)after;
     struct dt_silu_gate_forward_args args = {.x = a->g, .u = a->u, .y = a->y};
     return DT_RUN(pass, silu_gate_forward, &args);
 }
 
-static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
-                         struct dt_view out)
+static dt_status inner_backward(struct dt_projected *part, const struct dt_pass *pass)
 {
-    const struct mlp *m = (struct mlp *)part;
-    struct arrays a = m->forward;
-    dt_pass_rows(pass, &a, sizeof a);
-    DT_TRY(dt_linear_forward(pass, m->up, h, a.gu));
-    DT_TRY(activate(pass, &a));
-    return dt_linear_forward(pass, m->down, a.y, out);
-}
-
-static dt_status backward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
-                          struct dt_view dout, struct dt_view dh)
-{
-    const struct mlp *m = (struct mlp *)part;
-    struct arrays a = m->forward, g = m->gradients;
-    enum dt_recompute recompute = pass->net->config->recompute;
-    dt_pass_rows(pass, &a, sizeof a);
-    dt_pass_rows(pass, &g, sizeof g);
-    struct dt_silu_gate_backward_args args = {.x = a.g, .u = a.u, .dy = g.y, .dx = g.g, .du = g.u};
-    if (recompute >= DT_RECOMPUTE_BLOCK)
-        DT_TRY(dt_linear_forward(pass, m->up, h, a.gu));
-    if (recompute >= DT_RECOMPUTE_SCAN)
-        DT_TRY(activate(pass, &a));
-    DT_TRY(dt_linear_backward(pass, m->down, a.y, dout, g.y));
-    DT_TRY(DT_RUN(pass, silu_gate_backward, &args));
-    return dt_linear_backward(pass, m->up, h, g.gu, dh);
+    const struct arrays *a = &((struct mlp *)part)->forward, *g = &((struct mlp *)part)->gradients;
+    struct dt_silu_gate_backward_args args = {
+        .x = a->g, .u = a->u, .dy = g->y, .dx = g->g, .du = g->u};
+    return DT_RUN(pass, silu_gate_backward, &args);
 }
 
 const struct dt_block_kind dt_mlp_block = {
@@ -124,6 +105,10 @@ const struct dt_block_kind dt_mlp_block = {
              .resolve = resolve,
              .create = create,
              .plan = plan},
-    .forward = forward,
-    .backward = backward,
+    .forward = dt_projected_forward,
+    .backward = dt_projected_backward,
+    .arrays = offsetof(struct mlp, forward),
+    .arrays_size = sizeof(struct arrays),
+    .inner = activate,
+    .inner_backward = inner_backward,
 };

@@ -34,24 +34,20 @@ float *dt_net_gradient(const struct dt_net *net, int row)
     return net->gradients ? net->gradients + net->params->rows[row].offset : NULL;
 }
 
-static int add_array(const struct dt_build *build, struct dt_array_list *list, const char *name,
-                     enum dt_dtype type, int64_t width, bool optional)
-{
-    int index = dt_array_list_add(list, name, type, width, optional);
-    build->params->failed = build->params->failed || index < 0;
-    return index;
-}
-
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
                    int64_t width, bool optional)
 {
-    return add_array(build, build->arrays, name, type, width, optional);
+    int index = dt_array_list_add(build->arrays, name, type, width, optional);
+    build->params->failed |= index < 0;
+    return index;
 }
 
 int dt_build_state(const struct dt_build *build, struct dt_part *block, const char *name,
                    enum dt_dtype type, int64_t width)
 {
-    return add_array(build, &block->states, name, type, width, false);
+    int index = dt_array_list_add(&block->states, name, type, width, false);
+    build->params->failed |= index < 0;
+    return index;
 }
 
 int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
@@ -126,6 +122,39 @@ struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view)
     return last;
 }
 
+// The arrays of a block, x and y first, and after them their gradients: with the rows of the pass.
+static const struct dt_view *arrays_of(struct dt_part *block, const struct dt_pass *pass)
+{
+    const struct dt_block_kind *kind = (const struct dt_block_kind *)block->kind;
+    dt_pass_rows(pass, (char *)block + kind->arrays, 2 * kind->arrays_size);
+    return (struct dt_view *)((char *)block + kind->arrays);
+}
+
+dt_status dt_projected_forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                               struct dt_view out)
+{
+    struct dt_projected *block = (struct dt_projected *)part;
+    const struct dt_view *a = arrays_of(part, pass);
+    DT_TRY(dt_linear_forward(pass, block->in, h, a[0]));
+    DT_TRY(((const struct dt_block_kind *)part->kind)->inner(block, pass, pass->after));
+    return dt_linear_forward(pass, block->out, a[1], out);
+}
+
+dt_status dt_projected_backward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                                struct dt_view dout, struct dt_view dh)
+{
+    const struct dt_block_kind *kind = (const struct dt_block_kind *)part->kind;
+    struct dt_projected *block = (struct dt_projected *)part;
+    const struct dt_view *a = arrays_of(part, pass), *da = a + kind->arrays_size / sizeof *a;
+    if (pass->net->config->recompute >= DT_RECOMPUTE_BLOCK)
+        DT_TRY(dt_linear_forward(pass, block->in, h, a[0]));
+    if (pass->net->config->recompute >= DT_RECOMPUTE_SCAN)
+        DT_TRY(kind->inner(block, pass, NULL));
+    DT_TRY(dt_linear_backward(pass, block->out, a[1], dout, da[1]));
+    DT_TRY(kind->inner_backward(block, pass));
+    return dt_linear_backward(pass, block->in, h, da[0], dh);
+}
+
 dt_status dt_pass_ready(const struct dt_pass *pass, int row)
 {
     return pass->grad_ready ? pass->grad_ready(pass->context, row) : DT_OK;
@@ -148,13 +177,6 @@ static dt_status multiply(const struct dt_pass *pass, struct dt_gemm_args args, 
     if (pass->measured)
         return dt_pass_measure(pass, used + dt_gemm_workspace(net->backend, &args));
     return dt_gemm(net->backend, &args, pass->stream);
-}
-
-static struct dt_view weight_of(const struct dt_net *net, struct dt_linear linear)
-{
-    struct dt_view all = dt_view_of(dt_net_stored(net, linear.row), linear.first + linear.out,
-                                    linear.in, net->config->storage);
-    return dt_view_rows(all, linear.first, linear.first + linear.out);
 }
 
 // The next bytes of the workspace.
@@ -183,7 +205,9 @@ static dt_status quantize(const struct dt_pass *pass, struct dt_view *view, enum
 static dt_status operands(const struct dt_pass *pass, struct dt_linear linear, struct dt_view *x,
                           struct dt_view *w, int64_t *used)
 {
-    *w = weight_of(pass->net, linear);
+    int64_t end = linear.first + linear.out;
+    *w = dt_view_of(dt_net_stored(pass->net, linear.row), end, linear.in, x->dtype);
+    *w = dt_view_rows(*w, linear.first, end);
     if (pass->net->config->quantize == DT_QUANTIZE_NONE || linear.exact)
         return DT_OK;
     DT_TRY(quantize(pass, x, x->dtype, NULL, used));
