@@ -27,51 +27,32 @@ struct weight_files {
     struct dt_safetensors *files[FILES_MAX];
 };
 
-// A file of the same directory: the index is hostile and must not lead elsewhere.
-static bool is_plain_name(const char *name)
-{
-    size_t length = strlen(name), suffix = strlen(".safetensors");
-    return name[0] != '.' && !strchr(name, '/') && length > suffix &&
-           strcmp(name + length - suffix, ".safetensors") == 0;
-}
-
-static dt_status open_listed(struct weight_files *set, const char *path, int *index)
-{
-    for (*index = 0; *index < set->n; ++*index)
-        if (strcmp(set->files[*index]->path, path) == 0)
-            return DT_OK;
-    if (set->n == FILES_MAX)
-        return DT_FAIL(DT_USER, "merge some of them", "%s lists more than %d files", set->path,
-                       FILES_MAX);
-    DT_TRY_NOTE(dt_safetensors_open(path, &set->files[set->n]), "listed in %s", set->path);
-    set->n++;
-    return DT_OK;
-}
-
+// Opens the file that an entry of the index names, unless it is open. The index is hostile: a name
+// must not lead to another directory.
 static dt_status open_entry(struct weight_files *set, const char *dir, const cJSON *map,
                             const cJSON *entry)
 {
     const char *name;
     char path[DT_PATH];
-    int index;
+    int i = 0;
     DT_TRY(dt_json_string(set->path, map, entry->string, &name));
-    if (!is_plain_name(name))
+    const char *suffix = strrchr(name, '.');
+    if (name[0] == '.' || strchr(name, '/') || !suffix || strcmp(suffix, ".safetensors") != 0)
         return dt_json_reject(set->path, map, entry->string,
                               "the name of a .safetensors file in the same directory");
     DT_TRY(dt_path(path, "%s/%s", dir, name));
-    DT_TRY(open_listed(set, path, &index));
-    if (!dt_safetensors_find(set->files[index], entry->string))
+    while (i < set->n && strcmp(set->files[i]->path, path) != 0)
+        i++;
+    if (i == FILES_MAX)
+        return DT_FAIL(DT_USER, "merge some of them", "%s lists more than %d files", set->path,
+                       FILES_MAX);
+    if (i == set->n) {
+        DT_TRY_NOTE(dt_safetensors_open(path, &set->files[i]), "listed in %s", set->path);
+        set->n++;
+    }
+    if (!dt_safetensors_find(set->files[i], entry->string))
         return DT_FAIL(DT_USER, "download the directory again", "%s: %s should be in %s but is not",
                        set->path, entry->string, name);
-    return DT_OK;
-}
-
-static dt_status open_map(struct weight_files *set, const char *dir, const cJSON *root)
-{
-    const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map"), *entry;
-    if (!cJSON_IsObject(map))
-        return dt_json_reject(set->path, root, "weight_map", "an object of tensor names");
-    cJSON_ArrayForEach(entry, map) DT_TRY(open_entry(set, dir, map, entry));
     return DT_OK;
 }
 
@@ -79,7 +60,13 @@ static dt_status open_index(struct weight_files *set, const char *dir)
 {
     cJSON *root;
     DT_TRY(dt_json_read(set->path, INDEX_LIMIT, &root));
-    dt_status status = open_map(set, dir, root);
+    const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map");
+    dt_status status = cJSON_IsObject(map) ? DT_OK
+                                           : dt_json_reject(set->path, root, "weight_map",
+                                                            "an object of tensor names");
+    for (const cJSON *entry = map ? map->child : NULL; entry && status == DT_OK;
+         entry = entry->next)
+        status = open_entry(set, dir, map, entry);
     cJSON_Delete(root);
     return status;
 }
@@ -140,38 +127,12 @@ static const char *shape_text(int n_dims, const int64_t *shape, char text[SHAPE_
     return text;
 }
 
-static bool same_shape(const struct dt_param *row, const struct dt_safetensor *tensor)
-{
-    return row->n_dims == tensor->n_dims &&
-           memcmp(row->shape, tensor->shape, (size_t)row->n_dims * sizeof *row->shape) == 0;
-}
-
-// The vocabulary's tensors, whose first dimension a writer may have padded.
-static bool is_padded(const struct dt_param *row, const struct dt_safetensor *tensor)
-{
-    return (strcmp(row->name, embeddings) == 0 || strcmp(row->name, lm_head) == 0) &&
-           tensor->n_dims == 2 && tensor->shape[1] == row->shape[1] &&
-           tensor->shape[0] > row->shape[0];
-}
-
 // The scales of an int8 tensor, one a row.
 static struct found find_scale(const struct weight_files *set, const struct dt_safetensor *tensor)
 {
     char name[SCALE_NAME];
     snprintf(name, sizeof name, "%s%s", tensor->name, scale_suffix);
     return find_name(set, name);
-}
-
-static void check_scale(struct dt_problems *problems, const struct dt_param *row,
-                        const struct dt_safetensor *tensor, const struct found *scale)
-{
-    if (scale->times != 1)
-        dt_problems_add(problems, "%s is int8, and %s%s is %s", tensor->name, tensor->name,
-                        scale_suffix, scale->times ? "in several files" : "missing");
-    else if (scale->tensor->dtype != DT_F32 || scale->tensor->n_dims != 1 ||
-             scale->tensor->shape[0] != row->shape[0])
-        dt_problems_add(problems, "%s must be fp32 [%lld]", scale->tensor->name,
-                        (long long)row->shape[0]);
 }
 
 static void check_found(struct dt_problems *problems, const struct dt_param *row,
@@ -189,22 +150,31 @@ static void check_found(struct dt_problems *problems, const struct dt_param *row
         tensor->dtype != DT_I8)
         dt_problems_add(problems, "%s is %s; it must be fp32, bf16, fp16 or int8", tensor->name,
                         dt_dtype_name(tensor->dtype));
-    if (!same_shape(row, tensor))
-        dt_problems_add(problems, "%s is %s, the model's is %s%s", tensor->name,
-                        shape_text(tensor->n_dims, tensor->shape, here),
-                        shape_text(row->n_dims, row->shape, wanted),
-                        is_padded(row, tensor)
-                            ? ": the file's vocabulary is padded; set vocab_size to its number of "
-                              "rows, or remove the last ones"
-                            : "");
+    if (row->n_dims == tensor->n_dims &&
+        memcmp(row->shape, tensor->shape, (size_t)row->n_dims * sizeof *row->shape) == 0)
+        return;
+    // The vocabulary's tensors, whose first dimension a writer may have padded.
+    bool padded = (strcmp(row->name, embeddings) == 0 || strcmp(row->name, lm_head) == 0) &&
+                  tensor->n_dims == 2 && tensor->shape[1] == row->shape[1] &&
+                  tensor->shape[0] > row->shape[0];
+    dt_problems_add(problems, "%s is %s, the model's is %s%s", tensor->name,
+                    shape_text(tensor->n_dims, tensor->shape, here),
+                    shape_text(row->n_dims, row->shape, wanted),
+                    padded ? ": the file's vocabulary is padded; set vocab_size to its number of "
+                             "rows, or remove the last ones"
+                           : "");
 }
 
-// NAME_scale beside an int8 NAME of the table.
-static bool is_scale(const struct weight_files *set, const struct dt_params *params,
+// Whether a tensor of this name may be in the files: one of the table, a tied head's copy, the
+// official name of the embedding, or NAME_scale beside an int8 NAME.
+static bool is_known(const struct weight_files *set, const struct dt_params *params, bool tied,
                      const char *name)
 {
     char owner[DT_PARAM_NAME];
     size_t n = strlen(name), suffix = strlen(scale_suffix);
+    if (dt_params_find(params, name) || (tied && strcmp(name, lm_head) == 0) ||
+        (strcmp(name, embeddings_official) == 0 && dt_params_find(params, embeddings)))
+        return true;
     if (n <= suffix || n - suffix >= sizeof owner || strcmp(name + n - suffix, scale_suffix) != 0)
         return false;
     snprintf(owner, sizeof owner, "%.*s", (int)(n - suffix), name);
@@ -212,70 +182,55 @@ static bool is_scale(const struct weight_files *set, const struct dt_params *par
     return dt_params_find(params, owner) && found.tensor && found.tensor->dtype == DT_I8;
 }
 
-static bool is_known(const struct dt_params *params, bool tied, const char *name)
-{
-    if (dt_params_find(params, name) || (tied && strcmp(name, lm_head) == 0))
-        return true;
-    return strcmp(name, embeddings_official) == 0 && dt_params_find(params, embeddings);
-}
-
-static void check_unknown(struct dt_problems *problems, const struct weight_files *set,
-                          const struct dt_params *params, bool tied)
-{
-    for (int i = 0; i < set->n; i++)
-        for (int j = 0; j < set->files[i]->n_tensors; j++) {
-            const char *name = set->files[i]->tensors[j].name;
-            if (!is_known(params, tied, name) && !is_scale(set, params, name))
-                dt_problems_add(problems, "%.120s is not a tensor of this model", name);
-        }
-    if (find_name(set, embeddings).tensor && find_name(set, embeddings_official).tensor)
-        dt_problems_add(problems, "%s and %s are both present", embeddings, embeddings_official);
-}
-
 static dt_status check_all(const struct weight_files *set, const struct dt_params *params,
                            bool tied)
 {
     struct dt_problems problems = {0};
     for (int i = 0; i < params->n; i++) {
-        struct found found = find_row(set, &params->rows[i]);
-        check_found(&problems, &params->rows[i], &found);
-        if (found.tensor && found.tensor->dtype == DT_I8) {
-            struct found scale = find_scale(set, found.tensor);
-            check_scale(&problems, &params->rows[i], found.tensor, &scale);
-        }
+        const struct dt_param *row = &params->rows[i];
+        struct found found = find_row(set, row);
+        check_found(&problems, row, &found);
+        if (!found.tensor || found.tensor->dtype != DT_I8)
+            continue;
+        const char *name = found.tensor->name;
+        struct found scale = find_scale(set, found.tensor);
+        if (scale.times != 1)
+            dt_problems_add(&problems, "%s is int8, and %s%s is %s", name, name, scale_suffix,
+                            scale.times ? "in several files" : "missing");
+        else if (scale.tensor->dtype != DT_F32 || scale.tensor->n_dims != 1 ||
+                 scale.tensor->shape[0] != row->shape[0])
+            dt_problems_add(&problems, "%s must be fp32 [%lld]", scale.tensor->name,
+                            (long long)row->shape[0]);
     }
     const struct dt_param *row = dt_params_find(params, embeddings);
     struct found head = find_name(set, lm_head); // of a tied model: a copy, not read
     if (tied && row && head.times > 0)
         check_found(&problems, row, &head);
-    check_unknown(&problems, set, params, tied);
+    for (int i = 0; i < set->n; i++)
+        for (int j = 0; j < set->files[i]->n_tensors; j++)
+            if (!is_known(set, params, tied, set->files[i]->tensors[j].name))
+                dt_problems_add(&problems, "%.120s is not a tensor of this model",
+                                set->files[i]->tensors[j].name);
+    if (find_name(set, embeddings).tensor && find_name(set, embeddings_official).tensor)
+        dt_problems_add(&problems, "%s and %s are both present", embeddings, embeddings_official);
     return dt_problems_report(&problems,
                               "config.json and the weights must belong to the same model",
                               "%s does not fit the model", set->path);
 }
 
-static dt_status apply_scale(const struct weight_files *set, const struct dt_param *row,
-                             const struct dt_safetensor *tensor, float *weight)
+static dt_status read_row(const struct weight_files *set, const struct dt_param *row, float *weight)
 {
-    struct found found = find_scale(set, tensor);
-    int64_t width = row->file_count / row->shape[0];
-    for (int64_t i = 0; i < row->shape[0]; i++) {
+    struct found found = find_row(set, row), scales = find_scale(set, found.tensor);
+    int64_t n = row->file_count, width = n / row->shape[0];
+    DT_TRY(dt_safetensors_read_f32(found.file, found.tensor, 0, n, weight));
+    for (int64_t i = 0; found.tensor->dtype == DT_I8 && i < row->shape[0]; i++) {
         float scale;
-        DT_TRY(dt_safetensors_read_f32(found.file, found.tensor, i, 1, &scale));
+        DT_TRY(dt_safetensors_read_f32(scales.file, scales.tensor, i, 1, &scale));
         for (int64_t j = 0; j < width; j++)
             weight[i * width + j] *= scale;
     }
-    return DT_OK;
-}
-
-static dt_status read_row(const struct weight_files *set, const struct dt_param *row, float *weight)
-{
-    struct found found = find_row(set, row);
-    DT_TRY(dt_safetensors_read_f32(found.file, found.tensor, 0, row->file_count, weight));
-    if (found.tensor->dtype == DT_I8)
-        DT_TRY(apply_scale(set, row, found.tensor, weight));
-    int64_t bad = dt_find_outside(weight, row->file_count, -FLT_MAX, FLT_MAX);
-    if (bad == row->file_count)
+    int64_t bad = dt_find_outside(weight, n, -FLT_MAX, FLT_MAX);
+    if (bad == n)
         return DT_OK;
     return DT_FAIL(DT_USER, "the model diverged, or the file is damaged",
                    "%s: %s holds %g at element %lld; all must be finite", found.file->path,
@@ -311,28 +266,23 @@ dt_status dt_hf_read_weights(const char *dir, bool ema, const struct dt_params *
     return status;
 }
 
-static enum dt_dtype type_of(const struct weight_files *set)
-{
-    bool bytes = false, wide = false;
-    for (int i = 0; i < set->n; i++)
-        for (int j = 0; j < set->files[i]->n_tensors; j++) {
-            bytes = bytes || set->files[i]->tensors[j].dtype == DT_I8;
-            wide = wide || set->files[i]->tensors[j].dtype == DT_F32;
-        }
-    return bytes ? DT_I8 : wide ? DT_F32 : DT_BF16;
-}
-
 dt_status dt_hf_check_weights(const char *dir, bool ema, const struct dt_model_config *config,
                               enum dt_dtype *type)
 {
     struct dt_model_config full = *config;
     struct dt_params params;
     struct weight_files *set;
+    bool bytes = false, wide = false;
     DT_TRY(dt_model_config_check(&full));
     DT_TRY(dt_model_list(&full, &params, NULL));
     dt_status status = open_checked(dir, ema, &params, full.tie_embeddings, &set);
-    if (status == DT_OK && type)
-        *type = type_of(set);
+    for (int i = 0; status == DT_OK && i < set->n; i++)
+        for (int j = 0; j < set->files[i]->n_tensors; j++) {
+            bytes |= set->files[i]->tensors[j].dtype == DT_I8;
+            wide |= set->files[i]->tensors[j].dtype == DT_F32;
+        }
+    if (type)
+        *type = bytes ? DT_I8 : wide ? DT_F32 : DT_BF16;
     close_files(set);
     dt_params_free(&params);
     return status;
@@ -346,74 +296,61 @@ static bool is_int8(const struct dt_params *params, const struct dt_int8 *int8, 
            !row->shared;
 }
 
-// Wider elements first: fp32 rows and the scales of others, then int8.
-static int list_entries(const struct dt_params *params, const struct dt_int8 *int8,
-                        struct dt_safetensors_entry *entries, char (*names)[SCALE_NAME])
+// A tensor to be written.
+struct piece {
+    char name[SCALE_NAME];
+    const void *data;
+};
+
+// Wider elements first: fp32 rows and the scales of others, then int8. Gives the number of tensors.
+static int list_pieces(const struct dt_params *params, const float *weights,
+                       const struct dt_int8 *int8, struct piece *pieces,
+                       struct dt_safetensors_entry *entries)
 {
     int n = 0;
-    for (int i = 0; i < params->n; i++) {
-        const struct dt_param *row = &params->rows[i];
-        bool bytes = is_int8(params, int8, i);
-        entries[n] = (struct dt_safetensors_entry){
-            .name = names[n], .dtype = DT_F32, .n_dims = bytes ? 1 : row->n_dims};
-        memcpy(entries[n].shape, row->shape, sizeof row->shape);
-        snprintf(names[n], sizeof names[n], "%s%s", row->name, bytes ? scale_suffix : "");
-        n++;
-    }
-    for (int i = 0; i < params->n; i++) {
-        const struct dt_param *row = &params->rows[i];
-        if (!is_int8(params, int8, i))
-            continue;
-        entries[n] =
-            (struct dt_safetensors_entry){.name = row->name, .dtype = DT_I8, .n_dims = row->n_dims};
-        memcpy(entries[n].shape, row->shape, sizeof row->shape);
-        n++;
-    }
+    for (int last = 0; last < 2; last++)
+        for (int i = 0; i < params->n; i++) {
+            const struct dt_param *row = &params->rows[i];
+            bool bytes = is_int8(params, int8, i), scale = bytes && !last;
+            if (last && !bytes)
+                continue;
+            pieces[n].data = scale  ? (const void *)int8[i].scale
+                             : last ? (const void *)int8[i].data
+                                    : weights + row->offset;
+            snprintf(pieces[n].name, SCALE_NAME, "%s%s", row->name, scale ? scale_suffix : "");
+            entries[n] = (struct dt_safetensors_entry){.name = pieces[n].name,
+                                                       .dtype = last ? DT_I8 : DT_F32,
+                                                       .n_dims = scale ? 1 : row->n_dims};
+            memcpy(entries[n++].shape, row->shape, sizeof row->shape);
+        }
     return n;
-}
-
-static dt_status create_file(const char *path, const struct dt_params *params,
-                             const struct dt_int8 *int8, struct dt_safetensors_writer **writer)
-{
-    static const char *const metadata[] = {"format", "pt"};
-    struct dt_safetensors_entry *entries = NULL;
-    char(*names)[SCALE_NAME] = NULL;
-    dt_status status = DT_NEW(&entries, 2 * params->n, "the tensors of %s", path);
-    if (status == DT_OK)
-        status = DT_NEW(&names, params->n, "the names of %s", path);
-    if (status == DT_OK)
-        status = dt_safetensors_create(path, entries, list_entries(params, int8, entries, names),
-                                       metadata, 1, writer);
-    free(entries);
-    free(names);
-    return status;
-}
-
-static dt_status write_rows(struct dt_safetensors_writer *writer, const struct dt_params *params,
-                            const float *weights, const struct dt_int8 *int8)
-{
-    for (int i = 0; i < params->n; i++) {
-        const struct dt_param *row = &params->rows[i];
-        bool bytes = is_int8(params, int8, i);
-        const float *data = bytes ? int8[i].scale : weights + row->offset;
-        int64_t count = bytes ? row->shape[0] : row->file_count;
-        DT_TRY(dt_safetensors_write(writer, data, count * (int64_t)sizeof *data));
-    }
-    for (int i = 0; i < params->n; i++)
-        if (is_int8(params, int8, i))
-            DT_TRY(dt_safetensors_write(writer, int8[i].data, params->rows[i].file_count));
-    return DT_OK;
 }
 
 static dt_status write_file(const char *path, const struct dt_params *params, const float *weights,
                             const struct dt_int8 *int8, int64_t *size, uint64_t *hash)
 {
+    static const char *const metadata[] = {"format", "pt"};
     struct dt_safetensors_writer *writer = NULL;
-    DT_TRY(create_file(path, params, int8, &writer));
-    dt_status status = write_rows(writer, params, weights, int8);
+    struct dt_safetensors_entry *entries = NULL;
+    struct piece *pieces = NULL;
+    dt_status status;
+    DT_TRY_GOTO(status, out, DT_NEW(&entries, 2 * params->n, "the tensors of %s", path));
+    DT_TRY_GOTO(status, out, DT_NEW(&pieces, 2 * params->n, "the names of %s", path));
+    int n = list_pieces(params, weights, int8, pieces, entries);
+    DT_TRY_GOTO(status, out, dt_safetensors_create(path, entries, n, metadata, 1, &writer));
+    for (int i = 0; i < n && status == DT_OK; i++) {
+        int64_t bytes = dt_dtype_size(entries[i].dtype);
+        for (int k = 0; k < entries[i].n_dims; k++)
+            bytes *= entries[i].shape[k];
+        status = dt_safetensors_write(writer, pieces[i].data, bytes);
+    }
     if (status == DT_OK)
-        return dt_safetensors_finish(writer, size, hash);
-    dt_safetensors_discard(writer);
+        status = dt_safetensors_finish(writer, size, hash);
+    else
+        dt_safetensors_discard(writer);
+out:
+    free(entries);
+    free(pieces);
     return status;
 }
 

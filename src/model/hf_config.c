@@ -54,11 +54,11 @@ static void type_layers(const struct dt_hf_type *type, int64_t n, char text[DT_C
 static const struct dt_hf_type *type_of(const struct dt_model_config *config)
 {
     char layers[DT_CONFIG_STRING_MAX];
-    for (int i = 0; dt_hf_types[i]; i++) {
-        type_layers(dt_hf_types[i], config->n_layer, layers);
-        if (strcmp(config->stem, dt_hf_types[i]->stem) == 0 &&
-            strcmp(config->heads, dt_hf_types[i]->head) == 0 && strcmp(config->layers, layers) == 0)
-            return dt_hf_types[i];
+    for (const struct dt_hf_type *const *type = dt_hf_types; *type; type++) {
+        type_layers(*type, config->n_layer, layers);
+        if (strcmp(config->stem, (*type)->stem) == 0 && strcmp(config->heads, (*type)->head) == 0 &&
+            strcmp(config->layers, layers) == 0)
+            return *type;
     }
     return &other;
 }
@@ -66,19 +66,6 @@ static const struct dt_hf_type *type_of(const struct dt_model_config *config)
 static void *field(const struct dt_config_key *key, const struct dt_model_config *config)
 {
     return (char *)config + key->offset;
-}
-
-static dt_status read_text(const struct dt_hf_file *file, const struct dt_config_key *key,
-                           struct dt_model_config *config)
-{
-    const char *text;
-    char problem[DT_CONFIG_PROBLEM];
-    if (!dt_json_has(file->json, key->json))
-        return DT_OK;
-    DT_TRY(dt_json_string(file->path, file->json, key->json, &text));
-    if (dt_config_convert(key, text, config, problem))
-        return DT_OK;
-    return DT_FAIL(DT_USER, NULL, "%s: %s: %s", file->path, key->json, problem);
 }
 
 // Absent or null: the type's default, or the key's, where it has one.
@@ -91,13 +78,19 @@ static dt_status read_field(const struct dt_hf_file *file, const struct dt_confi
     for (const struct dt_hf_member *member = type->members; member && member->name; member++)
         if (member->absent && strcmp(member->name, key->json) == 0)
             dt_config_convert(key, member->absent, config, problem);
-    if ((key->fallback[0] || !dt_model_has_field(config, key)) &&
-        !dt_json_has(file->json, key->json))
+    bool is_text = key->type == DT_CONFIG_STRING || key->type == DT_CONFIG_ENUM;
+    if (!dt_json_has(file->json, key->json) &&
+        (is_text || key->fallback[0] || !dt_model_has_field(config, key)))
         return DT_OK;
     if (key->auto_word && cJSON_IsString(item) && strcmp(item->valuestring, key->auto_word) == 0)
         return DT_OK;
-    if (key->type == DT_CONFIG_STRING || key->type == DT_CONFIG_ENUM)
-        return read_text(file, key, config);
+    if (is_text) {
+        const char *text;
+        DT_TRY(dt_json_string(file->path, file->json, key->json, &text));
+        return dt_config_convert(key, text, config, problem)
+                   ? DT_OK
+                   : DT_FAIL(DT_USER, NULL, "%s: %s: %s", file->path, key->json, problem);
+    }
     if (key->type == DT_CONFIG_BOOL)
         return dt_json_bool(file->path, file->json, key->json, field(key, config));
     if (key->type == DT_CONFIG_FLOAT)
