@@ -10,25 +10,18 @@
 
 enum { NAME = 64 }; // bytes
 
-static dt_status unknown(const struct dt_kind *const *kinds, const char *where, const char *name)
-{
-    struct dt_nearest nearest = dt_nearest_to(name);
-    for (int i = 0; kinds[i]; i++)
-        dt_nearest_offer(&nearest, kinds[i]->name);
-    return DT_FAIL(DT_USER, NULL, "%s: unknown kind '%s'%s (known: %s)", where, name,
-                   dt_nearest_suggest(&nearest), nearest.names);
-}
-
 dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, const char *name,
                        const struct dt_kind **kind)
 {
-    *kind = kinds[0];
-    for (int i = 0; name[0] && kinds[i]; i++)
-        if (strcmp(kinds[i]->name, name) == 0) {
-            *kind = kinds[i];
+    struct dt_nearest nearest = dt_nearest_to(name);
+    for (int i = 0; kinds[i]; i++) {
+        *kind = kinds[i];
+        dt_nearest_offer(&nearest, kinds[i]->name);
+        if (!name[0] || strcmp(kinds[i]->name, name) == 0)
             return DT_OK;
-        }
-    return name[0] ? unknown(kinds, where, name) : DT_OK;
+    }
+    return DT_FAIL(DT_USER, NULL, "%s: unknown kind '%s'%s (known: %s)", where, name,
+                   dt_nearest_suggest(&nearest), nearest.names);
 }
 
 // "KIND" or "KIND*COUNT", `length` bytes long.

@@ -45,19 +45,14 @@ static dt_status outputs(const struct dt_model_config *config, struct dt_outputs
     return DT_OK;
 }
 
-static int64_t tile_rows(const struct dt_plan *plan, int64_t width)
-{
-    int64_t tile = plan->net->backend->op->logits_tile / width, B = plan->shape.sequences;
-    tile = tile < TILE_ROWS_MIN ? TILE_ROWS_MIN : tile > TILE_ROWS_MAX ? TILE_ROWS_MAX : tile;
-    tile = tile > plan->rows ? plan->rows : tile;
-    return tile < B ? B : tile; // one row a sequence for the last logits
-}
-
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct lm *lm = (struct lm *)part;
-    int64_t V = lm->linear.out, tile = tile_rows(plan, V);
     enum dt_dtype storage = plan->net->config->storage;
+    int64_t V = lm->linear.out, tile = plan->net->backend->op->logits_tile / V;
+    tile = dt_min_i64(dt_max_i64(tile, TILE_ROWS_MIN), TILE_ROWS_MAX);
+    // At least one row a sequence, for the last logits.
+    tile = dt_max_i64(dt_min_i64(tile, plan->rows), plan->shape.sequences);
     lm->logits = dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, DT_F32);
     if (plan->shape.training)
         lm->dlogits =

@@ -45,11 +45,6 @@ struct dt_model_state {
     void *arrays[][DT_BATCH_ARRAYS]; // [n_layer]
 };
 
-static const struct dt_block_kind *block_kind(const struct dt_part *block)
-{
-    return (const struct dt_block_kind *)block->kind;
-}
-
 static void parts_free(struct parts *parts)
 {
     for (int64_t i = 0; parts->all && i < parts->layers + 2; i++)
@@ -210,17 +205,6 @@ static dt_status norm_backward(const struct dt_model *model, const struct dt_pas
     return dt_pass_ready(pass, part->norm);
 }
 
-static dt_status check_input(const struct dt_model *model, const struct dt_model_input *input)
-{
-    const struct dt_model_shape *shape = &model->shape;
-    if (input->sequences >= 1 && input->length >= 1 && input->sequences <= shape->sequences &&
-        input->sequences * input->length <= shape->sequences * shape->length)
-        return DT_OK;
-    return DT_FAIL(DT_MACHINE, NULL, "a batch of %lld x %lld does not fit the model's %lld x %lld",
-                   (long long)input->sequences, (long long)input->length,
-                   (long long)shape->sequences, (long long)shape->length);
-}
-
 static struct dt_pass complete(const struct dt_model *model, const struct dt_pass *pass)
 {
     struct dt_pass whole = *pass;
@@ -233,15 +217,21 @@ static dt_status forward_layer(const struct dt_model *model, const struct dt_pas
 {
     struct dt_part *block = model->parts.all[i + 1];
     DT_TRY(norm_forward(model, pass, i, false));
-    return block_kind(block)->forward(block, pass, dt_view_rows(block->h, 0, pass->rows),
-                                      dt_view_rows(model->out, 0, pass->rows));
+    return ((const struct dt_block_kind *)block->kind)
+        ->forward(block, pass, dt_view_rows(block->h, 0, pass->rows),
+                  dt_view_rows(model->out, 0, pass->rows));
 }
 
 dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *caller)
 {
-    DT_TRY(check_input(model, &caller->input));
+    const struct dt_model_shape *shape = &model->shape;
     const struct parts *parts = &model->parts;
     const struct dt_pass pass = complete(model, caller);
+    int64_t B = pass.input.sequences, L = pass.input.length;
+    if (B < 1 || L < 1 || B > shape->sequences || pass.rows > shape->sequences * shape->length)
+        return DT_FAIL(DT_MACHINE, NULL,
+                       "a batch of %lld x %lld does not fit the model's %lld x %lld", (long long)B,
+                       (long long)L, (long long)shape->sequences, (long long)shape->length);
     DT_TRY(
         parts->stem->forward(parts->all[0], &pass, dt_view_rows(model->residual[0], 0, pass.rows)));
     for (int64_t i = 0; i < parts->layers; i++)
@@ -272,9 +262,10 @@ static dt_status backward_layer(const struct dt_model *model, const struct dt_pa
     struct dt_part *block = model->parts.all[i + 1];
     if (model->config.recompute >= DT_RECOMPUTE_BLOCK)
         DT_TRY(norm_forward(model, pass, i, true));
-    DT_TRY(block_kind(block)->backward(block, pass, dt_view_rows(block->h, 0, pass->rows),
-                                       dt_view_rows(model->out, 0, pass->rows),
-                                       dt_view_rows(block->dh, 0, pass->rows)));
+    DT_TRY(((const struct dt_block_kind *)block->kind)
+               ->backward(block, pass, dt_view_rows(block->h, 0, pass->rows),
+                          dt_view_rows(model->out, 0, pass->rows),
+                          dt_view_rows(block->dh, 0, pass->rows)));
     return norm_backward(model, pass, i);
 }
 
@@ -355,35 +346,30 @@ static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
     return DT_OK;
 }
 
-// Places the weights that are kept row by row.
-static void place_rows(const struct dt_model *model, struct dt_arena *weights,
-                       struct dt_arena *stored)
+// Places what a measured pass has found: the weights that are kept row by row, in the types in
+// which it reads them, and the int8 weights of linear layers.
+static void place_rows(const struct dt_model *model, struct dt_arena *arenas)
 {
-    for (int i = 0; model->net.rows && i < model->parts.params.n; i++) {
-        struct dt_net_row *row = &model->net.rows[i];
+    struct dt_arena *int8 = &arenas[DT_MEMORY_WEIGHTS_INT8];
+    for (int i = 0; i < model->parts.params.n; i++) {
         int64_t n = model->parts.params.rows[i].count;
-        row->weight =
-            row->reads_weight ? dt_arena_take(weights, n * (int64_t)sizeof *row->weight) : NULL;
-        row->stored =
-            row->reads_stored ? dt_arena_take(stored, n * (int64_t)sizeof(dt_bf16)) : NULL;
+        struct dt_net_row *row = model->net.rows ? &model->net.rows[i] : NULL;
+        struct dt_int8 *linear = model->net.int8 ? &model->net.int8[i] : NULL;
+        if (row && row->reads_weight)
+            row->weight = dt_arena_take(&arenas[DT_MEMORY_WEIGHTS], n * (int64_t)sizeof(float));
+        if (row && row->reads_stored)
+            row->stored =
+                dt_arena_take(&arenas[DT_MEMORY_WEIGHTS_BF16], n * (int64_t)sizeof(dt_bf16));
+        if (linear && linear->out > 0) {
+            linear->data = dt_arena_take(int8, linear->out * linear->in);
+            linear->scale = dt_arena_take(int8, linear->out * (int64_t)sizeof(float));
+        }
     }
-}
-
-// Places the int8 weights of linear layers, which a measured pass has found, and gives their bytes.
-static int64_t place_int8(const struct dt_model *model, struct dt_arena arena)
-{
-    for (int i = 0; model->net.int8 && i < model->parts.params.n; i++) {
-        struct dt_int8 *row = &model->net.int8[i];
-        row->data = row->out > 0 ? dt_arena_take(&arena, row->out * row->in) : NULL;
-        row->scale =
-            row->out > 0 ? dt_arena_take(&arena, row->out * (int64_t)sizeof *row->scale) : NULL;
-    }
-    return arena.used;
 }
 
 static dt_status measure(struct dt_model *model)
 {
-    int64_t *bytes = model->bytes;
+    int64_t workspace;
     const struct dt_model_shape *shape = &model->shape;
     struct dt_plan plan = {.net = &model->net, .shape = *shape};
     plan.too_large = __builtin_mul_overflow(shape->sequences, shape->length, &plan.rows);
@@ -395,14 +381,11 @@ static dt_status measure(struct dt_model *model)
                        "need more memory than any machine has",
                        (long long)shape->sequences, (long long)shape->length,
                        (long long)model->parts.layers, (long long)model->config.d_model);
+    DT_TRY(measure_workspace(model, &workspace));
+    place_rows(model, plan.arenas);
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
-        bytes[i] = plan.arenas[i].peak;
-    DT_TRY(measure_workspace(model, &bytes[DT_MEMORY_WORKSPACE]));
-    bytes[DT_MEMORY_WEIGHTS_INT8] = place_int8(model, dt_arena_measure());
-    struct dt_arena weights = dt_arena_measure(), stored = dt_arena_measure();
-    place_rows(model, &weights, &stored);
-    bytes[DT_MEMORY_WEIGHTS] += weights.used;
-    bytes[DT_MEMORY_WEIGHTS_BF16] += stored.used;
+        model->bytes[i] = plan.arenas[i].peak;
+    model->bytes[DT_MEMORY_WORKSPACE] = workspace;
     return DT_OK;
 }
 
@@ -415,9 +398,7 @@ static void place(struct dt_model *model)
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         plan.arenas[i] = dt_arena_place(model->memory[i], bytes[i]);
     arrange(model, &plan);
-    place_rows(model, &plan.arenas[DT_MEMORY_WEIGHTS], &plan.arenas[DT_MEMORY_WEIGHTS_BF16]);
-    place_int8(model, dt_arena_place(model->memory[DT_MEMORY_WEIGHTS_INT8],
-                                     bytes[DT_MEMORY_WEIGHTS_INT8]));
+    place_rows(model, plan.arenas);
     model->net.workspace = model->memory[DT_MEMORY_WORKSPACE];
     model->net.workspace_bytes = bytes[DT_MEMORY_WORKSPACE];
 }
@@ -460,24 +441,20 @@ dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_
     return DT_OK;
 }
 
-static dt_status allocate_memory(struct dt_model *model)
-{
-    for (int i = 0; i < DT_MEMORY_COUNT; i++)
-        if (model->bytes[i] > 0)
-            DT_TRY_NOTE(dt_alloc(&model->backend, model->bytes[i], &model->memory[i]),
-                        "allocating the model's %s", dt_memory_name[i]);
-    return DT_OK;
-}
-
 dt_status dt_model_create(const struct dt_backend *backend, const struct dt_model_config *config,
                           const struct dt_model_shape *shape, struct dt_model **out)
 {
     struct dt_model *model = NULL;
     DT_TRY(model_new(backend, config, shape, &model));
-    dt_status status = allocate_memory(model);
-    if (status != DT_OK) {
-        dt_model_destroy(model);
-        return status;
+    for (int i = 0; i < DT_MEMORY_COUNT; i++) {
+        dt_status status = model->bytes[i] == 0
+                               ? DT_OK
+                               : dt_alloc(&model->backend, model->bytes[i], &model->memory[i]);
+        if (status != DT_OK) {
+            dt_model_destroy(model);
+            return dt_error_push(status, __FILE__, __LINE__, __func__, "allocating the model's %s",
+                                 dt_memory_name[i]);
+        }
     }
     place(model);
     *out = model;
@@ -575,41 +552,32 @@ dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream)
     return DT_OK;
 }
 
-// Row i from `staged`, where it is on the device.
-static dt_status set_row(struct dt_model *model, int i, const float *staged)
-{
-    const struct dt_net_row *row = &model->net.rows[i];
-    int64_t n = model->parts.params.rows[i].count;
-    struct dt_cast_args cast = {
-        .n = n, .x = staged, .x_type = DT_F32, .y = row->weight, .y_type = DT_F32};
-    if (row->weight)
-        DT_TRY(dt_cast(&model->backend, &cast, NULL));
-    cast.y = row->stored;
-    cast.y_type = DT_BF16;
-    if (row->stored)
-        DT_TRY(dt_cast(&model->backend, &cast, NULL));
-    return quantize_row(model, i, staged, DT_F32, NULL);
-}
-
+// Rounds each row from `staged`, on the device, to the types in which the model keeps it.
 static dt_status set_rows(struct dt_model *model, const float *weights)
 {
     const struct dt_params *params = &model->parts.params;
+    const struct dt_backend *backend = &model->backend;
     int64_t largest = 0;
     float *staged;
+    dt_status status = DT_OK;
     for (int i = 0; i < params->n; i++)
         largest = params->rows[i].count > largest ? params->rows[i].count : largest;
-    DT_TRY(dt_alloc(&model->backend, largest * (int64_t)sizeof *staged, &staged));
-    dt_status status = DT_OK;
-    for (int i = 0; i < params->n && status == DT_OK; i++) {
-        const struct dt_param *row = &params->rows[i];
-        status = dt_to_device(&model->backend, staged, weights + row->offset,
-                              row->count * (int64_t)sizeof *staged, NULL);
-        if (status == DT_OK)
-            status = set_row(model, i, staged);
-        if (status == DT_OK) // before `staged` is overwritten or freed
-            status = dt_stream_sync(&model->backend, NULL);
+    DT_TRY(dt_alloc(backend, largest * (int64_t)sizeof *staged, &staged));
+    for (int i = 0; i < params->n; i++) {
+        const struct dt_net_row *row = &model->net.rows[i];
+        const float *from = weights + params->rows[i].offset;
+        int64_t n = params->rows[i].count;
+        struct dt_cast_args to_f32 = {n, staged, DT_F32, row->weight, DT_F32},
+                            to_bf16 = {n, staged, DT_F32, row->stored, DT_BF16};
+        DT_TRY_GOTO(status, out,
+                    dt_to_device(backend, staged, from, n * (int64_t)sizeof *staged, NULL));
+        DT_TRY_GOTO(status, out, row->weight ? dt_cast(backend, &to_f32, NULL) : DT_OK);
+        DT_TRY_GOTO(status, out, row->stored ? dt_cast(backend, &to_bf16, NULL) : DT_OK);
+        DT_TRY_GOTO(status, out, quantize_row(model, i, staged, DT_F32, NULL));
+        DT_TRY_GOTO(status, out, dt_stream_sync(backend, NULL)); // before `staged` is reused
     }
-    dt_free(&model->backend, staged);
+out:
+    dt_free(backend, staged);
     return status;
 }
 
@@ -623,28 +591,22 @@ dt_status dt_model_set_weights(struct dt_model *model, const float *weights)
     return dt_stream_sync(&model->backend, NULL);
 }
 
-static const struct dt_array_list *state_arrays(const struct parts *parts, int64_t layer)
-{
-    return &parts->all[layer + 1]->states;
-}
-
 const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, int64_t layer)
 {
-    return state_arrays(&model->parts, layer);
+    return &model->parts.all[layer + 1]->states;
 }
 
-// Bytes of the arrays of all layers, in memory at `base` (NULL: measured); their places in `state`
-// unless that is NULL.
+// Bytes of the arrays of all layers; `state` (or NULL) gets their places in the arena.
 static int64_t place_state(const struct parts *parts, int64_t sequences, struct dt_arena arena,
                            struct dt_model_state *state)
 {
     for (int64_t layer = 0; layer < parts->layers; layer++) {
-        const struct dt_array_list *list = state_arrays(parts, layer);
+        const struct dt_array_list *list = &parts->all[layer + 1]->states;
         for (int i = 0; i < list->n; i++) {
             int64_t bytes = dt_array_bytes(&list->arrays[i], sequences);
-            void *array = bytes > 0 ? dt_arena_take(&arena, bytes) : NULL;
+            void *array = dt_arena_take(&arena, bytes);
             if (state)
-                state->arrays[layer][i] = array;
+                state->arrays[layer][i] = bytes > 0 ? array : NULL;
         }
     }
     return arena.used;
@@ -671,7 +633,7 @@ void dt_model_state_move_window(const struct dt_model *model, struct dt_model_st
                                 const struct dt_model_state *of, int64_t first)
 {
     for (int64_t layer = 0; layer < model->parts.layers; layer++) {
-        const struct dt_array_list *list = state_arrays(&model->parts, layer);
+        const struct dt_array_list *list = dt_model_state_arrays(model, layer);
         for (int i = 0; i < list->n; i++) {
             char *array = of->arrays[layer][i];
             window->arrays[layer][i] =

@@ -5,20 +5,13 @@
 
 #include <math.h>
 
-static int64_t argmax(const float *logits, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
-}
-
 // Draws a class from softmax(logits / temperature).
 static void draw_class(const struct dt_output *output, const float *logits, double temperature,
                        struct dt_philox *rng, float *values)
 {
-    int64_t n = output->width, best = argmax(logits, n), i = 0;
+    int64_t n = output->width, best = 0, i = 0;
+    for (int64_t j = 1; j < n; j++)
+        best = logits[j] > logits[best] ? j : best;
     *values = (float)best;
     if (temperature == 0)
         return;

@@ -153,19 +153,15 @@ float dt_init_one(const struct dt_param *row, int64_t i, struct dt_philox *rng)
     return 1.0f;
 }
 
-static void init_row(const struct dt_param *row, uint64_t seed, float *w)
-{
-    uint64_t hash = XXH64(row->name, strlen(row->name), 0);
-    struct dt_philox rng = dt_philox_init(seed, INIT_STREAM, hash);
-    for (int64_t i = 0; i < row->file_count; i++)
-        w[i] = row->init(row, i, &rng);
-}
-
 void dt_params_init(const struct dt_params *params, uint64_t seed, float *weights)
 {
     memset(weights, 0, (size_t)params->elements * sizeof *weights);
-    for (int i = 0; i < params->n; i++)
-        init_row(&params->rows[i], seed, weights + params->rows[i].offset);
+    for (const struct dt_param *row = params->rows; row < params->rows + params->n; row++) {
+        uint64_t hash = XXH64(row->name, strlen(row->name), 0);
+        struct dt_philox rng = dt_philox_init(seed, INIT_STREAM, hash);
+        for (int64_t i = 0; i < row->file_count; i++)
+            weights[row->offset + i] = row->init(row, i, &rng);
+    }
 }
 
 dt_status dt_params_spans(const struct dt_params *params, float weight_decay,

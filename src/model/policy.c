@@ -15,19 +15,19 @@
 #include "base/round.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { PAD = 8 }; // rows are padded to a multiple of this many elements, for aligned products
 
 struct policy {
     struct dt_part part;
     struct dt_outputs outputs;
-    int64_t first[DT_OUTPUTS_MAX]; // an output's column of the logits, and of x
-    struct dt_linear all;          // heads.weight
+    struct dt_output_slice slices[DT_OUTPUTS_MAX]; // .first: its column of the logits, and of x
+    struct dt_linear all;                          // heads.weight
     struct dt_linear up[DT_OUTPUTS_MAX], down[DT_OUTPUTS_MAX]; // where autoregressive
     int bias;
     int targets, mask;
     int64_t target_width;
-    float smoothing; // of labels
     // Where autoregressive [M, d + V padded] storage: h, x_0, x_1, …; their gradient.
     struct dt_view inputs, dinput;
     struct dt_view pre;         // [M, n · r] storage: of silu
@@ -67,7 +67,7 @@ static void create_products(struct policy *p, const struct dt_build *build, int6
     }
     for (int k = p->outputs.n - 1; p->outputs.autoregressive && k >= 0; k--) {
         const struct dt_output *output = &p->outputs.list[k];
-        int64_t in = d + p->first[k];
+        int64_t in = d + p->slices[k].first;
         p->down[k] = (struct dt_linear){.in = r, .out = output->width};
         p->down[k].row =
             dt_params_add(params, dt_init_uniform, 1 / sqrt((double)r), output->width, 2,
@@ -91,10 +91,16 @@ static void create(struct dt_part *part, const struct dt_build *build)
     struct policy *p = (struct policy *)part;
     int64_t V = 0;
     p->outputs = *build->outputs;
-    p->smoothing = (float)values(build->config)->label_smoothing;
     for (int k = 0; k < p->outputs.n; k++) {
-        p->first[k] = V;
-        V += p->outputs.list[k].width;
+        const struct dt_output *output = &p->outputs.list[k];
+        p->slices[k] =
+            (struct dt_output_slice){.kind = output->type->loss,
+                                     .first = (int32_t)V,
+                                     .width = (int32_t)output->width,
+                                     .target = (int32_t)output->target,
+                                     .weight = (float)output->weight,
+                                     .smoothing = (float)values(build->config)->label_smoothing};
+        V += output->width;
     }
     create_products(p, build, V);
     p->target_width = dt_heads_targets(&p->outputs);
@@ -109,9 +115,9 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     enum dt_dtype storage = config->storage;
     enum dt_memory logits = DT_MEMORY_LOGITS;
     bool training = plan->shape.training, chained = p->outputs.autoregressive;
-    const struct dt_output *last = &p->outputs.list[p->outputs.n - 1];
+    const struct dt_output_slice *last = &p->slices[p->outputs.n - 1];
     int64_t M = plan->rows, d = config->d_model, r = hidden_of(config),
-            V = dt_round_up(p->first[p->outputs.n - 1] + last->width, PAD);
+            V = dt_round_up(last->first + last->width, PAD);
     p->logits = dt_plan_view(plan, logits, M, V, DT_F32);
     if (training)
         p->dlogits = storage == DT_F32 ? p->logits : dt_plan_view(plan, logits, M, V, storage);
@@ -130,17 +136,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     p->dpre = dt_plan_view(plan, logits, M, r, storage);
 }
 
-static struct dt_output_slice slice_of(const struct policy *p, int k)
-{
-    const struct dt_output *output = &p->outputs.list[k];
-    return (struct dt_output_slice){.kind = output->type->loss,
-                                    .first = (int32_t)p->first[k],
-                                    .width = (int32_t)output->width,
-                                    .target = (int32_t)output->target,
-                                    .weight = (float)output->weight,
-                                    .smoothing = p->smoothing};
-}
-
 // x_0 … x_{n-1} of some rows of the targets into the same of the inputs, [rows, d + …].
 static dt_status encode(const struct policy *p, const struct dt_pass *pass, int n,
                         struct dt_view targets, struct dt_view inputs)
@@ -148,8 +143,7 @@ static dt_status encode(const struct policy *p, const struct dt_pass *pass, int 
     int64_t d = p->part.h.cols;
     struct dt_encode_targets_args args = {
         .n = n, .targets = targets, .out = dt_view_cols(inputs, d, inputs.cols)};
-    for (int k = 0; k < n; k++)
-        args.outputs[k] = slice_of(p, k);
+    memcpy(args.outputs, p->slices, (size_t)n * sizeof *p->slices);
     return n > 0 ? DT_RUN(pass, encode_targets, &args) : DT_OK;
 }
 
@@ -162,25 +156,13 @@ static struct dt_view targets_of(const struct policy *p, const struct dt_pass *p
 static dt_status chained_output(const struct policy *p, const struct dt_pass *pass, int k,
                                 struct dt_view inputs)
 {
-    int64_t rows = inputs.rows, r = p->u.cols, first = p->first[k];
+    int64_t rows = inputs.rows, r = p->u.cols, first = p->slices[k].first;
     struct dt_view pre = dt_view_block(p->pre, 0, k * r, rows, r), u = dt_view_rows(p->u, 0, rows);
     struct dt_silu_gate_forward_args silu = {.x = pre, .u = {.dtype = u.dtype}, .y = u};
     DT_TRY(dt_linear_forward(pass, p->up[k], dt_view_cols(inputs, 0, p->up[k].in), pre));
     DT_TRY(DT_RUN(pass, silu_gate_forward, &silu));
     return dt_linear_forward(pass, p->down[k], u,
                              dt_view_block(p->logits, 0, first, rows, p->down[k].out));
-}
-
-static dt_status all_outputs(const struct policy *p, const struct dt_pass *pass, struct dt_view h)
-{
-    int64_t M = pass->rows;
-    struct dt_view inputs = dt_view_rows(p->inputs, 0, M);
-    if (!p->outputs.autoregressive)
-        return dt_linear_forward(pass, p->all, h, dt_view_rows(p->logits, 0, M));
-    DT_TRY(encode(p, pass, p->outputs.n - 1, targets_of(p, pass), inputs));
-    for (int k = 0; k < p->outputs.n; k++)
-        DT_TRY(chained_output(p, pass, k, inputs));
-    return DT_OK;
 }
 
 // The gradient of the inputs is added up from the last output, whose inputs are the widest.
@@ -192,7 +174,7 @@ static dt_status chained_backward(const struct policy *p, const struct dt_pass *
     for (int k = p->outputs.n - 1; k >= 0; k--) {
         int64_t in = p->up[k].in;
         struct dt_view pre = dt_view_block(p->pre, 0, k * r, M, r),
-                       dz = dt_view_block(p->dlogits, 0, p->first[k], M, p->down[k].out);
+                       dz = dt_view_block(p->dlogits, 0, p->slices[k].first, M, p->down[k].out);
         struct dt_silu_gate_forward_args silu = {.x = pre, .u = {.dtype = u.dtype}, .y = u};
         struct dt_silu_gate_backward_args back = {
             .x = pre, .u = silu.u, .dy = du, .dx = dpre, .du = silu.u};
@@ -205,35 +187,32 @@ static dt_status chained_backward(const struct policy *p, const struct dt_pass *
     return DT_OK;
 }
 
-static dt_status losses(const struct policy *p, const struct dt_pass *pass, double scale,
-                        struct dt_loss_sum *sum)
-{
-    int64_t M = pass->rows;
-    struct dt_policy_loss_args args = {.n = p->outputs.n,
-                                       .logits = dt_view_rows(p->logits, 0, M),
-                                       .bias = dt_net_weight(pass->net, p->bias),
-                                       .targets = targets_of(p, pass),
-                                       .mask = pass->input.arrays[p->mask],
-                                       .scale = (float)scale,
-                                       .dlogits = scale > 0 ? dt_view_rows(p->dlogits, 0, M)
-                                                            : (struct dt_view){0},
-                                       .sum = sum};
-    for (int k = 0; k < p->outputs.n; k++)
-        args.outputs[k] = slice_of(p, k);
-    return DT_RUN(pass, policy_loss, &args);
-}
-
 static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
                       struct dt_view dh, double scale, struct dt_loss_sum *sum)
 {
     const struct policy *p = (struct policy *)part;
-    struct dt_view dlogits = dt_view_rows(p->dlogits, 0, pass->rows);
-    DT_TRY(all_outputs(p, pass, h));
-    DT_TRY(losses(p, pass, scale, sum));
+    int n = p->outputs.n;
+    bool chained = p->outputs.autoregressive;
+    struct dt_view logits = dt_view_rows(p->logits, 0, pass->rows),
+                   dlogits = dt_view_rows(p->dlogits, 0, pass->rows),
+                   inputs = dt_view_rows(p->inputs, 0, pass->rows);
+    struct dt_policy_loss_args args = {.n = n,
+                                       .logits = logits,
+                                       .bias = dt_net_weight(pass->net, p->bias),
+                                       .targets = targets_of(p, pass),
+                                       .mask = pass->input.arrays[p->mask],
+                                       .scale = (float)scale,
+                                       .dlogits = scale > 0 ? dlogits : (struct dt_view){0},
+                                       .sum = sum};
+    memcpy(args.outputs, p->slices, (size_t)n * sizeof *p->slices);
+    DT_TRY(chained ? encode(p, pass, n - 1, args.targets, inputs)
+                   : dt_linear_forward(pass, p->all, h, logits));
+    for (int k = 0; chained && k < n; k++)
+        DT_TRY(chained_output(p, pass, k, inputs));
+    DT_TRY(DT_RUN(pass, policy_loss, &args));
     if (!(scale > 0))
         return DT_OK;
-    DT_TRY(p->outputs.autoregressive ? chained_backward(p, pass)
-                                     : dt_linear_backward(pass, p->all, h, dlogits, dh));
+    DT_TRY(chained ? chained_backward(p, pass) : dt_linear_backward(pass, p->all, h, dlogits, dh));
     return dt_add_bias_backward(pass, p->bias, dlogits);
 }
 
@@ -241,7 +220,7 @@ static dt_status output(struct dt_part *part, const struct dt_pass *pass, struct
                         struct dt_view *values)
 {
     const struct policy *p = (struct policy *)part;
-    int64_t first = p->first[k];
+    int64_t first = p->slices[k].first;
     struct dt_view inputs = dt_pass_last(pass, p->inputs);
     struct dt_linear linear = p->all;
     h = dt_pass_last(pass, h);
