@@ -85,3 +85,4 @@ void dt_bench_note(struct dt_bench_clock *clock, double seconds);
 bool dt_bench_more(const struct dt_bench_clock *clock, int64_t least, double seconds);
 double dt_bench_best(const struct dt_bench_clock *clock);
 double dt_bench_median(const struct dt_bench_clock *clock);
+double dt_bench_median_of(double *list, int64_t n); // sorts it; 0 where n is 0

@@ -38,10 +38,15 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double dt_bench_median_of(double *list, int64_t n)
+{
+    qsort(list, (size_t)n, sizeof *list, ascending);
+    return n > 0 ? (list[(n - 1) / 2] + list[n / 2]) / 2 : 0;
+}
+
 double dt_bench_median(const struct dt_bench_clock *clock)
 {
     double sorted[DT_BENCH_REPEATS];
     memcpy(sorted, clock->seconds, (size_t)clock->n * sizeof *sorted);
-    qsort(sorted, (size_t)clock->n, sizeof *sorted, ascending);
-    return (sorted[(clock->n - 1) / 2] + sorted[clock->n / 2]) / 2;
+    return dt_bench_median_of(sorted, clock->n);
 }

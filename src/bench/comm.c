@@ -115,81 +115,57 @@ static dt_status clear(const struct bench *b, int64_t bytes)
     return DT_OK;
 }
 
-// Copies between host values and the array, a piece at a time where the host cannot reach it.
-static dt_status fill(const struct bench *b, const struct dt_known_values *known, char *to)
+// Fills an array with the known values or, with `wrong`, counts the values of it that differ: a
+// piece at a time where the host cannot reach it.
+static dt_status visit(const struct bench *b, const struct dt_known_values *known, char *array,
+                       int64_t *wrong_from, int64_t *wrong)
 {
+    const struct dt_bench_route *r = &b->route;
     int64_t n = dt_known_elements(known), size = dt_dtype_size(known->collective.dtype);
     int64_t piece = b->stage ? STAGE / size : n;
+    char *host = b->stage ? b->stage : array;
     for (int64_t at = 0; at < n; at += piece) {
-        int64_t length = dt_min_i64(piece, n - at);
-        dt_known_fill(known, at, length, b->stage ? b->stage : to);
+        int64_t length = dt_min_i64(piece, n - at), bytes = length * size;
+        if (!wrong)
+            dt_known_fill(known, at, length, host);
         if (b->stage) {
-            DT_TRY(dt_to_device(&b->route.backend, to + at * size, b->stage, length * size,
-                                b->route.stream));
-            DT_TRY(dt_stream_sync(&b->route.backend, b->route.stream));
+            char *there = array + at * size;
+            DT_TRY(wrong ? dt_to_host(&r->backend, host, there, bytes, r->stream)
+                         : dt_to_device(&r->backend, there, host, bytes, r->stream));
+            DT_TRY(dt_stream_sync(&r->backend, r->stream));
         }
+        if (wrong)
+            *wrong += dt_known_check(known, at, length, host, wrong_from);
     }
     return DT_OK;
-}
-
-static dt_status count_wrong(const struct bench *b, const struct dt_known_values *known,
-                             int64_t *wrong_from, int64_t *wrong)
-{
-    int64_t n = dt_known_elements(known), size = dt_dtype_size(known->collective.dtype);
-    int64_t piece = b->stage ? STAGE / size : n;
-    for (int64_t at = 0; at < n; at += piece) {
-        int64_t length = dt_min_i64(piece, n - at);
-        if (b->stage) {
-            DT_TRY(dt_to_host(&b->route.backend, b->stage, b->route.data + at * size, length * size,
-                              b->route.stream));
-            DT_TRY(dt_stream_sync(&b->route.backend, b->route.stream));
-        }
-        *wrong +=
-            dt_known_check(known, at, length, b->stage ? b->stage : b->route.data, wrong_from);
-    }
-    return DT_OK;
-}
-
-static dt_status check_once(const struct bench *b, const struct dt_collective *c, int64_t bytes,
-                            const struct dt_known_values *known, int64_t *wrong)
-{
-    int64_t *wrong_from;
-    dt_status status = DT_NEW(&wrong_from, b->route.comm->info.size + 1, "counts of wrong values");
-    if (status == DT_OK) // what an exchange does not deliver is wrong
-        status = clear(b, bytes);
-    if (status == DT_OK)
-        status = fill(b, known, c->mine ? b->route.mine : b->route.data);
-    if (status == DT_OK)
-        status = dt_bench_run_collective(&b->route, c, 1);
-    if (status == DT_OK)
-        status = count_wrong(b, known, wrong_from, wrong);
-    free(wrong_from);
-    return status;
 }
 
 // After the timing, to find also what shows only after many rounds.
 static dt_status check_row(const struct bench *b, const struct dt_collective *c, struct row *row)
 {
+    const struct dt_bench_route *r = &b->route;
     struct dt_known_values known;
+    int64_t *wrong_from = NULL;
     row->wrong = 0;
     if (c->operation != DT_EXCHANGE || c->peer >= 0) {
-        DT_TRY(dt_known_open(&b->route.comm->info, c, &known));
-        dt_status status = check_once(b, c, row->bytes, &known, &row->wrong);
+        dt_status status;
+        DT_TRY(dt_known_open(&r->comm->info, c, &known));
+        DT_TRY_GOTO(status, out,
+                    DT_NEW(&wrong_from, r->comm->info.size + 1, "counts of wrong values"));
+        DT_TRY_GOTO(status, out,
+                    clear(b, row->bytes)); // what an exchange does not deliver is wrong
+        DT_TRY_GOTO(status, out, visit(b, &known, c->mine ? r->mine : r->data, NULL, NULL));
+        DT_TRY_GOTO(status, out, dt_bench_run_collective(r, c, 1));
+        DT_TRY_GOTO(status, out, visit(b, &known, r->data, wrong_from, &row->wrong));
+    out:
+        free(wrong_from);
         dt_known_close(&known);
         DT_TRY(status);
     }
-    return dt_allreduce(b->route.comm, &row->wrong, 1, DT_I64, DT_SUM);
+    return dt_allreduce(r->comm, &row->wrong, 1, DT_I64, DT_SUM);
 }
 
 // ---- printing
-
-static double bus_factor(const struct bench *b, enum dt_operation operation)
-{
-    double n = b->route.comm->info.size;
-    if (operation == DT_ALLREDUCE)
-        return 2 * (n - 1) / n;
-    return is_in_blocks(operation) ? (n - 1) / n : 1;
-}
 
 static bool is_oversubscribed(const struct bench *b)
 {
@@ -233,9 +209,11 @@ static const char *order_name(const struct row *row)
 static void print_row(const struct bench *b, struct row *row)
 {
     const struct dt_bench_clock *clock = &row->clock;
-    double median = dt_bench_median(clock), most = 0;
+    double median = dt_bench_median(clock), most = 0, n = b->route.comm->info.size;
     double algbw = (double)row->bytes / median / 1e9;
-    double busbw = algbw * bus_factor(b, row->operation);
+    double busbw = algbw * (row->operation == DT_ALLREDUCE ? 2 * (n - 1) / n
+                            : is_in_blocks(row->operation) ? (n - 1) / n
+                                                           : 1);
     for (int64_t i = 0; i < clock->n; i++)
         most = fmax(most, clock->seconds[i]);
     if (row->first_bytes == 0) {
@@ -279,19 +257,6 @@ static void print_summary(const struct bench *b, const struct row *row)
 
 // ---- all rows of a backend
 
-static dt_status measure_row(struct bench *b, struct row *row)
-{
-    struct dt_collective c = collective_of(b, row);
-    // Zeros, so that repeated sums do not overflow.
-    DT_TRY(clear(b, row->bytes));
-    DT_TRY(time_row(b, &c, row));
-    DT_TRY(check_row(b, &c, row));
-    b->wrong += row->wrong;
-    if (b->route.comm->info.rank == 0)
-        print_row(b, row);
-    return DT_OK;
-}
-
 // `row` says which operation, in which order.
 static dt_status measure_sizes(struct bench *b, struct row *row)
 {
@@ -305,7 +270,13 @@ static dt_status measure_sizes(struct bench *b, struct row *row)
             continue;
         row->bytes = before = whole;
         row->count = whole / dt_dtype_size(types[b->route.options->type]);
-        DT_TRY(measure_row(b, row));
+        struct dt_collective c = collective_of(b, row);
+        DT_TRY(clear(b, row->bytes)); // zeros, so that repeated sums do not overflow
+        DT_TRY(time_row(b, &c, row));
+        DT_TRY(check_row(b, &c, row));
+        b->wrong += row->wrong;
+        if (b->route.comm->info.rank == 0)
+            print_row(b, row);
     }
     return DT_OK;
 }
@@ -369,17 +340,6 @@ static dt_status choose_limit(struct bench *b, bool on_device)
     return dt_allreduce(b->route.comm, &b->limit, 1, DT_I64, DT_MIN);
 }
 
-static void say_what_was_skipped(const struct bench *b)
-{
-    if (b->skipped && b->route.comm->info.rank == 0)
-        dt_info("%s: skipping arrays of %lld bytes and more: each rank needs two, and the "
-                "limit for one is %lld MiB (%s)",
-                b->route.name, (long long)b->skipped, (long long)(b->limit >> 20),
-                b->route.options->max_memory > 0
-                    ? "--max-memory"
-                    : "half of the free memory; --max-memory changes it");
-}
-
 static dt_status measure_backend(struct bench *b)
 {
     struct row *row = NULL;
@@ -393,8 +353,13 @@ static dt_status measure_backend(struct bench *b)
         status = dt_bench_pairs(&b->route, dt_min_i64(b->limit, b->last));
     for (int i = 0; i < DT_OPERATIONS && status == DT_OK && !b->route.options->pairs; i++)
         status = measure_operation(b, (enum dt_operation)i, row);
-    if (status == DT_OK)
-        say_what_was_skipped(b);
+    if (status == DT_OK && b->skipped && b->route.comm->info.rank == 0)
+        dt_info("%s: skipping arrays of %lld bytes and more: each rank needs two, and the "
+                "limit for one is %lld MiB (%s)",
+                b->route.name, (long long)b->skipped, (long long)(b->limit >> 20),
+                b->route.options->max_memory > 0
+                    ? "--max-memory"
+                    : "half of the free memory; --max-memory changes it");
     free(row);
     release(b);
     return status;
@@ -402,17 +367,12 @@ static dt_status measure_backend(struct bench *b)
 
 // ---- all backends
 
-static dt_status look_around(struct bench *b)
+static dt_status measure_all(struct bench *b)
 {
     b->hosts = b->route.comm->info.local_rank == 0;
     b->most_per_host = b->route.comm->info.local_size;
     DT_TRY(dt_allreduce(b->route.comm, &b->hosts, 1, DT_I64, DT_SUM));
-    return dt_allreduce(b->route.comm, &b->most_per_host, 1, DT_I64, DT_MAX);
-}
-
-static dt_status measure_all(struct bench *b)
-{
-    DT_TRY(look_around(b));
+    DT_TRY(dt_allreduce(b->route.comm, &b->most_per_host, 1, DT_I64, DT_MAX));
     print_header(b);
     b->route.name = b->route.comm->info.backend;
     DT_TRY(choose_limit(b, false));

@@ -47,18 +47,6 @@ static dt_status play(const struct dt_bench_route *route, int64_t bytes, double 
     return DT_OK;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *list, int64_t n)
-{
-    qsort(list, (size_t)n, sizeof *list, ascending);
-    return n > 0 ? (list[(n - 1) / 2] + list[n / 2]) / 2 : 0;
-}
-
 struct pairs {
     const struct dt_bench_route *route;
     int n;
@@ -87,7 +75,7 @@ static void judge_kind(struct pairs *p, bool between)
                     a = i, b = k;
                 p->list[n++] = rate;
             }
-    p->typical[between] = median(p->list, n);
+    p->typical[between] = dt_bench_median_of(p->list, n);
     if (n > 0 && !p->route->options->json)
         printf("# %s %lld pairs %s: median %.3f GB/s; slowest %.3f GB/s: ranks %d on %s and %d on "
                "%s\n",
@@ -104,7 +92,7 @@ static void name_slow_ranks(const struct pairs *p)
         for (int k = 0; k < p->n; k++)
             if (k != i)
                 p->list[n++] = p->rates[i * p->n + k] / p->typical[is_between(p, i, k)];
-        double share = median(p->list, n);
+        double share = dt_bench_median_of(p->list, n);
         if (share < slow)
             dt_warn("%s: rank %d on %s exchanges at %.2f of the median: look at its host, and at "
                     "how its cores are bound",
@@ -131,18 +119,6 @@ static void print_matrix(const struct pairs *p)
     }
 }
 
-static void report(struct pairs *p)
-{
-    if (!p->route->options->json)
-        printf("# %s: GB/s each way while every two ranks exchange %lld bytes, best of %d; as many "
-               "pairs at a time as there are\n",
-               p->route->name, (long long)p->bytes, REPEATS);
-    print_matrix(p);
-    for (int between = 0; between < 2; between++)
-        judge_kind(p, between);
-    name_slow_ranks(p);
-}
-
 dt_status dt_bench_pairs(const struct dt_bench_route *route, int64_t bytes)
 {
     const struct dt_comm_info *info = &route->comm->info;
@@ -164,8 +140,16 @@ dt_status dt_bench_pairs(const struct dt_bench_route *route, int64_t bytes)
             double rate = (double)bytes / fmax(p.rates[i * n + k], p.rates[k * n + i]);
             p.rates[i * n + k] = p.rates[k * n + i] = rate;
         }
-    if (info->rank == 0)
-        report(&p);
+    if (info->rank != 0)
+        goto out;
+    if (!route->options->json)
+        printf("# %s: GB/s each way while every two ranks exchange %lld bytes, best of %d; as many "
+               "pairs at a time as there are\n",
+               route->name, (long long)bytes, REPEATS);
+    print_matrix(&p);
+    judge_kind(&p, false);
+    judge_kind(&p, true);
+    name_slow_ranks(&p);
 out:
     free(p.rates);
     free(p.list);

@@ -20,17 +20,6 @@ enum {
     ROWS = 1 << 10, // of a try and thread
 };
 
-static dt_status take_arrays(const struct dt_bench_rig *rig, struct dt_bench_machine *m)
-{
-    int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE); // 0 or less where it is not known
-    m->array_bytes = dt_min_i64(dt_max_i64(4 * cache, ARRAY_MIN), ARRAY_MAX);
-    DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->from));
-    DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->to));
-    memset(m->from, 1, (size_t)m->array_bytes);
-    memset(m->to, 1, (size_t)m->array_bytes);
-    return DT_OK;
-}
-
 static void copy_part(const struct dt_bench_machine *m, int64_t first, int64_t bytes)
 {
     memcpy(m->to + first, m->from + first, (size_t)bytes);
@@ -62,14 +51,6 @@ static double move_rate(const struct dt_bench_machine *m,
         dt_bench_note(&clock, dt_seconds() - start);
     }
     return 2 * (double)(bytes * m->threads) / dt_bench_best(&clock);
-}
-
-// Copying makes the cache fetch lines that are then overwritten, unless it goes around the cache,
-// where a core is slower; updating in place needs neither. The better one is what memory can do.
-static double copy_rate(const struct dt_bench_machine *m, double seconds)
-{
-    double copied = move_rate(m, copy_part, seconds), updated = move_rate(m, update_part, seconds);
-    return copied > updated ? copied : updated;
 }
 
 DT_CLONES
@@ -117,8 +98,17 @@ static double exp_rate(const struct dt_bench_machine *m, void (*row)(const float
 dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
                                        struct dt_bench_machine *m)
 {
-    DT_TRY(take_arrays(rig, m));
-    m->limits.copy = copy_rate(m, seconds);
+    int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE); // 0 or less where it is not known
+    m->array_bytes = dt_min_i64(dt_max_i64(4 * cache, ARRAY_MIN), ARRAY_MAX);
+    DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->from));
+    DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->to));
+    memset(m->from, 1, (size_t)m->array_bytes);
+    memset(m->to, 1, (size_t)m->array_bytes);
+    // Copying makes the cache fetch lines that are then overwritten, unless it goes around the
+    // cache, where a core is slower; updating in place needs neither. The better one is what memory
+    // can do.
+    double copied = move_rate(m, copy_part, seconds), updated = move_rate(m, update_part, seconds);
+    m->limits.copy = copied > updated ? copied : updated;
     m->limits.exps = exp_rate(m, exp_row, seconds);
     m->limits.exp2s = exp_rate(m, exp2_row, seconds);
     return DT_OK;

@@ -13,16 +13,6 @@ enum {
 };
 static const double spin_seconds = 5e-4; // launch and writing do not show in that
 
-static dt_status take_arrays(const struct dt_bench_rig *rig, struct dt_bench_machine *m)
-{
-    struct dt_device_info info;
-    DT_TRY(dt_backend_info(&rig->backend, &info));
-    int64_t share = info.memory_free / ARRAY_SHARE / DT_ARENA_ALIGN * DT_ARENA_ALIGN;
-    m->array_bytes = dt_min_i64(share, ARRAY_MAX);
-    DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->from));
-    return dt_alloc(&rig->backend, m->array_bytes, &m->to);
-}
-
 // No op: it is timed here, unless this is the run that is not.
 static dt_status run_copy(const struct dt_bench_machine *m, const void *args)
 {
@@ -61,8 +51,13 @@ static dt_status spin_rate(const struct dt_bench_machine *m, enum dt_spin_kind k
 dt_status dt_bench_machine_measure_device(struct dt_bench_rig *rig, double seconds,
                                           struct dt_bench_machine *m)
 {
-    DT_TRY(take_arrays(rig, m));
+    struct dt_device_info info;
     double best;
+    DT_TRY(dt_backend_info(&rig->backend, &info));
+    int64_t share = info.memory_free / ARRAY_SHARE / DT_ARENA_ALIGN * DT_ARENA_ALIGN;
+    m->array_bytes = dt_min_i64(share, ARRAY_MAX);
+    DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->from));
+    DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->to));
     DT_TRY(dt_bench_best_time(m, run_copy, NULL, seconds, &best));
     m->limits.copy = 2 * (double)m->array_bytes / best;
     DT_TRY(spin_rate(m, DT_SPIN_EXP, seconds, &m->limits.exps));

@@ -52,13 +52,6 @@ static void print_machine(const struct dt_bench_rig *rig, const struct dt_bench_
                m->limits.exp2s / 1e9);
 }
 
-static void print_header(void)
-{
-    printf("%-25s %-34s %5s %9s %9s %8s %7s %8s %8s %6s %9s %-5s %5s\n", "op", "shape", "calls",
-           "ms", "best ms", "MB", "GB/s", "GFLOP", "GFLOP/s", "Gexp/s", "floor ms", "bound",
-           "of it");
-}
-
 static void print_row(const struct row *row, int64_t calls, const struct dt_op_floor *floor)
 {
     const struct dt_op_cost *c = &row->cost;
@@ -84,9 +77,27 @@ static void print_json(const struct row *row, int64_t calls, const struct dt_op_
            floor->bound, floor->seconds / best);
 }
 
-// "in_proj" of the tensor "backbone.layers.0.mixer.in_proj.weight" that `element` lies in.
-static void matrix_name(const struct dt_params *params, int64_t element, char *name, size_t size)
+// Returns the index of `pointer` in the flat array `base`, or -1; `base` may be NULL.
+static int64_t element_of(const struct dt_params *params, const void *base, enum dt_dtype type,
+                          const void *pointer)
 {
+    uintptr_t from = (uintptr_t)base, at = (uintptr_t)pointer;
+    uintptr_t bytes = (uintptr_t)(params->elements * dt_dtype_size(type));
+    return base && at >= from && at < from + bytes ? (int64_t)(at - from) / dt_dtype_size(type)
+                                                   : -1;
+}
+
+// "in_proj" of the tensor "backbone.layers.0.mixer.in_proj.weight" that a product is of. The
+// weights are B in forward and dX, their gradient is C in dW.
+static void linear_name(const struct dt_bench_rig *rig, const struct dt_gemm_args *a, char *name,
+                        size_t size)
+{
+    const struct dt_params *params = dt_model_params(rig->model);
+    const void *bf16 = dt_model_weights_bf16(rig->model);
+    const void *weights = bf16 ? bf16 : dt_model_weights(rig->model);
+    int64_t element =
+        a->trans_a ? element_of(params, dt_model_gradients(rig->model), a->c.dtype, a->c.data)
+                   : element_of(params, weights, a->b.dtype, a->b.data);
     snprintf(name, size, "other");
     for (int i = 0; i < params->n; i++) {
         const struct dt_param *row = &params->rows[i];
@@ -102,29 +113,6 @@ static void matrix_name(const struct dt_params *params, int64_t element, char *n
     }
     if (strcmp(name, "embeddings") == 0 || strcmp(name, "lm_head") == 0)
         snprintf(name, size, "head"); // tied
-}
-
-// Returns the index of `pointer` in the flat array `base`, or -1; `base` may be NULL.
-static int64_t element_of(const struct dt_params *params, const void *base, enum dt_dtype type,
-                          const void *pointer)
-{
-    uintptr_t from = (uintptr_t)base, at = (uintptr_t)pointer;
-    uintptr_t bytes = (uintptr_t)(params->elements * dt_dtype_size(type));
-    return base && at >= from && at < from + bytes ? (int64_t)(at - from) / dt_dtype_size(type)
-                                                   : -1;
-}
-
-// The weights are B in forward and dX, their gradient is C in dW.
-static void linear_name(const struct dt_bench_rig *rig, const struct dt_gemm_args *a, char *name,
-                        size_t size)
-{
-    const struct dt_params *params = dt_model_params(rig->model);
-    const void *bf16 = dt_model_weights_bf16(rig->model);
-    const void *weights = bf16 ? bf16 : dt_model_weights(rig->model);
-    const void *gradients = dt_model_gradients(rig->model);
-    int64_t element = a->trans_a ? element_of(params, gradients, a->c.dtype, a->c.data)
-                                 : element_of(params, weights, a->b.dtype, a->b.data);
-    matrix_name(params, element, name, size);
 }
 
 static int find_row(void *context, const char *op, const void *args, const struct dt_op_cost *cost)
@@ -219,13 +207,6 @@ static dt_status run_the_rest(struct ops *ops)
     return DT_OK;
 }
 
-static void forget(struct ops *ops)
-{
-    for (int i = 0; i < ops->n; i++)
-        ops->rows[i].calls = ops->rows[i].clock.n = 0;
-    ops->steps = 0;
-}
-
 // The first round loads what the ops need, and says how many rows there are.
 static dt_status measure(struct ops *ops, bool warm, double seconds)
 {
@@ -235,7 +216,9 @@ static dt_status measure(struct ops *ops, bool warm, double seconds)
     DT_TRY(run_the_rest(ops));
     if (ops->dropped > 0)
         return DT_FAIL(DT_MACHINE, NULL, "a step makes more than %d distinct op calls", ROWS);
-    forget(ops);
+    for (int i = 0; i < ops->n; i++)
+        ops->rows[i].calls = ops->rows[i].clock.n = 0;
+    ops->steps = 0;
     struct dt_bench_clock total;
     dt_bench_start(&total);
     while (dt_bench_more(&total, LEAST, seconds * ops->n)) {
@@ -254,7 +237,9 @@ static void print_all(const struct dt_bench_options *options, const struct ops *
     double median = 0, best = 0, floor = 0;
     print_machine(&ops->rig, machine, options->json);
     if (!options->json)
-        print_header();
+        printf("%-25s %-34s %5s %9s %9s %8s %7s %8s %8s %6s %9s %-5s %5s\n", "op", "shape", "calls",
+               "ms", "best ms", "MB", "GB/s", "GFLOP", "GFLOP/s", "Gexp/s", "floor ms", "bound",
+               "of it");
     for (size_t op = 0; op < sizeof op_names / sizeof *op_names; op++)
         for (const struct row *row = ops->rows; row < ops->rows + ops->n; row++) {
             if (strcmp(row->op, op_names[op]) != 0 || row->clock.n == 0)

@@ -45,23 +45,18 @@ static int64_t piece_count(const struct reading *r, int side)
     return dt_ceil_div(whole, piece);
 }
 
-static dt_status read_piece(const struct reading *r, int side, int64_t i)
-{
-    int64_t first = i * r->piece, left = r->shard.count - first;
-    const void *tokens;
-    if (side != PLAIN)
-        return dt_tokens_read(r->reader, first, left < r->piece ? left : r->piece, side == CHECKED,
-                              r->buffer, &tokens);
-    return read(r->fd, r->buffer, PIECE) < 0 ? DT_FAIL_ERRNO("read", r->path) : DT_OK;
-}
-
 static dt_status time_pass(const struct reading *r, int side)
 {
     double start = dt_seconds();
     if (side == PLAIN && lseek(r->fd, 0, SEEK_SET) < 0)
         return DT_FAIL_ERRNO("read", r->path);
     for (int64_t i = 0; i < piece_count(r, side); i++) {
-        DT_TRY(read_piece(r, side, i));
+        int64_t first = i * r->piece, n = dt_min_i64(r->shard.count - first, r->piece);
+        const void *tokens;
+        if (side != PLAIN)
+            DT_TRY(dt_tokens_read(r->reader, first, n, side == CHECKED, r->buffer, &tokens));
+        else if (read(r->fd, r->buffer, PIECE) < 0)
+            return DT_FAIL_ERRNO("read", r->path);
         double end = dt_seconds();
         if (end - start < r->best[side][i])
             r->best[side][i] = end - start;
@@ -149,30 +144,22 @@ static dt_status read_file(const struct dt_bench_options *options, const char *p
     return status;
 }
 
-static dt_status append_tokens(struct dt_shard_writer *writer, uint16_t *tokens, int64_t n)
-{
-    for (int64_t done = 0; done < MADE_TOKENS; done += n) {
-        for (int64_t i = 0; i < n; i++)
-            tokens[i] = (uint16_t)(((done + i) * INT64_C(2654435761)) >> 16);
-        DT_TRY(dt_shard_append(writer, tokens, n));
-    }
-    return DT_OK;
-}
-
 static dt_status make_shard(const char *path)
 {
     struct dt_shard_writer *writer;
     uint16_t *tokens;
-    DT_TRY(DT_NEW(&tokens, PIECE / (int64_t)sizeof *tokens, "a piece of a shard"));
+    const int64_t n = PIECE / (int64_t)sizeof *tokens;
+    DT_TRY(DT_NEW(&tokens, n, "a piece of a shard"));
     dt_status status = dt_shard_create(path, DT_U16, MADE_TOKENS, &writer);
-    if (status == DT_OK) {
-        status = append_tokens(writer, tokens, PIECE / (int64_t)sizeof *tokens);
-        if (status == DT_OK)
-            status = dt_shard_finish(writer, false);
-        else
-            dt_shard_abandon(writer);
+    for (int64_t done = 0; done < MADE_TOKENS && status == DT_OK; done += n) {
+        for (int64_t i = 0; i < n; i++)
+            tokens[i] = (uint16_t)(((done + i) * INT64_C(2654435761)) >> 16);
+        status = dt_shard_append(writer, tokens, n);
     }
     free(tokens);
+    if (status == DT_OK)
+        return dt_shard_finish(writer, false);
+    dt_shard_abandon(writer);
     return status;
 }
 

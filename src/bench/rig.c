@@ -9,16 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static dt_status open_backend(const struct dt_bench_options *options, struct dt_bench_rig *rig)
-{
-    DT_TRY(dt_device_open_alone((int)options->device, (int)options->threads, &rig->backend));
-    DT_TRY(dt_backend_info(&rig->backend, &rig->info));
-    if (options->cuda_graph == DT_TOGGLE_TRUE && !rig->backend.table->graphs)
-        return DT_FAIL(DT_USER, "leave it out", "--cuda-graph true: the device %s has no graphs",
-                       rig->backend.table->name);
-    return DT_OK;
-}
-
 dt_status dt_bench_model(const struct dt_bench_options *options, struct dt_model_config *model)
 {
     struct dt_settings s;
@@ -60,17 +50,6 @@ static dt_status describe(const struct dt_bench_options *options, const struct d
     return DT_OK;
 }
 
-static dt_status check_memory(const struct dt_bench_rig *rig, const struct dt_memory_plan *plan)
-{
-    int64_t planned = dt_memory_plan_bytes(plan, false);
-    if (rig->backend.table->unified || planned <= rig->info.memory_free)
-        return DT_OK;
-    return DT_FAIL(DT_MACHINE, "lower --batch or --micro-batch, or use --recompute block",
-                   "the step needs %.1f GiB of device memory, and %s has %.1f GiB free",
-                   (double)planned / 0x1p30, rig->info.name,
-                   (double)rig->info.memory_free / 0x1p30);
-}
-
 static dt_status draw_weights(const struct dt_bench_rig *rig, struct dt_job *job)
 {
     struct dt_snapshot snapshot;
@@ -101,7 +80,11 @@ static dt_status rig_open(const struct dt_bench_options *options, bool times_ops
     struct dt_memory_plan plan = {0};
     struct dt_job job;
     DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &rig->comm));
-    DT_TRY(open_backend(options, rig));
+    DT_TRY(dt_device_open_alone((int)options->device, (int)options->threads, &rig->backend));
+    DT_TRY(dt_backend_info(&rig->backend, &rig->info));
+    if (options->cuda_graph == DT_TOGGLE_TRUE && !rig->backend.table->graphs)
+        return DT_FAIL(DT_USER, "leave it out", "--cuda-graph true: the device %s has no graphs",
+                       rig->backend.table->name);
     DT_TRY(scan(options, rig));
     DT_TRY(describe(options, rig, &job));
     struct dt_model_shape shape = dt_job_shape(&job, true);
@@ -112,7 +95,12 @@ static dt_status rig_open(const struct dt_bench_options *options, bool times_ops
     struct dt_loader_config loader = dt_job_train_loader(&job);
     dt_job_pin_ring(&rig->backend, &loader);
     DT_TRY(dt_job_memory(&job, &plan));
-    DT_TRY(check_memory(rig, &plan));
+    int64_t planned = dt_memory_plan_bytes(&plan, false);
+    if (!rig->backend.table->unified && planned > rig->info.memory_free)
+        return DT_FAIL(DT_MACHINE, "lower --batch or --micro-batch, or use --recompute block",
+                       "the step needs %.1f GiB of device memory, and %s has %.1f GiB free",
+                       (double)planned / 0x1p30, rig->info.name,
+                       (double)rig->info.memory_free / 0x1p30);
     DT_TRY(dt_model_create(&rig->backend, &job.model, &shape, &rig->model));
     DT_TRY(dt_stepper_create(&rig->backend, rig->model, &stepper, &rig->stepper));
     DT_TRY(dt_stepper_connect(rig->stepper));

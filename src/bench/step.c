@@ -13,22 +13,17 @@
 enum { WARM_UP = 3, LEAST = 3 };
 static const double default_seconds = 5;
 
-// The peak resident memory of this process, as the kernel records it, in MiB.
-static dt_status peak_resident(double *mb)
+// In MiB; of this process, the peak resident memory that the kernel records.
+static dt_status peak_memory(const struct dt_backend *backend, double *mb)
 {
     static const char path[] = "/proc/self/status", field[] = "VmHWM";
     char kilobytes[64];
+    *mb = (double)dt_memory_in_use(backend) / 0x1p20;
+    if (!backend->table->unified)
+        return DT_OK;
     dt_proc_value(path, field, kilobytes, sizeof kilobytes);
     *mb = strtod(kilobytes, NULL) / 1024;
     return kilobytes[0] ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "%s has no %s:", path, field);
-}
-
-static dt_status peak_memory(const struct dt_backend *backend, double *mb)
-{
-    if (backend->table->unified)
-        return peak_resident(mb);
-    *mb = (double)dt_memory_in_use(backend) / 0x1p20;
-    return DT_OK;
 }
 
 // What the steps gave.
