@@ -18,9 +18,10 @@ static dt_status peak_memory(const struct dt_backend *backend, double *mb)
 {
     static const char path[] = "/proc/self/status", field[] = "VmHWM";
     char kilobytes[64];
-    *mb = (double)dt_memory_in_use(backend) / 0x1p20;
-    if (!backend->table->unified)
+    if (!backend->table->unified) {
+        *mb = (double)dt_memory_in_use(backend) / 0x1p20;
         return DT_OK;
+    }
     dt_proc_value(path, field, kilobytes, sizeof kilobytes);
     *mb = strtod(kilobytes, NULL) / 1024;
     return kilobytes[0] ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "%s has no %s:", path, field);

@@ -25,31 +25,11 @@ static dt_status count_devices(int *n)
     return DT_OK;
 }
 
-// auto: what this rank sees, or why it sees nothing; that is no error yet.
-static struct dt_device_seen look(const struct dt_comm *comm)
-{
-    struct dt_device_seen seen = {0};
-    snprintf(seen.host, sizeof seen.host, "%s", comm->info.host);
-    if (count_devices(&seen.devices) != DT_OK) {
-        seen.devices = 0;
-        snprintf(seen.reason, sizeof seen.reason, "%.*s", (int)sizeof seen.reason - 1,
-                 dt_error_current()->message);
-        dt_error_clear();
-    }
-    return seen;
-}
-
-static int first_rank(const struct dt_device_seen *seen, int n, bool with)
-{
-    for (int i = 0; i < n; i++)
-        if ((seen[i].devices > 0) == with)
-            return i;
-    return -1;
-}
-
 dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda)
 {
-    int with = first_rank(seen, n, true), without = first_rank(seen, n, false);
+    int with = -1, without = -1; // the first ranks
+    for (int i = n - 1; i >= 0; i--)
+        *(seen[i].devices > 0 ? &with : &without) = i;
     *cuda = with >= 0;
     if (with < 0 || without < 0)
         return DT_OK;
@@ -60,67 +40,58 @@ dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda)
                    with, seen[with].host, without, seen[without].host, seen[without].reason);
 }
 
-// The variable by which a launcher gave this job GPUs, or NULL.
-static const char *variable_of_gpus(void)
+// In a build for CPUs this is worth mentioning only in a job to which a launcher gave GPUs, or on a
+// machine that has an NVIDIA driver.
+static void mention_fallback(const char *reason)
 {
     static const char *const names[] = {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS",
                                         "CUDA_VISIBLE_DEVICES"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    bool built = dt_backend_find("cuda");
+    for (size_t i = 0; i < sizeof names / sizeof *names && !built; i++) {
         const char *value = getenv(names[i]);
-        if (value && value[0] && strcmp(value, "-1") != 0 && strcmp(value, "NoDevFiles") != 0)
-            return names[i];
+        if (value && value[0] && strcmp(value, "-1") != 0 && strcmp(value, "NoDevFiles") != 0) {
+            dt_warn("this job has GPUs (%s=%s), but trains on CPUs: %s; %s", names[i], value,
+                    reason, how_to_build);
+            return;
+        }
     }
-    return NULL;
+    if (built || access("/proc/driver/nvidia/version", F_OK) == 0)
+        dt_info("run.device = auto uses the CPU: %s", reason);
 }
 
-// In a build for CPUs this is worth mentioning only in a job that has GPUs, or on a machine that
-// has an NVIDIA driver.
-static void mention_fallback(const struct dt_device_seen *seen)
-{
-    const char *variable = variable_of_gpus();
-    if (variable && !dt_backend_find("cuda")) {
-        dt_warn("this job has GPUs (%s=%s), but trains on CPUs: %s; %s", variable, getenv(variable),
-                seen->reason, how_to_build);
-        return;
-    }
-    if (dt_backend_find("cuda") || access("/proc/driver/nvidia/version", F_OK) == 0)
-        dt_info("run.device = auto uses the CPU: %s", seen->reason);
-}
-
-// Rank 0 decides for all, on what every rank sees.
-static dt_status decide_together(struct dt_comm *comm, const struct dt_device_seen *mine,
-                                 bool *cuda)
-{
-    bool root = comm->info.rank == 0;
-    size_t n = (size_t)comm->info.size;
-    struct dt_device_seen *all;
-    dt_status status = DT_NEW(&all, n, "the devices of %zu ranks", n);
-    if (status == DT_OK)
-        all[comm->info.rank] = *mine;
-    status = dt_agree(comm, status);
-    if (status == DT_OK)
-        status = dt_all_gather(comm, all, sizeof *all);
-    if (status == DT_OK)
-        status = dt_agree(comm, root ? dt_device_decide(all, (int)n, cuda) : DT_OK);
-    if (status == DT_OK)
-        status = dt_broadcast(comm, cuda, sizeof *cuda, 0);
-    if (status == DT_OK && root && !*cuda)
-        mention_fallback(all);
-    free(all);
-    return status;
-}
-
-// *cuda: whether the ranks use CUDA devices, of which this one sees *visible.
+// *cuda: whether the ranks use CUDA devices, of which this one sees *visible. For `auto` rank 0
+// decides, on what every rank sees: a rank that sees nothing is no error yet.
 static dt_status decide(const struct dt_device_choice_config *config, bool *cuda, int *visible)
 {
+    struct dt_comm *comm = config->comm;
+    bool root = comm->info.rank == 0;
+    size_t n = (size_t)comm->info.size;
+    struct dt_device_seen mine = {0}, *all;
     *cuda = config->choice == DT_DEVICE_CUDA;
     if (config->choice == DT_DEVICE_CPU)
         return DT_OK;
-    if (config->choice == DT_DEVICE_CUDA)
-        return dt_agree(config->comm, count_devices(visible));
-    struct dt_device_seen mine = look(config->comm);
-    *visible = mine.devices;
-    return decide_together(config->comm, &mine, cuda);
+    dt_status status = count_devices(visible);
+    if (*cuda)
+        return dt_agree(comm, status);
+    snprintf(mine.host, sizeof mine.host, "%s", comm->info.host);
+    if (status != DT_OK) {
+        *visible = 0;
+        snprintf(mine.reason, sizeof mine.reason, "%.*s", (int)sizeof mine.reason - 1,
+                 dt_error_current()->message);
+        dt_error_clear();
+    }
+    mine.devices = *visible;
+    status = DT_NEW(&all, n, "the devices of %zu ranks", n);
+    DT_TRY_GOTO(status, out, dt_agree(comm, status));
+    all[comm->info.rank] = mine;
+    DT_TRY_GOTO(status, out, dt_all_gather(comm, all, sizeof *all));
+    DT_TRY_GOTO(status, out, dt_agree(comm, root ? dt_device_decide(all, (int)n, cuda) : DT_OK));
+    DT_TRY_GOTO(status, out, dt_broadcast(comm, cuda, sizeof *cuda, 0));
+    if (root && !*cuda)
+        mention_fallback(mine.reason);
+out:
+    free(all);
+    return status;
 }
 
 int dt_device_ranks_on(const struct dt_device_opened *opened, int n, int rank)
@@ -132,32 +103,19 @@ int dt_device_ranks_on(const struct dt_device_opened *opened, int n, int rank)
     return ranks_on_device;
 }
 
-// "ranks 0, 2 and 3", those on the device of `first`, the lowest of them.
-static void name_ranks(const struct dt_device_opened *opened, int n, int first, char *text,
-                       size_t size)
-{
-    int left = dt_device_ranks_on(opened, n, first);
-    snprintf(text, size, "ranks %d", first);
-    for (int i = first + 1; i < n; i++)
-        if (strcmp(opened[i].id, opened[first].id) == 0 &&
-            strcmp(opened[i].host, opened[first].host) == 0)
-            dt_append(text, size, "%s %d", --left > 1 ? "," : " and", i);
-}
-
-static int ranks_on_host(const struct dt_device_opened *opened, int n, const char *host)
-{
-    int ranks = 0;
-    for (int i = 0; i < n; i++)
-        ranks += strcmp(opened[i].host, host) == 0;
-    return ranks;
-}
-
+// `first`: the lowest of the ranks on one device.
 static dt_status refuse(const struct dt_device_opened *opened, int n, int first)
 {
     const struct dt_device_opened *one = &opened[first];
     char ranks[256], hint[DT_ERROR_HINT];
-    int here = ranks_on_host(opened, n, one->host);
-    name_ranks(opened, n, first, ranks, sizeof ranks);
+    int here = 0, left = dt_device_ranks_on(opened, n, first);
+    snprintf(ranks, sizeof ranks, "ranks %d", first); // "ranks 0, 2 and 3"
+    for (int i = 0; i < n; i++) {
+        bool on_host = strcmp(opened[i].host, one->host) == 0;
+        here += on_host;
+        if (i > first && on_host && strcmp(opened[i].id, one->id) == 0)
+            dt_append(ranks, sizeof ranks, "%s %d", --left > 1 ? "," : " and", i);
+    }
     snprintf(hint, sizeof hint,
              "one rank per GPU: start fewer ranks on a host (mpirun --map-by ppr:%d:node), ask for "
              "more GPUs (Slurm: --gres=gpu:%d), or give all ranks of a host the same "
@@ -177,35 +135,26 @@ dt_status dt_device_refuse_shared(const struct dt_device_opened *opened, int n)
     return DT_OK;
 }
 
-// What every rank opened, the same on all: opened is [n].
-static dt_status compare_opened(const struct dt_device_choice_config *config,
-                                const struct dt_device_opened *mine,
-                                struct dt_device_opened *opened, int *ranks_on_device)
-{
-    struct dt_comm *comm = config->comm;
-    int n = comm->info.size;
-    opened[comm->info.rank] = *mine;
-    DT_TRY(dt_all_gather(comm, opened, sizeof *opened));
-    *ranks_on_device = dt_device_ranks_on(opened, n, comm->info.rank);
-    bool judge = comm->info.rank == 0 && !config->share;
-    return dt_agree(comm, judge ? dt_device_refuse_shared(opened, n) : DT_OK);
-}
-
+// Compares what every rank opened.
 static dt_status check_opened(const struct dt_device_choice_config *config,
                               const struct dt_backend *backend, int visible, int *ranks_on_device)
 {
     struct dt_comm *comm = config->comm;
-    struct dt_device_opened mine = {.visible = visible}, *opened;
+    int n = comm->info.size, rank = comm->info.rank;
+    struct dt_device_opened *opened;
     struct dt_device_info info;
-    dt_status status = DT_NEW(&opened, comm->info.size, "the devices of %d ranks", comm->info.size);
+    dt_status status = DT_NEW(&opened, n, "the devices of %d ranks", n);
     if (status == DT_OK)
         status = backend->table->info(backend->device, &info);
-    status = dt_agree(comm, status);
-    if (status == DT_OK) {
-        snprintf(mine.host, sizeof mine.host, "%s", comm->info.host);
-        snprintf(mine.id, sizeof mine.id, "%s", info.id);
-        status = compare_opened(config, &mine, opened, ranks_on_device);
-    }
+    DT_TRY_GOTO(status, out, dt_agree(comm, status));
+    opened[rank].visible = visible;
+    snprintf(opened[rank].host, sizeof opened->host, "%s", comm->info.host);
+    snprintf(opened[rank].id, sizeof opened->id, "%s", info.id);
+    DT_TRY_GOTO(status, out, dt_all_gather(comm, opened, sizeof *opened));
+    *ranks_on_device = dt_device_ranks_on(opened, n, rank);
+    bool judge = rank == 0 && !config->share;
+    status = dt_agree(comm, judge ? dt_device_refuse_shared(opened, n) : DT_OK);
+out:
     free(opened);
     return status;
 }

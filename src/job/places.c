@@ -206,14 +206,6 @@ static const char *name(const struct dt_place *places, int rank, bool of_rank, c
     return who;
 }
 
-static bool is_first_on_host(const struct dt_place *places, const struct trait *traits, int rank)
-{
-    for (int i = 0; i < rank; i++)
-        if (on_host(&places[i], &places[rank]) && strcmp(traits[i].text, traits[rank].text) == 0)
-            return false;
-    return true;
-}
-
 // "n3 has 3 ranks, the others have 4 ranks": each host that has something else than most have, and
 // what that is.
 static void add_differences(const struct dt_place *places, const struct trait *traits, int n,
@@ -223,7 +215,10 @@ static void add_differences(const struct dt_place *places, const struct trait *t
     const char *others = ""; // what the common trait is compared with
     int common = find_common(traits, n), odd = 0, equal = 0;
     for (int i = 0; i < n; i++) {
-        if (!is_first_on_host(places, traits, i))
+        bool again = false; // the same on the same host
+        for (int k = 0; k < i && !again; k++)
+            again = on_host(&places[k], &places[i]) && strcmp(traits[k].text, traits[i].text) == 0;
+        if (again)
             continue;
         if (strcmp(traits[i].text, traits[common].text) == 0)
             equal++;
@@ -246,24 +241,18 @@ static void add_differences(const struct dt_place *places, const struct trait *t
     dt_problems_add(problems, "%s", text);
 }
 
-static dt_status compare_nodes(const struct dt_place *places, int n, struct dt_problems *problems)
+dt_status dt_places_compare_nodes(const struct dt_place *places, int n)
 {
+    struct dt_problems problems = {0};
     struct trait *traits;
     DT_TRY(DT_NEW(&traits, n, "the places of %d ranks", n));
     const size_t kinds = sizeof trait_kinds / sizeof *trait_kinds;
     for (const struct trait_kind *kind = trait_kinds; kind < trait_kinds + kinds; kind++) {
         for (int i = 0; i < n; i++)
             kind->describe(places, n, i, &traits[i]);
-        add_differences(places, traits, n, kind->of_rank, problems);
+        add_differences(places, traits, n, kind->of_rank, &problems);
     }
     free(traits);
-    return DT_OK;
-}
-
-dt_status dt_places_compare_nodes(const struct dt_place *places, int n)
-{
-    struct dt_problems problems = {0};
-    DT_TRY(compare_nodes(places, n, &problems));
     return dt_problems_report(
         &problems,
         "start the same number of ranks on each node (mpirun --map-by ppr:4:node, Slurm: "
@@ -273,26 +262,24 @@ dt_status dt_places_compare_nodes(const struct dt_place *places, int n)
         "the nodes of this job are unequal");
 }
 
-static dt_status judge(const struct dt_place *places, int n, bool allow_unequal)
-{
-    dt_status status = dt_places_compare_nodes(places, n);
-    if (status != DT_USER || !allow_unequal)
-        return status;
-    dt_warn("%s", dt_error_current()->message);
-    dt_error_clear();
-    return DT_OK;
-}
-
 dt_status dt_places_check(struct dt_comm *comm, const struct dt_place *mine, bool print,
                           bool allow_unequal)
 {
     struct dt_place *all;
     bool root = comm->info.rank == 0;
-    dt_status status = gather(comm, mine, &all);
-    if (status == DT_OK && root && print)
+    dt_status status;
+    DT_TRY_GOTO(status, out, gather(comm, mine, &all));
+    if (root && print)
         dt_places_log(all, comm->info.size);
-    if (status == DT_OK)
-        status = dt_agree(comm, root ? judge(all, comm->info.size, allow_unequal) : DT_OK);
+    if (root)
+        status = dt_places_compare_nodes(all, comm->info.size);
+    if (status == DT_USER && allow_unequal) {
+        dt_warn("%s", dt_error_current()->message);
+        dt_error_clear();
+        status = DT_OK;
+    }
+    status = dt_agree(comm, status);
+out:
     free(all);
     return status;
 }

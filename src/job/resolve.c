@@ -132,45 +132,35 @@ static dt_status report_unused(struct dt_job *job)
     return dt_problems_raise(&problems, "remove the key, or use a kind that reads it");
 }
 
-// A resumed run keeps its storage type, on whatever machine, unless run.precision names another.
-static void keep_storage(struct dt_job *job, const struct dt_trainer_state *saved)
+// A resumed run keeps its storage type, on whatever machine, unless run.precision names another,
+// and its order, unless data.block names another block, which loading the checkpoint refuses.
+static dt_status keep_saved(struct dt_job *job)
 {
-    if (saved->storage < 0 || saved->storage == (int)job->model.storage)
-        return;
-    const char *here = dt_dtype_name(job->model.storage);
-    const char *there = dt_dtype_name((enum dt_dtype)saved->storage);
-    if (job->settings.run.precision == DT_PRECISION_AUTO) {
-        dt_info("run.precision = auto keeps %s, as in %s; a new run here would use %s", there,
-                job->resume, here);
-        job->model.storage = (enum dt_dtype)saved->storage;
-    } else {
-        dt_info("run.precision = %s: %s was trained in %s", here, job->resume, there);
-    }
-}
-
-// … and its order, unless data.block names another block, which loading the checkpoint refuses.
-static dt_status keep_block(struct dt_job *job, const struct dt_trainer_state *saved)
-{
+    struct dt_trainer_state saved = {.storage = -1, .order.block = DT_NEW_BLOCK};
     char text[24];
+    if (job->resume[0])
+        DT_TRY(dt_checkpoint_state(job->resume, &saved));
+    if (saved.storage >= 0 && saved.storage != (int)job->model.storage) {
+        const char *here = dt_dtype_name(job->model.storage);
+        const char *there = dt_dtype_name((enum dt_dtype)saved.storage);
+        if (job->settings.run.precision != DT_PRECISION_AUTO) {
+            dt_info("run.precision = %s: %s was trained in %s", here, job->resume, there);
+        } else {
+            dt_info("run.precision = auto keeps %s, as in %s; a new run here would use %s", there,
+                    job->resume, here);
+            job->model.storage = (enum dt_dtype)saved.storage;
+        }
+    }
     if (job->settings.data.block > 0)
         return DT_OK;
-    job->settings.data.block = saved->order.block;
-    snprintf(text, sizeof text, "%lld", (long long)saved->order.block);
-    if (saved->order.block != DT_NEW_BLOCK)
+    job->settings.data.block = saved.order.block;
+    snprintf(text, sizeof text, "%lld", (long long)saved.order.block);
+    if (saved.order.block != DT_NEW_BLOCK)
         dt_info("data.block = auto keeps %s, as in %s; a new run would use %d", text, job->resume,
                 DT_NEW_BLOCK);
     return dt_config_note(job->config, "data.block", text,
                           job->resume[0] ? job->resume
                                          : dt_config_origin(job->config, "data.block"));
-}
-
-static dt_status keep_saved(struct dt_job *job)
-{
-    struct dt_trainer_state saved = {.storage = -1, .order.block = DT_NEW_BLOCK};
-    if (job->resume[0])
-        DT_TRY(dt_checkpoint_state(job->resume, &saved));
-    keep_storage(job, &saved);
-    return keep_block(job, &saved);
 }
 
 dt_status dt_job_resolve_model(struct dt_job *job)

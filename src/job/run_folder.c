@@ -29,18 +29,9 @@ static void read_holder(int fd, char *text, size_t size)
     text[strcspn(text, "\n")] = '\0';
 }
 
-static void write_holder(int fd)
-{
-    char host[64] = "", text[160];
-    gethostname(host, sizeof host - 1);
-    int n = snprintf(text, sizeof text, "process %d on host %s\n", (int)getpid(), host);
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n)
-        dt_warn("cannot write the holder into the run's lock: %s", strerror(errno));
-}
-
 static dt_status acquire_lock(const char *path, double wait_s, struct dt_run_folder *folder)
 {
-    char file[DT_PATH], holder[160];
+    char file[DT_PATH], holder[160], host[64] = "";
     DT_TRY(dt_path(file, "%s/.lock", path));
     int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -69,7 +60,10 @@ static dt_status acquire_lock(const char *path, double wait_s, struct dt_run_fol
         dt_sleep(0.2);
     }
     read_holder(fd, folder->previous, sizeof folder->previous);
-    write_holder(fd);
+    gethostname(host, sizeof host - 1);
+    int n = snprintf(holder, sizeof holder, "process %d on host %s\n", (int)getpid(), host);
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, holder, (size_t)n, 0) != n)
+        dt_warn("cannot write the holder into the run's lock: %s", strerror(errno));
     folder->lock = fd;
     return DT_OK;
 }
@@ -123,8 +117,17 @@ static int64_t last_logged_step(const struct dt_run_folder *folder)
     return step;
 }
 
-static void explain(const struct dt_run_folder *folder, const cJSON *json)
+void dt_run_folder_explain(const struct dt_run_folder *folder)
 {
+    char path[DT_PATH], *text;
+    int64_t size;
+    if (dt_path(path, "%s/state.json", folder->path) != DT_OK || !dt_file_exists(path) ||
+        dt_read_file(path, STATE_MAX_BYTES, &text, &size) != DT_OK) {
+        dt_error_clear();
+        return;
+    }
+    cJSON *json = cJSON_Parse(text);
+    free(text);
     const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "state"));
     const char *reason = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "reason"));
     const cJSON *saved = cJSON_GetObjectItemCaseSensitive(json, "step");
@@ -137,21 +140,7 @@ static void explain(const struct dt_run_folder *folder, const cJSON *json)
                 folder->previous[0] ? folder->previous : "unknown", step);
     else if (state && reason && strcmp(state, "failed") == 0)
         dt_info("the previous job failed at step %.0f: %s", step, reason);
-}
-
-void dt_run_folder_explain(const struct dt_run_folder *folder)
-{
-    char path[DT_PATH], *text;
-    int64_t size;
-    if (dt_path(path, "%s/state.json", folder->path) != DT_OK || !dt_file_exists(path) ||
-        dt_read_file(path, STATE_MAX_BYTES, &text, &size) != DT_OK) {
-        dt_error_clear();
-        return;
-    }
-    cJSON *json = cJSON_Parse(text);
-    explain(folder, json);
     cJSON_Delete(json);
-    free(text);
 }
 
 static _Atomic int64_t best_step;
@@ -230,18 +219,6 @@ void dt_run_folder_step(int64_t step)
     atomic_store(&last_step, step);
 }
 
-// A file this short stays in the block it has: no space is needed.
-static void overwrite(const char *path, const char *text)
-{
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    size_t size = strlen(text);
-    if (fd < 0)
-        return;
-    if (pwrite(fd, text, size, 0) == (ssize_t)size && ftruncate(fd, (off_t)size) == 0)
-        fsync(fd);
-    close(fd);
-}
-
 bool dt_run_folder_claim_end(void)
 {
     int fd =
@@ -260,8 +237,15 @@ void dt_run_folder_note_end(const char *reason)
         return;
     struct dt_error error;
     dt_error_take(&error);
-    if (dt_write_file_atomic(watched, text, (int64_t)strlen(text)) != DT_OK)
-        overwrite(watched, text);
+    size_t size = strlen(text);
+    // A file this short stays in the block it has: to overwrite it needs no space.
+    int fd = dt_write_file_atomic(watched, text, (int64_t)size) == DT_OK
+                 ? -1
+                 : open(watched, O_WRONLY | O_CLOEXEC);
+    if (fd >= 0 && pwrite(fd, text, size, 0) == (ssize_t)size && ftruncate(fd, (off_t)size) == 0)
+        fsync(fd);
+    if (fd >= 0)
+        close(fd);
     dt_error_restore(&error);
     free(text);
 }
@@ -273,19 +257,6 @@ dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct 
     DT_TRY(dt_path(path, "%s/config.resolved.ini", folder->path));
     DT_TRY(dt_config_echo_text(config, &text, &size));
     dt_status status = dt_write_file_atomic(path, text, (int64_t)size);
-    free(text);
-    return status;
-}
-
-static dt_status read_config(const struct dt_run_folder *folder, struct dt_config **config)
-{
-    struct dt_settings settings;
-    char path[DT_PATH], *text;
-    int64_t size;
-    DT_TRY(dt_path(path, "%s/config.resolved.ini", folder->path));
-    DT_TRY(dt_read_file(path, CONFIG_MAX_BYTES, &text, &size));
-    dt_status status =
-        dt_config_parse(&dt_settings_table, path, text, size, NULL, NULL, 0, &settings, config);
     free(text);
     return status;
 }
@@ -302,54 +273,51 @@ static bool is_same(const struct dt_config_row *row, const char *was, const char
            dt_config_convert(row->key, is, in_b, problem) && dt_config_equal(row->key, in_a, in_b);
 }
 
-// Calls `each` for the keys that have changed since the configuration in the folder was written.
-// Not for those that nothing reads: earlier versions wrote them, too.
+// Reports the keys that have changed since the configuration in the folder was written: all in the
+// log or, into `problems`, those that decide what is trained. Keys that nothing reads do not count:
+// earlier versions wrote them, too.
 static void compare_configs(const struct dt_run_folder *folder, const struct dt_config *config,
-                            const char *resume,
-                            void (*each)(void *context, const struct dt_config_row *row,
-                                         const char *was, const char *is, const char *origin),
-                            void *context)
+                            const char *resume, struct dt_problems *problems)
 {
-    struct dt_config *before;
-    if (read_config(folder, &before) != DT_OK) { // not there, or another version's
+    static const char change[] = "%s was '%s', now it is '%s' (%s)";
+    struct dt_settings settings;
+    struct dt_config *before = NULL;
+    char path[DT_PATH], *text = NULL;
+    int64_t size;
+    if (dt_path(path, "%s/config.resolved.ini", folder->path) != DT_OK ||
+        dt_read_file(path, CONFIG_MAX_BYTES, &text, &size) != DT_OK ||
+        dt_config_parse(&dt_settings_table, path, text, size, NULL, NULL, 0, &settings, &before) !=
+            DT_OK) { // not there, or another version's
+        free(text);
         dt_error_clear();
         return;
     }
     for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
         const char *was = dt_config_text(before, row.name), *is = dt_config_text(config, row.name);
         const char *origin = dt_config_origin(config, row.name);
-        if (!dt_config_is_hidden(config, row.name) && !is_same(&row, was, is) &&
-            strcmp(origin, resume) != 0)
-            each(context, &row, was, is, origin);
+        if (dt_config_is_hidden(config, row.name) || is_same(&row, was, is) ||
+            strcmp(origin, resume) == 0)
+            continue;
+        if (!problems)
+            dt_info(change, row.name, was, is, origin);
+        else if (!row.key->neutral && !row.section->neutral)
+            dt_problems_add(problems, change, row.name, was, is, origin);
     }
     dt_config_free(before);
-}
-
-static void log_change(void *context, const struct dt_config_row *row, const char *was,
-                       const char *is, const char *origin)
-{
-    (void)context;
-    dt_info("%s was '%s', now it is '%s' (%s)", row->name, was, is, origin);
+    free(text);
 }
 
 void dt_run_folder_changes(const struct dt_run_folder *folder, const struct dt_config *config,
                            const char *resume)
 {
-    compare_configs(folder, config, resume, log_change, NULL);
-}
-
-static void add_change(void *problems, const struct dt_config_row *row, const char *was,
-                       const char *is, const char *origin)
-{
-    if (!row->key->neutral && !row->section->neutral)
-        dt_problems_add(problems, "%s was '%s', now it is '%s' (%s)", row->name, was, is, origin);
+    compare_configs(folder, config, resume, NULL);
 }
 
 dt_status dt_run_folder_check_trained(const struct dt_run_folder *folder,
                                       const struct dt_config *config, const char *resume)
 {
     struct dt_problems problems = {0};
-    compare_configs(folder, config, resume, add_change, &problems);
+    compare_configs(folder, config, resume, &problems);
     return dt_problems_report(&problems,
                               "give the run with these settings a run.name of its own, or increase "
                               "run.steps to train this one further",

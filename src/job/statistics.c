@@ -46,18 +46,6 @@ static dt_status compute(const struct dt_job *job, float *mean, float *deviation
     return status;
 }
 
-// Weights that were trained on normalised frames need such frames.
-static dt_status check_normalized(const struct dt_job *job, int64_t n)
-{
-    bool as_they_are = true;
-    for (int64_t i = 0; i < n; i++)
-        as_they_are = as_they_are && job->mean[i] == 0 && job->deviation[i] == 1;
-    if (job->settings.data.normalize || as_they_are || job->comm->info.rank != 0)
-        return DT_OK;
-    return dt_config_reject(job->config, "data.normalize", "remove the key",
-                            "false, but these weights were trained on normalised frames");
-}
-
 dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays *host,
                            bool computed)
 {
@@ -84,5 +72,10 @@ dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays
             memcpy(computed ? row : *mine[i], computed ? *mine[i] : row, bytes);
         DT_TRY(dt_broadcast(job->comm, *mine[i], (int64_t)bytes, 0));
     }
-    return dt_agree(job->comm, check_normalized(job, rows[0]->count));
+    for (int64_t i = 0;
+         i < rows[0]->count && root && !job->settings.data.normalize && status == DT_OK; i++)
+        if (job->mean[i] != 0 || job->deviation[i] != 1)
+            status = dt_config_reject(job->config, "data.normalize", "remove the key",
+                                      "false, but these weights were trained on normalised frames");
+    return dt_agree(job->comm, status);
 }
