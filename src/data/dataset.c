@@ -41,18 +41,6 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(((const struct dt_shard *)a)->path, ((const struct dt_shard *)b)->path);
 }
 
-static void sort_and_drop_duplicates(struct dt_dataset *dataset)
-{
-    int64_t kept = 0;
-    qsort(dataset->shards, (size_t)dataset->n_shards, sizeof *dataset->shards, compare_paths);
-    for (int64_t i = 0; i < dataset->n_shards; i++)
-        if (kept > 0 && compare_paths(&dataset->shards[i], &dataset->shards[kept - 1]) == 0)
-            free(dataset->shards[i].path);
-        else
-            dataset->shards[kept++] = dataset->shards[i];
-    dataset->n_shards = kept;
-}
-
 // An existing file, whatever characters are in its name, and a source are not patterns.
 static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
 {
@@ -78,9 +66,11 @@ static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
     return status;
 }
 
+// A path that several globs match counts once.
 static dt_status find_shards(struct dt_dataset *dataset, const char *globs)
 {
     char *list, *rest;
+    int64_t kept = 0;
     DT_TRY(dt_memory_text(&list, "%s", globs));
     rest = list;
     dt_status status = DT_OK;
@@ -95,7 +85,13 @@ static dt_status find_shards(struct dt_dataset *dataset, const char *globs)
     DT_TRY(status);
     if (dataset->n_shards == 0)
         return DT_FAIL(DT_USER, "give a glob such as data/train-*.h5", "no shards given");
-    sort_and_drop_duplicates(dataset);
+    qsort(dataset->shards, (size_t)dataset->n_shards, sizeof *dataset->shards, compare_paths);
+    for (int64_t i = 0; i < dataset->n_shards; i++)
+        if (kept > 0 && compare_paths(&dataset->shards[i], &dataset->shards[kept - 1]) == 0)
+            free(dataset->shards[i].path);
+        else
+            dataset->shards[kept++] = dataset->shards[i];
+    dataset->n_shards = kept;
     return DT_OK;
 }
 
@@ -254,71 +250,53 @@ void dt_dataset_free(struct dt_dataset *dataset)
     free(dataset);
 }
 
-// The bytes are the dataset's struct, then the shards' structs, then the kind's name and the
-// shards' paths, each with its zero. Sender and receiver are one program on one kind of machine.
+// The bytes are their number, the dataset's struct, the shards' structs, then the kind's name and
+// the shards' paths, each with its zero. Sender and receiver are one program on one kind of
+// machine.
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size)
 {
     size_t structs = (size_t)dataset->n_shards * sizeof *dataset->shards, total;
-    total = sizeof *dataset + structs + strlen(dataset->kind->name) + 1;
+    total = sizeof total + sizeof *dataset + structs + strlen(dataset->kind->name) + 1;
     for (int64_t i = 0; i < dataset->n_shards; i++)
         total += strlen(dataset->shards[i].path) + 1;
     *size = (int64_t)total;
     DT_TRY(DT_NEW_BYTES(bytes, total, "the metadata of %" PRId64 " shards", dataset->n_shards));
-    char *at = *bytes;
-    memcpy(at, dataset, sizeof *dataset);
-    memcpy(at + sizeof *dataset, dataset->shards, structs);
-    at = stpcpy(at + sizeof *dataset + structs, dataset->kind->name) + 1;
+    char *at = mempcpy(*bytes, &total, sizeof total);
+    at = mempcpy(at, dataset, sizeof *dataset);
+    at = mempcpy(at, dataset->shards, structs);
+    at = stpcpy(at, dataset->kind->name) + 1;
     for (int64_t i = 0; i < dataset->n_shards; i++)
         at = stpcpy(at, dataset->shards[i].path) + 1;
-    return DT_OK;
-}
-
-// Reads the text at *at, which moves past it; NULL: it does not end before `end`.
-static const char *next_text(const char **at, const char *end)
-{
-    const char *text = *at;
-    size_t length = strnlen(text, (size_t)(end - text));
-    if (text + length == end)
-        return NULL;
-    *at = text + length + 1;
-    return text;
-}
-
-static dt_status unpack(const char *at, const char *end, struct dt_dataset *dataset)
-{
-    static const char damaged[] = "the broadcast metadata of the shards is damaged";
-    if (end - at < (int64_t)sizeof *dataset)
-        return DT_FAIL(DT_MACHINE, NULL, damaged);
-    memcpy(dataset, at, sizeof *dataset);
-    at += sizeof *dataset;
-    int64_t n = dataset->n_shards;
-    dataset->n_shards = 0; // counts the paths that are to be freed
-    dataset->shards = NULL;
-    if (n < 1 || n > (end - at) / (int64_t)sizeof *dataset->shards)
-        return DT_FAIL(DT_MACHINE, NULL, damaged);
-    size_t structs = (size_t)n * sizeof *dataset->shards;
-    DT_TRY(DT_NEW(&dataset->shards, n, "%" PRId64 " shards", n));
-    memcpy(dataset->shards, at, structs);
-    at += structs;
-    const char *name = next_text(&at, end);
-    dataset->kind = name ? dt_reader_find(name) : NULL;
-    for (; dataset->n_shards < n; dataset->n_shards++) {
-        struct dt_shard *shard = &dataset->shards[dataset->n_shards];
-        const char *path = dataset->kind ? next_text(&at, end) : NULL;
-        if (!path)
-            return DT_FAIL(DT_MACHINE, NULL, damaged);
-        shard->kind = dataset->kind;
-        DT_TRY(dt_memory_text(&shard->path, "%s", path));
-    }
     return DT_OK;
 }
 
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset)
 {
     struct dt_dataset *d;
+    const char *at = bytes;
+    size_t total = 0;
     *dataset = NULL;
+    if (size >= (int64_t)sizeof total)
+        memcpy(&total, at, sizeof total);
+    if (total == 0 || (int64_t)total != size)
+        return DT_FAIL(DT_MACHINE, NULL, "the broadcast metadata of the shards is damaged");
     DT_TRY(DT_NEW(&d, 1, "a dataset"));
-    dt_status status = unpack(bytes, (const char *)bytes + size, d);
+    memcpy(d, at + sizeof total, sizeof *d);
+    at += sizeof total + sizeof *d;
+    int64_t n = d->n_shards;
+    d->n_shards = 0; // counts the paths that are to be freed
+    dt_status status = DT_NEW(&d->shards, n, "%" PRId64 " shards", n);
+    if (status == DT_OK)
+        memcpy(d->shards, at, (size_t)n * sizeof *d->shards);
+    at += n * (int64_t)sizeof *d->shards;
+    d->kind = dt_reader_find(at);
+    while (status == DT_OK && d->n_shards < n) {
+        struct dt_shard *shard = &d->shards[d->n_shards];
+        shard->kind = d->kind;
+        at += strlen(at) + 1;
+        status = dt_memory_text(&shard->path, "%s", at);
+        d->n_shards += status == DT_OK;
+    }
     if (status == DT_OK)
         *dataset = d;
     else

@@ -16,15 +16,6 @@ dt_status dt_h5_reject(const struct dt_h5_array *array, const char *file, int li
                           array->name, text);
 }
 
-// h5py stores booleans as an enumeration of bytes.
-static bool is_boolean(hid_t type)
-{
-    hid_t base = H5Tget_super(type);
-    bool boolean = H5Tget_size(base) == 1 && H5Tget_nmembers(type) == 2;
-    H5Tclose(base);
-    return boolean;
-}
-
 // IEEE binary16 has no name in the library before 1.14.4.
 static bool is_f16(hid_t type)
 {
@@ -50,10 +41,14 @@ static void read_type(hid_t type, struct dt_h5_array *array)
     if (class != H5T_INTEGER && class != H5T_FLOAT) {
         const char *text = class >= 0 && class < H5T_NCLASSES ? texts[class] : NULL;
         snprintf(array->type_text, sizeof array->type_text, "%s", text ? text : "other data");
-        if (class == H5T_ENUM && is_boolean(type)) {
+        // h5py stores booleans as an enumeration of bytes.
+        hid_t base = class == H5T_ENUM ? H5Tget_super(type) : -1;
+        if (class == H5T_ENUM && H5Tget_size(base) == 1 && H5Tget_nmembers(type) == 2) {
             snprintf(array->type_text, sizeof array->type_text, "booleans");
             array->type = DT_U8;
         }
+        if (base >= 0)
+            H5Tclose(base);
         if (class == H5T_STRING) {
             array->variable = H5Tis_variable_str(type) > 0;
             array->string = array->variable ? DT_H5_REFERENCE : (int64_t)H5Tget_size(type);
@@ -172,15 +167,14 @@ static dt_status inspect(struct dt_h5_array *array)
 {
     hid_t type = H5Dget_type(array->id), space = H5Dget_space(array->id);
     hid_t plist = H5Dget_create_plist(array->id);
-    dt_status status = DT_OK;
-    if (type < 0 || space < 0 || plist < 0)
+    dt_status status;
+    if (type < 0 || space < 0 || plist < 0) {
         status = dt_h5_fail(DT_USER, "open a dataset of", array->file->path, NULL);
-    if (status == DT_OK) {
+    } else {
         read_type(type, array);
         status = read_space(space, array);
+        status = status == DT_OK ? read_layout(plist, space, array) : status;
     }
-    if (status == DT_OK)
-        status = read_layout(plist, space, array);
     H5Tclose(type);
     H5Sclose(space);
     H5Pclose(plist);

@@ -308,52 +308,18 @@ static void copy_part(const struct dt_h5_chunks *chunks, const struct place *pla
         copy_part(chunks, place, band, dim + 1, to + i * to_step + at, from + i * from_step);
 }
 
-static dt_status make_room(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
-                           struct band *band)
+static dt_status fill_band(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
+                           int64_t number, struct band *band)
 {
     static const char hint[] = "store the shard in smaller chunks";
+    const char *path = array->file->path;
     if (!chunks->from)
-        DT_TRY(DT_NEW_HINT(&chunks->from, chunks->room, hint, "a chunk of %s", array->file->path));
+        DT_TRY(DT_NEW_HINT(&chunks->from, chunks->room, hint, "a chunk of %s", path));
     if (!chunks->to)
-        DT_TRY(DT_NEW_HINT(&chunks->to, chunks->room, hint, "a chunk of %s", array->file->path));
+        DT_TRY(DT_NEW_HINT(&chunks->to, chunks->room, hint, "a chunk of %s", path));
     if (!band->rows)
-        DT_TRY(
-            DT_NEW_HINT(&band->rows, band_bytes(chunks), hint, "chunks of %s", array->file->path));
-    return DT_OK;
-}
-
-// Whether there is room for one more band, which then counts as used.
-static bool may_keep_another(const struct dt_h5_chunks *chunks)
-{
-    int64_t bytes = band_bytes(chunks);
-    if (chunks->n_bands < BANDS)
-        return true;
-    if (chunks->n_bands == MOST_BANDS)
-        return false;
-    if (atomic_fetch_sub(&dt_h5_chunks_room, bytes) >= bytes)
-        return true;
-    dt_h5_chunks_room += bytes;
-    return false;
-}
-
-static dt_status get_band(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
-                          int64_t number, const struct band **got)
-{
-    struct band *band = NULL;
-    for (int64_t i = 0; i < chunks->n_bands && !(band && band->number == number); i++)
-        if (!band || chunks->bands[i].number == number || chunks->bands[i].used < band->used)
-            band = &chunks->bands[i];
-    if (!(band && band->number == number) && may_keep_another(chunks)) {
-        DT_TRY(dt_list_grow(&chunks->bands, chunks->n_bands, sizeof *band));
-        band = &chunks->bands[chunks->n_bands++];
-        *band = (struct band){.number = -1};
-    }
-    band->used = ++chunks->clock;
-    *got = band;
-    if (band->number == number)
-        return DT_OK;
+        DT_TRY(DT_NEW_HINT(&band->rows, band_bytes(chunks), hint, "chunks of %s", path));
     band->number = -1; // until it is whole
-    DT_TRY(make_room(chunks, array, band));
     for (int64_t column = 0; column < chunks->columns; column++) {
         struct place place = {array, number * chunks->columns + column, {0}};
         int64_t index = column;
@@ -368,6 +334,30 @@ static dt_status get_band(struct dt_h5_chunks *chunks, const struct dt_h5_array 
     }
     band->number = number;
     return DT_OK;
+}
+
+static dt_status get_band(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
+                          int64_t number, const struct band **got)
+{
+    struct band *band = NULL;
+    int64_t bytes = band_bytes(chunks);
+    for (int64_t i = 0; i < chunks->n_bands && !(band && band->number == number); i++)
+        if (!band || chunks->bands[i].number == number || chunks->bands[i].used < band->used)
+            band = &chunks->bands[i];
+    bool another = !(band && band->number == number) && chunks->n_bands < MOST_BANDS;
+    if (another && chunks->n_bands >= BANDS &&
+        atomic_fetch_sub(&dt_h5_chunks_room, bytes) < bytes) {
+        dt_h5_chunks_room += bytes; // there was not enough
+        another = false;
+    }
+    if (another) {
+        DT_TRY(dt_list_grow(&chunks->bands, chunks->n_bands, sizeof *band));
+        band = &chunks->bands[chunks->n_bands++];
+        *band = (struct band){.number = -1};
+    }
+    band->used = ++chunks->clock;
+    *got = band;
+    return band->number == number ? DT_OK : fill_band(chunks, array, number, band);
 }
 
 dt_status dt_h5_chunks_read(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,

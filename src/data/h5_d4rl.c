@@ -43,23 +43,11 @@ static dt_status add_episodes(const struct dt_h5_array *arrays, int64_t n,
     return DT_OK;
 }
 
-static dt_status check_ends(const struct dt_h5_array *array, int64_t n)
-{
-    static const char hint[] = "store a boolean for each row of /observations";
-    if (array->type == DT_DTYPE_COUNT)
-        return DT_H5_REJECT(array, hint, "holds %s", array->type_text);
-    if (array->shape[1] != 1 || array->shape[0] != n)
-        return DT_H5_REJECT(array, hint,
-                            "has %" PRId64 " rows of %" PRId64 " values, /observations has %" PRId64
-                            " rows",
-                            array->shape[0], array->shape[1], n);
-    return DT_OK;
-}
-
 static dt_status list_ends(struct dt_reader *reader, const struct dt_scan_rules *rules,
                            struct dt_episodes *episodes)
 {
     static const char *const names[ENDS] = {"/terminals", "/timeouts"};
+    static const char hint[] = "store a boolean for each row of /observations";
     struct dt_h5_array arrays[ENDS] = {0};
     int64_t n = reader->arrays[0].shape[0];
     bool any = false;
@@ -67,10 +55,16 @@ static dt_status list_ends(struct dt_reader *reader, const struct dt_scan_rules 
     (void)rules;
     for (int i = 0; i < ENDS && status == DT_OK; i++) {
         bool found = false;
+        const struct dt_h5_array *array = &arrays[i];
         status = dt_h5_array_open(&reader->file, names[i], &arrays[i], &found);
-        if (status == DT_OK && found)
-            status = check_ends(&arrays[i], n);
         any |= found;
+        if (status == DT_OK && found && array->type == DT_DTYPE_COUNT)
+            status = DT_H5_REJECT(array, hint, "holds %s", array->type_text);
+        else if (status == DT_OK && found && (array->shape[1] != 1 || array->shape[0] != n))
+            status = DT_H5_REJECT(array, hint,
+                                  "has %" PRId64 " rows of %" PRId64
+                                  " values, /observations has %" PRId64 " rows",
+                                  array->shape[0], array->shape[1], n);
     }
     if (status == DT_OK && !any)
         status = DT_FAIL(DT_USER, "store where episodes end",

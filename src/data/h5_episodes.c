@@ -21,26 +21,17 @@ enum {
 
 // Adding episodes.
 
-static dt_status add_episode(struct dt_episodes *episodes, const struct dt_episode *episode)
+dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first)
 {
     DT_TRY(dt_list_grow(&episodes->at, episodes->n, sizeof *episodes->at));
-    episodes->at[episodes->n++] = *episode;
+    episodes->at[episodes->n++] = (struct dt_episode){.first = first};
     return DT_OK;
 }
 
 dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *parent, const char *name)
 {
-    struct dt_episode episode = {0};
-    DT_TRY(dt_memory_text(&episode.group, "%s/%s", parent, name));
-    dt_status status = add_episode(episodes, &episode);
-    if (status != DT_OK)
-        free(episode.group);
-    return status;
-}
-
-dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first)
-{
-    return add_episode(episodes, &(struct dt_episode){.first = first});
+    DT_TRY(dt_episodes_add_start(episodes, 0));
+    return dt_memory_text(&episodes->at[episodes->n - 1].group, "%s/%s", parent, name);
 }
 
 int dt_episodes_by_number(const void *a, const void *b)
@@ -233,19 +224,6 @@ static dt_status check_array(const struct dt_h5_array *array, const struct dt_co
     return DT_OK;
 }
 
-static dt_status open_array(struct dt_reader *reader, int64_t i, const char *group)
-{
-    struct dt_episodes *episodes = reader->own;
-    const struct dt_column *column = &episodes->columns.at[i];
-    struct dt_h5_array *array = &episodes->arrays[i];
-    char *full = episodes->paths[i];
-    bool found;
-    DT_TRY(path_of(reader, group, column->path, full));
-    DT_TRY(dt_h5_array_open(&reader->file, full, array, &found));
-    return found ? check_array(array, column)
-                 : fail_missing(reader, column->target ? "data.targets" : "data.inputs", full);
-}
-
 dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
 {
     struct dt_episodes *episodes = reader->own;
@@ -257,26 +235,31 @@ dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
     dt_h5_enter(reader->file.path);
     for (int64_t i = 0, n = episodes->columns.n; i < n && status == DT_OK; i++) {
         const struct dt_column *column = &episodes->columns.at[i];
+        struct dt_h5_array *array = &episodes->arrays[i];
+        char *full = episodes->paths[i];
         const struct dt_episode_place *place =
             episodes->places ? &episodes->places[number * n + i] : NULL;
-        if (!place || place->offset == 0) {
-            status = open_array(reader, i, at->group);
+        bool found = true;
+        DT_TRY_GOTO(status, out, path_of(reader, at->group, column->path, full));
+        if (place && place->offset > 0) {
+            *array = (struct dt_h5_array){.file = &reader->file,
+                                          .name = full,
+                                          .id = -1,
+                                          .type = place->type,
+                                          .shape = {at[1].first - at->first, column->width},
+                                          .offset = place->offset};
             continue;
         }
-        status = path_of(reader, at->group, column->path, episodes->paths[i]);
-        episodes->arrays[i] = (struct dt_h5_array){
-            .file = &reader->file,
-            .name = episodes->paths[i],
-            .id = -1,
-            .type = place->type,
-            .shape = {at[1].first - at->first, column->width},
-            .offset = place->offset,
-        };
+        DT_TRY_GOTO(status, out, dt_h5_array_open(&reader->file, full, array, &found));
+        status = found
+                     ? check_array(array, column)
+                     : fail_missing(reader, column->target ? "data.targets" : "data.inputs", full);
     }
+    if (status == DT_OK)
+        episodes->open = number;
+out:
     dt_h5_leave();
-    DT_TRY(status);
-    episodes->open = number;
-    return DT_OK;
+    return status;
 }
 
 // What the shard's columns add up to, from the open episode.

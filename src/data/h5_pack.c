@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/list.h"
 #include "base/memory.h"
+#include "base/round.h"
 #include "data/h5_hashes.h"
 #include "data/h5_starts.h"
 #include "data/xxh3.h"
@@ -106,11 +107,9 @@ static dt_status write_slab(const struct dt_shard_writer *writer, hid_t array, d
 static dt_status flush(struct dt_shard_writer *writer)
 {
     int64_t n = writer->used / dt_dtype_size(writer->type);
-    for (int64_t at = 0; at < writer->used; at += DT_HASH_BLOCK) {
-        int64_t left = writer->used - at;
+    for (int64_t at = 0; at < writer->used; at += DT_HASH_BLOCK)
         writer->hashes[writer->n_hashes++] = hash_kind->hash(
-            writer->buffer + at, (size_t)(left < DT_HASH_BLOCK ? left : DT_HASH_BLOCK));
-    }
+            writer->buffer + at, (size_t)dt_min_i64(writer->used - at, DT_HASH_BLOCK));
     writer->used = 0;
     dt_h5_enter(NULL);
     dt_status status =
@@ -123,7 +122,7 @@ dt_status dt_shard_append(struct dt_shard_writer *writer, const void *tokens, in
 {
     int64_t size = dt_dtype_size(writer->type), left = n * size;
     for (const char *from = tokens; left > 0;) {
-        int64_t room = BUFFER_BYTES - writer->used, bytes = left < room ? left : room;
+        int64_t bytes = dt_min_i64(left, BUFFER_BYTES - writer->used);
         memcpy(writer->buffer + writer->used, from, (size_t)bytes);
         writer->used += bytes;
         writer->done += bytes / size;
@@ -169,12 +168,15 @@ static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
     uint64_t n = (uint64_t)writer->n_starts;
     DT_TRY(put_array(writer, hash_kind->dataset, writer->hashes, writer->n_hashes, &hashes));
     DT_TRY(write_attribute(writer->path, hashes, DT_H5_HASH_BLOCK, DT_HASH_BLOCK));
-    if (!documents)
-        return DT_OK;
-    DT_TRY(put_array(writer, "/doc_starts", writer->starts, writer->n_starts, &starts));
-    DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_COUNT, n));
-    return write_attribute(writer->path, writer->tokens, DT_STARTS_HASH,
-                           dt_xxh3(writer->starts, (size_t)n * sizeof *writer->starts));
+    if (documents) {
+        DT_TRY(put_array(writer, "/doc_starts", writer->starts, writer->n_starts, &starts));
+        DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_COUNT, n));
+        DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_HASH,
+                               dt_xxh3(writer->starts, (size_t)n * sizeof *writer->starts)));
+    }
+    herr_t failed = H5Fclose(writer->file); // the library may write, and fail, only here
+    writer->file = -1;
+    return failed < 0 ? fail_write(writer) : DT_OK;
 }
 
 static dt_status sync_file(const char *path)
@@ -191,12 +193,6 @@ dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents)
     dt_h5_enter(NULL);
     if (status == DT_OK)
         status = write_tail(writer, documents);
-    if (status == DT_OK) { // the library may write, and fail, only here
-        herr_t failed = H5Fclose(writer->file);
-        writer->file = -1;
-        if (failed < 0)
-            status = fail_write(writer);
-    }
     dt_h5_leave();
     if (status == DT_OK)
         status = sync_file(writer->path);

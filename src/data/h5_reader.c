@@ -214,7 +214,7 @@ dt_status dt_reader_hash(struct dt_reader *reader, const struct dt_h5_array *arr
     void *rows = NULL;
     DT_TRY(dt_reader_scratch(reader, bytes, &rows));
     DT_TRY(dt_h5_array_read(array, first, count, rows));
-    *hash = XXH64(rows, (size_t)bytes, 0);
+    *hash = XXH64(rows, (size_t)bytes, *hash);
     return DT_OK;
 }
 
@@ -244,10 +244,7 @@ dt_status dt_reader_hash_array(struct dt_reader *reader, const struct dt_h5_arra
     struct dt_hash_plan plan = dt_hash_plan(array->shape[0], row, bytes);
     for (int64_t i = 0; i < plan.n; i++) {
         int64_t first = dt_hash_piece(&plan, i, &rows);
-        void *data = NULL;
-        DT_TRY(dt_reader_scratch(reader, rows * row, &data));
-        DT_TRY(dt_h5_array_read(array, first, rows, data));
-        *hash = XXH64(data, (size_t)(rows * row), *hash);
+        DT_TRY(dt_reader_hash(reader, array, first, rows, hash));
         dt_file_progress();
     }
     return DT_OK;

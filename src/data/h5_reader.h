@@ -16,7 +16,7 @@ struct dt_reader {
 
 // Memory of the reader for at least `bytes`, until the next call.
 dt_status dt_reader_scratch(struct dt_reader *reader, int64_t bytes, void *pointer);
-// xxh64 of rows [first, first + count) of an array, for fingerprints.
+// *hash = xxh64, seeded by *hash, of rows [first, first + count) of an array.
 dt_status dt_reader_hash(struct dt_reader *reader, const struct dt_h5_array *array, int64_t first,
                          int64_t count, uint64_t *hash);
 // States which of `count` rows a hash of at most `bytes` reads: all of them in pieces one after
@@ -28,6 +28,6 @@ struct dt_hash_plan {
 struct dt_hash_plan dt_hash_plan(int64_t count, int64_t row_bytes, int64_t bytes);
 // The first row of piece i, and how many it has.
 int64_t dt_hash_piece(const struct dt_hash_plan *plan, int64_t i, int64_t *rows);
-// *hash = xxh64, seeded by *hash, of what a plan reads of an array.
+// The same of what a plan reads of an array.
 dt_status dt_reader_hash_array(struct dt_reader *reader, const struct dt_h5_array *array,
                                int64_t bytes, uint64_t *hash);

@@ -122,20 +122,6 @@ static dt_status divide(struct packer *packer)
     return DT_OK;
 }
 
-// Whether shard_name made `name`, and of which side and number.
-static bool is_shard_name(const char *name, bool temporary, int *side, int64_t *i)
-{
-    char again[NAME];
-    const char *dash = strchr(name, '-');
-    *i = dash ? strtoll(dash + 1, NULL, 10) : 0;
-    for (*side = 0; *side < SIDES; ++*side) {
-        shard_name(*side, *i, temporary, again);
-        if (strcmp(name, again) == 0)
-            return true;
-    }
-    return false;
-}
-
 // What to do with shards in the output folder.
 enum sweep { SWEEP_REFUSE, SWEEP_TEMPORARY, SWEEP_STALE };
 
@@ -147,12 +133,13 @@ static dt_status sweep_output(const struct packer *packer, enum sweep sweep)
         return DT_FAIL_ERRNO("read folder", output);
     dt_status status = DT_OK;
     for (struct dirent *entry; status == DT_OK && (entry = readdir(folder));) {
-        const char *name = entry->d_name;
-        char path[DT_PATH];
-        int64_t i;
-        int side;
-        if (!is_shard_name(name, sweep == SWEEP_TEMPORARY, &side, &i) ||
-            (sweep == SWEEP_STALE && i < packer->side[side].n_shards))
+        const char *name = entry->d_name, *dash = strchr(name, '-');
+        char path[DT_PATH], again[NAME] = "";
+        int64_t i = dash ? strtoll(dash + 1, NULL, 10) : 0;
+        int side = -1;
+        while (strcmp(name, again) != 0 && ++side < SIDES)
+            shard_name(side, i, sweep == SWEEP_TEMPORARY, again);
+        if (side == SIDES || (sweep == SWEEP_STALE && i < packer->side[side].n_shards))
             continue;
         if (sweep == SWEEP_REFUSE)
             status = DT_FAIL(DT_USER, "choose another folder, or replace them with --force",
@@ -195,26 +182,11 @@ static dt_status feed(struct packer *packer, int side, const char *tokens, int64
     return DT_OK;
 }
 
-// Checks the tokens of the chunk, which starts at byte `at` of the file.
-static dt_status check_tokens(struct packer *packer, const struct dt_pack_file *file, int64_t at,
-                              int64_t n)
-{
-    int64_t largest = dt_tokens_largest(packer->type, packer->chunk, n);
-    int64_t vocab_size = packer->config->vocab_size;
-    packer->largest = dt_max_i64(packer->largest, largest);
-    if (vocab_size == 0 || largest < vocab_size)
-        return DT_OK;
-    int64_t i = dt_tokens_find(packer->type, packer->chunk, n, vocab_size);
-    return DT_FAIL(DT_USER, "give a larger --vocab, or leave it out",
-                   "%s: token %" PRId64 " is %" PRId64 ", outside the vocabulary of %" PRId64,
-                   file->path, at / packer->size + i, dt_tokens_get(packer->type, packer->chunk, i),
-                   vocab_size);
-}
-
 static dt_status pack_bytes(struct packer *packer, int side, const struct dt_pack_file *file,
                             int fd)
 {
     int64_t end = side == TRAIN ? file->train_bytes : file->bytes, bytes;
+    int64_t vocab_size = packer->config->vocab_size;
     for (int64_t at = side == TRAIN ? 0 : file->train_bytes; at < end; at += bytes) {
         bytes = dt_min_i64(end - at, CHUNK);
         if (at == 0 && packer->config->format == DT_PACK_TEXT) {
@@ -222,8 +194,18 @@ static dt_status pack_bytes(struct packer *packer, int side, const struct dt_pac
             DT_TRY(dt_shard_start_document(packer->writer));
         }
         DT_TRY(dt_pread_all(fd, file->path, packer->chunk, bytes, at));
-        DT_TRY(check_tokens(packer, file, at, bytes / packer->size));
-        DT_TRY(feed(packer, side, packer->chunk, bytes / packer->size));
+        int64_t n = bytes / packer->size, i = n;
+        packer->largest =
+            dt_max_i64(packer->largest, dt_tokens_largest(packer->type, packer->chunk, n));
+        if (vocab_size > 0 && packer->largest >= vocab_size)
+            i = dt_tokens_find(packer->type, packer->chunk, n, vocab_size);
+        if (i < n)
+            return DT_FAIL(DT_USER, "give a larger --vocab, or leave it out",
+                           "%s: token %" PRId64 " is %" PRId64
+                           ", outside the vocabulary of %" PRId64,
+                           file->path, at / packer->size + i,
+                           dt_tokens_get(packer->type, packer->chunk, i), vocab_size);
+        DT_TRY(feed(packer, side, packer->chunk, n));
         packer->done_bytes += bytes;
         draw_progress(packer);
     }

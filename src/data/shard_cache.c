@@ -10,30 +10,29 @@ dt_status dt_shard_cache_open(const struct dt_dataset *dataset, struct dt_shard_
 {
     struct dt_shard_cache *cache;
     int64_t n = dataset->n_shards;
+    dt_status status;
     *out = NULL;
     DT_TRY(DT_NEW(&cache, 1, "%" PRId64 " shards", n));
     cache->dataset = dataset;
-    dt_status status = DT_NEW(&cache->checked, n, "%" PRId64 " shards", n);
-    if (status == DT_OK)
-        status = DT_NEW(&cache->files, n, "%" PRId64 " shards", n);
-    if (status != DT_OK) {
-        dt_shard_cache_close(cache);
-        return status;
-    }
-    *out = cache;
+    DT_TRY_GOTO(status, fail, DT_NEW(&cache->checked, n, "%" PRId64 " shards", n));
+    DT_TRY_GOTO(status, fail, DT_NEW(&cache->files, n, "%" PRId64 " shards", n));
     for (int64_t i = 0; i < n; i++)
         cache->files[i] = dataset->shards[i].file;
+    *out = cache;
     return DT_OK;
+fail:
+    dt_shard_cache_close(cache);
+    return status;
 }
 
 void dt_shard_cache_close(struct dt_shard_cache *cache)
 {
-    for (int i = 0; cache && i < DT_OPEN_SHARDS; i++)
+    if (!cache)
+        return;
+    for (int i = 0; i < DT_OPEN_SHARDS; i++)
         dt_reader_close(cache->place[i].reader);
-    if (cache) {
-        free(cache->checked);
-        free(cache->files);
-    }
+    free(cache->checked);
+    free(cache->files);
     free(cache);
 }
 
@@ -71,54 +70,45 @@ void dt_shard_cache_refresh(struct dt_shard_cache *cache)
     }
 }
 
-static struct dt_shard_cache_place *find_place(struct dt_shard_cache *cache, int64_t shard)
-{
-    struct dt_shard_cache_place *oldest = &cache->place[0];
-    for (int i = 0; i < DT_OPEN_SHARDS; i++) {
-        struct dt_shard_cache_place *place = &cache->place[i];
-        if (place->reader && place->shard == shard)
-            return place;
-        if (place->used < oldest->used)
-            oldest = place;
-    }
-    return oldest;
-}
-
-// Data are hashed again only where they may have changed.
-static dt_status compare_data(struct dt_shard_cache *cache, int64_t shard, struct dt_reader *reader,
-                              struct dt_shard *now)
+// Opens a shard. Its data are hashed again only where they may have changed.
+static dt_status open_shard(struct dt_shard_cache *cache, int64_t shard, struct dt_reader **reader)
 {
     const struct dt_shard *known = &cache->dataset->shards[shard];
-    bool same = is_same_file(cache->files[shard], now->file);
-    DT_TRY(dt_reader_fingerprint(reader, now));
-    now->data_hash = known->data_hash;
+    struct dt_shard now;
+    dt_status status;
+    DT_TRY(dt_reader_open(known->path, &cache->dataset->rules, &now, reader));
+    bool same = is_same_file(cache->files[shard], now.file);
+    DT_TRY_GOTO(status, fail, dt_reader_fingerprint(*reader, &now));
+    now.data_hash = known->data_hash;
     if (!same)
-        DT_TRY(dt_reader_hash_data(reader, now, dt_dataset_hash_bytes(cache->dataset)));
-    DT_TRY(check_unchanged(known, now));
+        DT_TRY_GOTO(status, fail,
+                    dt_reader_hash_data(*reader, &now, dt_dataset_hash_bytes(cache->dataset)));
+    DT_TRY_GOTO(status, fail, check_unchanged(known, &now));
     if (!same)
         cache->checked[shard] = 0;
-    cache->files[shard] = now->file;
+    cache->files[shard] = now.file;
     return DT_OK;
+fail:
+    dt_reader_close(*reader);
+    *reader = NULL;
+    return status;
 }
 
 dt_status dt_shard_cache_get(struct dt_shard_cache *cache, int64_t shard, bool verify,
                              struct dt_reader **reader)
 {
     const struct dt_shard *known = &cache->dataset->shards[shard];
-    struct dt_shard_cache_place *place = find_place(cache, shard);
+    struct dt_shard_cache_place *place = &cache->place[0], *oldest = place;
+    struct dt_shard_cache_place *end = place + DT_OPEN_SHARDS;
+    for (; place < end && !(place->reader && place->shard == shard); place++)
+        oldest = place->used < oldest->used ? place : oldest;
+    place = place < end ? place : oldest;
     place->used = ++cache->clock;
     if (!place->reader || place->shard != shard) {
-        struct dt_shard now;
         dt_reader_close(place->reader);
         place->reader = NULL;
-        DT_TRY(dt_reader_open(known->path, &cache->dataset->rules, &now, &place->reader));
         place->shard = shard;
-        dt_status status = compare_data(cache, shard, place->reader, &now);
-        if (status != DT_OK) {
-            dt_reader_close(place->reader);
-            place->reader = NULL;
-            return dt_error_push(status, __FILE__, __LINE__, __func__, NULL);
-        }
+        DT_TRY(open_shard(cache, shard, &place->reader));
     }
     *reader = place->reader;
     uint8_t *checked = &cache->checked[shard], wanted = verify ? 2 : 1;

@@ -40,23 +40,12 @@ struct pass {
     void *context;
 };
 
-// Adds n frames to the sums of one block.
-static void add_frames(const struct pass *pass, int64_t n, double *restrict sum,
-                       double *restrict squares)
-{
-    int64_t F = pass->dataset->layout.frame_width;
-    const double *restrict origin = pass->origin;
-    for (int64_t t = 0; t < n; t++)
-        for (int64_t i = 0; i < F; i++) {
-            double x = (double)pass->frames[t * F + i] - origin[i];
-            sum[i] += x;
-            squares[i] += x * x;
-        }
-}
-
-static dt_status read_block(struct pass *pass, int64_t block, double *sum, double *squares)
+static dt_status read_block(struct pass *pass, int64_t block, double *restrict sum,
+                            double *restrict squares)
 {
     const struct dt_dataset *dataset = pass->dataset;
+    const float *frames = pass->frames;
+    double *restrict origin = pass->origin;
     int64_t F = dataset->layout.frame_width, shard = 0, first = first_of(dataset, block);
     int64_t left = first_of(dataset, block + 1) - first, n = left;
     bool begun = false;
@@ -70,16 +59,21 @@ static dt_status read_block(struct pass *pass, int64_t block, double *sum, doubl
         DT_TRY(dt_shard_cache_get(pass->shards, shard, false, &reader));
         DT_TRY(dataset->kind->frames(reader, first, some, pass->frames));
         for (int64_t i = 0; !begun && i < F; i++)
-            pass->origin[i] = pass->frames[i];
+            origin[i] = frames[i];
         begun = true;
-        add_frames(pass, some, sum, squares);
+        for (int64_t t = 0; t < some; t++)
+            for (int64_t i = 0; i < F; i++) {
+                double x = (double)frames[t * F + i] - origin[i];
+                sum[i] += x;
+                squares[i] += x * x;
+            }
         pass->done += some;
         if (pass->report)
             pass->report(pass->context, (double)pass->done / (double)pass->total);
     }
     for (int64_t i = 0; i < F; i++) {
         squares[i] -= sum[i] * sum[i] / (double)n;
-        sum[i] = pass->origin[i] + sum[i] / (double)n;
+        sum[i] = origin[i] + sum[i] / (double)n;
     }
     return DT_OK;
 }
