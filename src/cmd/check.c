@@ -64,18 +64,6 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
     return DT_OK;
 }
 
-// How the ranks will sum gradients.
-static void print_communication(const struct dt_job *job)
-{
-    char version[64] = "";
-    if (!dt_job_uses_device_comm(job))
-        printf("communication: %s\n", job->comm->info.backend);
-    else if (dt_device_comm_known->version(version, sizeof version) == DT_OK)
-        printf("communication: NCCL %s\n", version);
-    else
-        dt_error_clear(); // raised again below, by dt_train_check_resources
-}
-
 static void print_batch(const struct dt_job *job)
 {
     int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
@@ -110,6 +98,7 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
 {
     struct dt_params params;
     struct dt_device_info device;
+    char version[64];
     DT_TRY(dt_model_list(&job->model, &params, NULL));
     dt_status status = job->backend.table->info(job->backend.device, &device);
     if (status == DT_OK) {
@@ -122,7 +111,12 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
                dt_model_flops_per_token(&job->model) * 1e-6,
                dt_model_unit(&job->model)); // without its plural's s
         print_batch(job);
-        print_communication(job);
+        if (!dt_job_uses_device_comm(job))
+            printf("communication: %s\n", job->comm->info.backend);
+        else if (dt_device_comm_known->version(version, sizeof version) == DT_OK)
+            printf("communication: NCCL %s\n", version);
+        else
+            dt_error_clear(); // raised again below, by dt_train_check_resources
         if (job->resume[0])
             printf("would resume from %s\n", job->resume);
         status = print_memory(job, &device, &params);

@@ -38,19 +38,6 @@ static dt_status check(const struct dt_job *job)
     return DT_OK;
 }
 
-// {"buttons":{"loss":0.3,"accuracy":0.9}}
-static cJSON *heads(const struct dt_outputs *outputs, const struct dt_loss_sum *total)
-{
-    cJSON *all = cJSON_CreateObject();
-    for (int k = 0; k < outputs->n; k++) {
-        struct dt_head_metrics head = dt_head_metrics(outputs, total, k);
-        cJSON *json = cJSON_AddObjectToObject(all, head.name);
-        cJSON_AddNumberToObject(json, "loss", head.loss);
-        cJSON_AddNumberToObject(json, head.measure, head.value);
-    }
-    return all;
-}
-
 static dt_status print(const char *from, const struct dt_model *model,
                        const struct dt_loss_sum *total)
 {
@@ -63,8 +50,13 @@ static dt_status print(const char *from, const struct dt_model *model,
     if (dt_model_outputs(model)->perplexity)
         cJSON_AddNumberToObject(json, "perplexity", exp(loss));
     cJSON_AddNumberToObject(json, "tokens", total->counted);
-    if (measured)
-        cJSON_AddItemToObject(json, "heads", heads(measured, total));
+    cJSON *heads = measured ? cJSON_AddObjectToObject(json, "heads") : NULL;
+    for (int k = 0; measured && k < measured->n; k++) { // "buttons":{"loss":0.3,"accuracy":0.9}
+        struct dt_head_metrics head = dt_head_metrics(measured, total, k);
+        cJSON *one = cJSON_AddObjectToObject(heads, head.name);
+        cJSON_AddNumberToObject(one, "loss", head.loss);
+        cJSON_AddNumberToObject(one, head.measure, head.value);
+    }
     char *text = dt_json_line(json);
     cJSON_Delete(json);
     if (!text)

@@ -83,47 +83,21 @@ static void print_token(int32_t token, int64_t vocab)
     fflush(stdout);
 }
 
-struct sampler {
-    const struct options *options;
-    char dir[DT_PATH];
-    struct dt_backend backend;
-    struct dt_player *player;
-    int32_t *prompt;
-    int64_t prompt_length, vocab;
-};
-
-static dt_status sampler_open(struct sampler *s)
-{
-    struct dt_model_config config = {.pad_vocab_multiple = 8};
-    DT_TRY(dt_hf_read_config(s->dir, &config));
-    if (!dt_model_reads_tokens(&config))
-        return DT_FAIL(DT_USER, "the library libdtrain_step plays it",
-                       "the model in %s reads %s, not tokens", s->dir, dt_model_unit(&config));
-    s->vocab = config.vocab_size;
-    DT_TRY(read_prompt(s->options->prompt, s->vocab, &s->prompt, &s->prompt_length));
-    DT_TRY(dt_device_open_alone(s->options->device, 0, &s->backend));
-    const struct dt_player_config player = {
-        .streams = 1, .length = s->prompt_length, .ema = s->options->ema};
-    DT_TRY(dt_player_open(&s->backend, s->dir, &player, &s->player));
-    return dt_player_seed(s->player, 0, (uint64_t)s->options->seed);
-}
-
-static dt_status sampler_run(struct sampler *s)
+// Prints the prompt, then token by token what the model makes of it.
+static dt_status generate(struct dt_player *player, const struct options *o, const int32_t *prompt,
+                          int64_t length, int64_t vocab)
 {
     int32_t token;
     float drawn;
-    struct dt_play play = {.n = 1,
-                           .length = s->prompt_length,
-                           .ids = s->prompt,
-                           .temperature = s->options->temperature,
-                           .drawn = &drawn};
-    for (int64_t i = 0; i < s->prompt_length; i++)
-        print_token(s->prompt[i], s->vocab);
-    for (int64_t i = 0; i < s->options->tokens; i++) {
-        DT_TRY_NOTE(dt_player_step(s->player, &play), "generating the token at position %lld",
-                    (long long)(s->prompt_length + i));
+    struct dt_play play = {
+        .n = 1, .length = length, .ids = prompt, .temperature = o->temperature, .drawn = &drawn};
+    for (int64_t i = 0; i < length; i++)
+        print_token(prompt[i], vocab);
+    for (int64_t i = 0; i < o->tokens; i++) {
+        DT_TRY_NOTE(dt_player_step(player, &play), "generating the token at position %lld",
+                    (long long)(length + i));
         token = (int32_t)drawn;
-        print_token(token, s->vocab);
+        print_token(token, vocab);
         play.length = 1;
         play.ids = &token;
     }
@@ -134,15 +108,29 @@ static dt_status sampler_run(struct sampler *s)
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     (void)comm;
-    struct sampler s = {.options = call->options};
-    DT_TRY(dt_cmd_find_model(call->words[0], s.dir));
-    dt_status status = sampler_open(&s);
-    if (status == DT_OK)
-        status = sampler_run(&s);
-    dt_player_close(s.player);
-    if (s.backend.table)
-        dt_backend_close(&s.backend);
-    free(s.prompt);
+    const struct options *o = call->options;
+    char dir[DT_PATH];
+    struct dt_model_config config = {.pad_vocab_multiple = 8};
+    struct dt_backend backend = {0};
+    struct dt_player_config settings = {.streams = 1, .ema = o->ema};
+    struct dt_player *player = NULL;
+    int32_t *prompt = NULL;
+    dt_status status;
+    DT_TRY(dt_cmd_find_model(call->words[0], dir));
+    DT_TRY(dt_hf_read_config(dir, &config));
+    if (!dt_model_reads_tokens(&config))
+        return DT_FAIL(DT_USER, "the library libdtrain_step plays it",
+                       "the model in %s reads %s, not tokens", dir, dt_model_unit(&config));
+    DT_TRY_GOTO(status, out, read_prompt(o->prompt, config.vocab_size, &prompt, &settings.length));
+    DT_TRY_GOTO(status, out, dt_device_open_alone(o->device, 0, &backend));
+    DT_TRY_GOTO(status, out, dt_player_open(&backend, dir, &settings, &player));
+    DT_TRY_GOTO(status, out, dt_player_seed(player, 0, (uint64_t)o->seed));
+    status = generate(player, o, prompt, settings.length, config.vocab_size);
+out:
+    dt_player_close(player);
+    if (backend.table)
+        dt_backend_close(&backend);
+    free(prompt);
     return status;
 }
 

@@ -18,20 +18,6 @@ struct tally {
     dt_status worst;
 };
 
-static void print_shard(const char *path, const struct dt_shard *shard)
-{
-    char types[DT_SHARD_TYPES];
-    printf("good  %s: %" PRId64 " %s, %s", path, shard->count, shard->kind->unit,
-           dt_shard_types(shard, types));
-    if (shard->episodes > 0)
-        printf(" (%s), values per frame: %" PRId64 ", episodes: %" PRId64 ", targets: %" PRId64,
-               shard->kind->name, shard->layout.frame_width, shard->episodes,
-               shard->layout.target_width);
-    if (shard->vocab_size > 0)
-        printf(", vocabulary %" PRId64, shard->vocab_size);
-    printf("%s\n", shard->hash_block > 0 ? ", checksums match" : ", no checksums");
-}
-
 static void count(struct tally *tally, const char *path, dt_status status)
 {
     if (status == DT_OK) {
@@ -51,19 +37,20 @@ static void count(struct tally *tally, const char *path, dt_status status)
 static void verify_shard(struct tally *tally, const char *path)
 {
     struct dt_shard shard = {0};
+    char types[DT_SHARD_TYPES];
     dt_status status = dt_verify_shard(path, dt_log_is_terminal(), &shard);
-    if (status == DT_OK)
-        print_shard(path, &shard);
     count(tally, path, status);
-}
-
-static bool is_checkpoint(const char *folder)
-{
-    char manifest[DT_PATH];
-    if (dt_path(manifest, "%s/MANIFEST", folder) == DT_OK)
-        return dt_file_exists(manifest);
-    dt_error_clear(); // a path that is too long contains nothing
-    return false;
+    if (status != DT_OK)
+        return;
+    printf("good  %s: %" PRId64 " %s, %s", path, shard.count, shard.kind->unit,
+           dt_shard_types(&shard, types));
+    if (shard.episodes > 0)
+        printf(" (%s), values per frame: %" PRId64 ", episodes: %" PRId64 ", targets: %" PRId64,
+               shard.kind->name, shard.layout.frame_width, shard.episodes,
+               shard.layout.target_width);
+    if (shard.vocab_size > 0)
+        printf(", vocabulary %" PRId64, shard.vocab_size);
+    printf("%s\n", shard.hash_block > 0 ? ", checksums match" : ", no checksums");
 }
 
 static dt_status visit(void *context, FTS *tree, FTSENT *entry)
@@ -71,7 +58,11 @@ static dt_status visit(void *context, FTS *tree, FTSENT *entry)
     struct tally *tally = context;
     const char *path = entry->fts_path, *dot = strrchr(entry->fts_name, '.');
     bool is_file = entry->fts_info == FTS_F || entry->fts_info == FTS_SL;
-    if (entry->fts_info == FTS_D && is_checkpoint(path)) {
+    char manifest[DT_PATH];
+    bool fits = dt_path(manifest, "%s/MANIFEST", path) == DT_OK;
+    if (!fits)
+        dt_error_clear(); // a path that is too long contains nothing
+    if (entry->fts_info == FTS_D && fits && dt_file_exists(manifest)) {
         dt_status status = dt_checkpoint_verify(path);
         if (status == DT_OK)
             printf("good  %s: checkpoint\n", path);

@@ -44,37 +44,28 @@ static void resolve(struct dt_model_config *config, int64_t length)
         values(config)->d_rnn = config->d_model;
 }
 
-static void create(struct rnn *m, const struct dt_build *build, enum dt_rnn_cell cell)
+extern const struct dt_block_kind dt_lstm_block;
+
+static void create(struct dt_part *part, const struct dt_build *build)
 {
+    struct rnn *m = (struct rnn *)part;
     const struct dt_model_config *config = build->config;
+    enum dt_rnn_cell cell = m->cell = part->kind == &dt_lstm_block.kind ? DT_RNN_LSTM : DT_RNN_GRU;
     int64_t d = config->d_model, H = m->H = values(config)->d_rnn, G = m->G = dt_rnn_gates(cell),
             gates = G * H;
     double scale = 1 / sqrt((double)H); // of all, as in PyTorch
-    m->cell = cell;
     if (H != d)
-        m->out_proj = dt_build_linear(build, &m->part, "mixer.out_proj.weight", H, d,
+        m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", H, d,
                                       1 / sqrt((double)(H * config->n_layer)));
-    m->bias_ih =
-        dt_build_row(build, &m->part, "mixer.bias_ih_l0", dt_init_uniform, scale, 1, &gates);
-    m->bias_hh =
-        dt_build_row(build, &m->part, "mixer.bias_hh_l0", dt_init_uniform, scale, 1, &gates);
-    m->recurrent = dt_build_linear(build, &m->part, "mixer.weight_hh_l0", H, gates, scale);
+    m->bias_ih = dt_build_row(build, part, "mixer.bias_ih_l0", dt_init_uniform, scale, 1, &gates);
+    m->bias_hh = dt_build_row(build, part, "mixer.bias_hh_l0", dt_init_uniform, scale, 1, &gates);
+    m->recurrent = dt_build_linear(build, part, "mixer.weight_hh_l0", H, gates, scale);
     m->recurrent.exact = true;
-    m->input = dt_build_linear(build, &m->part, "mixer.weight_ih_l0", d, gates, scale);
+    m->input = dt_build_linear(build, part, "mixer.weight_ih_l0", d, gates, scale);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
-    m->hidden_state = dt_build_state(build, &m->part, "hidden_state", DT_F32, H);
+    m->hidden_state = dt_build_state(build, part, "hidden_state", DT_F32, H);
     if (cell == DT_RNN_LSTM)
-        m->cell_state = dt_build_state(build, &m->part, "cell_state", DT_F32, H);
-}
-
-static void create_gru(struct dt_part *part, const struct dt_build *build)
-{
-    create((struct rnn *)part, build, DT_RNN_GRU);
-}
-
-static void create_lstm(struct dt_part *part, const struct dt_build *build)
-{
-    create((struct rnn *)part, build, DT_RNN_LSTM);
+        m->cell_state = dt_build_state(build, part, "cell_state", DT_F32, H);
 }
 
 static void plan(struct dt_part *part, struct dt_plan *plan)
@@ -181,24 +172,14 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass, stru
     return dt_linear_backward(pass, m->input, h, g.x, dh);
 }
 
-const struct dt_block_kind dt_gru_block = {
-    .kind = {.name = "gru",
-             .size = sizeof(struct rnn),
-             .keys = {&keys},
-             .resolve = resolve,
-             .create = create_gru,
-             .plan = plan},
-    .forward = forward,
-    .backward = backward,
-};
-
-const struct dt_block_kind dt_lstm_block = {
-    .kind = {.name = "lstm",
-             .size = sizeof(struct rnn),
-             .keys = {&keys},
-             .resolve = resolve,
-             .create = create_lstm,
-             .plan = plan},
-    .forward = forward,
-    .backward = backward,
-};
+#define KIND(word)                                                                                 \
+    {                                                                                              \
+        .kind = {.name = word,                                                                     \
+                 .size = sizeof(struct rnn),                                                       \
+                 .keys = {&keys},                                                                  \
+                 .resolve = resolve,                                                               \
+                 .create = create,                                                                 \
+                 .plan = plan},                                                                    \
+        .forward = forward, .backward = backward                                                   \
+    }
+const struct dt_block_kind dt_gru_block = KIND("gru"), dt_lstm_block = KIND("lstm");

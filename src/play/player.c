@@ -157,26 +157,15 @@ dt_status dt_player_set_weights(struct dt_player *player, const float *weights)
     return dt_model_set_weights(player->model, weights);
 }
 
-static dt_status read_weights(struct dt_player *player, const char *dir, bool ema)
-{
-    const struct dt_params *params = dt_model_params(player->model);
-    float *weights = NULL;
-    DT_TRY(dt_alloc_host(&player->backend, params->elements * (int64_t)sizeof *weights, &weights));
-    dt_status status = dt_hf_read_weights(dir, ema, params,
-                                          dt_model_config(player->model)->tie_embeddings, weights);
-    if (status == DT_OK)
-        status = dt_player_set_weights(player, weights);
-    dt_free_host(&player->backend, weights);
-    return status;
-}
-
 dt_status dt_player_open(const struct dt_backend *backend, const char *dir,
                          const struct dt_player_config *config, struct dt_player **out)
 {
     struct dt_model_config model = {.pad_vocab_multiple = 8};
     struct dt_player *player;
     struct dt_player_config resolved = *config;
+    float *weights = NULL;
     enum dt_dtype type;
+    dt_status status;
     DT_TRY(dt_hf_read_config(dir, &model));
     DT_TRY(dt_hf_check_weights(dir, config->ema, &model, &type));
     if (config->weights == DT_PLAY_AS_STORED) // int8 if trained for it, bf16 if no file is wider
@@ -184,25 +173,18 @@ dt_status dt_player_open(const struct dt_backend *backend, const char *dir,
                            : type == DT_F32                   ? DT_PLAY_F32
                                                               : DT_PLAY_BF16;
     DT_TRY(dt_player_create(backend, &model, &resolved, &player));
-    dt_status status = read_weights(player, dir, config->ema);
+    const struct dt_params *params = dt_model_params(player->model);
+    int64_t bytes = params->elements * (int64_t)sizeof *weights;
+    DT_TRY_GOTO(status, out, dt_alloc_host(backend, bytes, &weights));
+    DT_TRY_GOTO(status, out,
+                dt_hf_read_weights(dir, config->ema, params, model.tie_embeddings, weights));
+    DT_TRY_GOTO(status, out, dt_player_set_weights(player, weights));
+    *out = player;
+out:
+    dt_free_host(backend, weights);
     if (status != DT_OK)
         dt_player_close(player);
-    else
-        *out = player;
     return status;
-}
-
-static dt_status check_tokens(const struct dt_player *player, const struct dt_play *play)
-{
-    int64_t n = play->n * play->length;
-    if (!play->ids)
-        return DT_FAIL(DT_USER, NULL, "the model reads tokens; none was given");
-    for (int64_t i = 0; i < n; i++)
-        if (play->ids[i] < 0 || play->ids[i] >= player->info.vocab)
-            return DT_FAIL(DT_USER, NULL, "token %d of stream %lld is not in 0 … %lld",
-                           play->ids[i], (long long)(play->first + i / play->length),
-                           (long long)player->info.vocab - 1);
-    return DT_OK;
 }
 
 static dt_status check_frames(const struct dt_player *player, const struct dt_play *play)
@@ -220,18 +202,25 @@ static dt_status check_frames(const struct dt_player *player, const struct dt_pl
     return DT_OK;
 }
 
+// Tokens, or the ids of each frame.
 static dt_status check_ids(const struct dt_player *player, const struct dt_play *play)
 {
-    int64_t width = player->info.n_ids, n = play->n * play->length * width;
+    bool tokens = player->info.vocab > 0;
+    int64_t width = tokens ? 1 : player->info.n_ids, n = play->n * play->length * width;
     if (n > 0 && !play->ids)
-        return DT_FAIL(DT_USER, NULL, "the model reads %lld ids; no ids were given",
-                       (long long)width);
-    for (int64_t i = 0; i < n; i++)
-        if (play->ids[i] < 0 || play->ids[i] >= player->tables[i % width])
-            return DT_FAIL(DT_USER, NULL, "id %lld of stream %lld is %d, not in 0 … %lld",
-                           (long long)(i % width),
-                           (long long)(play->first + i / width / play->length), play->ids[i],
-                           (long long)player->tables[i % width] - 1);
+        return tokens ? DT_FAIL(DT_USER, NULL, "the model reads tokens; none was given")
+                      : DT_FAIL(DT_USER, NULL, "the model reads %lld ids; no ids were given",
+                                (long long)width);
+    for (int64_t i = 0; i < n; i++) {
+        long long stream = play->first + i / width / play->length, column = i % width;
+        long long end = tokens ? player->info.vocab : player->tables[column];
+        if (play->ids[i] >= 0 && play->ids[i] < end)
+            continue;
+        return tokens ? DT_FAIL(DT_USER, NULL, "token %d of stream %lld is not in 0 … %lld",
+                                play->ids[i], stream, end - 1)
+                      : DT_FAIL(DT_USER, NULL, "id %lld of stream %lld is %d, not in 0 … %lld",
+                                column, stream, play->ids[i], end - 1);
+    }
     return DT_OK;
 }
 
@@ -247,8 +236,6 @@ static dt_status check(const struct dt_player *player, const struct dt_play *pla
     if (!(play->temperature >= 0) || !isfinite(play->temperature))
         return DT_FAIL(DT_USER, NULL, "the temperature is %g; it must be 0 or more",
                        play->temperature);
-    if (info->vocab > 0)
-        return check_tokens(player, play);
     DT_TRY(check_frames(player, play));
     return check_ids(player, play);
 }

@@ -37,9 +37,19 @@ static dt_status check_range(const char *name, int64_t value, int64_t last)
                    (long long)last);
 }
 
-static void describe(dtrain_step *handle, const struct dtrain_step_options *options)
+static dt_status open_player(dtrain_step *handle, const char *path,
+                             const struct dtrain_step_options *options)
 {
+    const char *const files[] = {"config.json", options->ema ? DT_HF_EMA : "model.safetensors",
+                                 NULL};
+    const struct dt_player_config config = {.streams = options->streams,
+                                            .length = 1,
+                                            .weights = (enum dt_play_weights)options->weights,
+                                            .ema = options->ema};
     struct dt_play_info info;
+    DT_TRY(dt_manifest_verify(path, files));
+    DT_TRY(dt_backend_open("cpu", 0, options->threads, &handle->backend));
+    DT_TRY(dt_player_open(&handle->backend, path, &config, &handle->player));
     dt_player_info(handle->player, &info);
     handle->info = (struct dtrain_step_info){
         .streams = (int32_t)info.streams,
@@ -53,20 +63,7 @@ static void describe(dtrain_step *handle, const struct dtrain_step_options *opti
         .n_outputs = dt_model_outputs(dt_player_model(handle->player))->n,
         .n_values = (int32_t)info.values,
         .n_targets = (int32_t)info.targets};
-}
-
-static dt_status open_player(dtrain_step *handle, const char *path,
-                             const struct dtrain_step_options *options)
-{
-    const char *const files[] = {"config.json", options->ema ? DT_HF_EMA : "model.safetensors",
-                                 NULL};
-    const struct dt_player_config config = {.streams = options->streams,
-                                            .length = 1,
-                                            .weights = (enum dt_play_weights)options->weights,
-                                            .ema = options->ema};
-    DT_TRY(dt_manifest_verify(path, files));
-    DT_TRY(dt_backend_open("cpu", 0, options->threads, &handle->backend));
-    return dt_player_open(&handle->backend, path, &config, &handle->player);
+    return DT_OK;
 }
 
 int dtrain_step_open(const char *path, const struct dtrain_step_options *options,
@@ -88,13 +85,11 @@ int dtrain_step_open(const char *path, const struct dtrain_step_options *options
     dtrain_step *opened;
     DT_TRY(DT_NEW(&opened, 1, "a handle"));
     dt_status status = open_player(opened, path, &o);
-    if (status != DT_OK) {
+    if (status == DT_OK)
+        *handle = opened;
+    else
         dtrain_step_close(opened);
-        return status;
-    }
-    describe(opened, &o);
-    *handle = opened;
-    return DT_OK;
+    return status;
 }
 
 void dtrain_step_close(dtrain_step *handle)
