@@ -24,7 +24,7 @@ dt_status dt_bench_best_time(const struct dt_bench_machine *machine,
                              const void *args, double seconds, double *best);
 
 // The two ways to measure all but GEMM.
-dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
-                                       struct dt_bench_machine *machine);
 dt_status dt_bench_machine_measure_device(struct dt_bench_rig *rig, double seconds,
                                           struct dt_bench_machine *machine);
+dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
+                                       struct dt_bench_machine *machine);

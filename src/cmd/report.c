@@ -35,12 +35,6 @@ void dt_report_set_comm(struct dt_comm *comm)
     dt_file_on_progress(report_busy);
 }
 
-// DTRAIN_DEBUG set: errors show where in the source they passed.
-static bool wants_debug(void)
-{
-    return getenv("DTRAIN_DEBUG") != NULL;
-}
-
 static char words[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)]; // this rank's last words
 static atomic_int n_words;                                 // bytes of them to be written
 static _Atomic double patient_until;                       // in dt_seconds
@@ -112,13 +106,14 @@ static void speak(dt_status code)
 
 void dt_report_die(const struct dt_error *error)
 {
+    bool debug = getenv("DTRAIN_DEBUG"); // errors show where in the source they passed
     dt_log_live(NULL);
     dt_log_quiet(true); // nothing may follow the last words
     if (!communicator) {
-        dt_error_print(error, wants_debug());
+        dt_error_print(error, debug);
         _exit((int)error->code);
     }
-    int bytes = (int)dt_comm_last_words(communicator, error, wants_debug(), words, sizeof words);
+    int bytes = (int)dt_comm_last_words(communicator, error, debug, words, sizeof words);
     atomic_store(&n_words, bytes);
     if (bytes > 0)
         speak(error->code);
@@ -134,6 +129,6 @@ void dt_report(dt_status status)
     if (communicator && communicator->info.rank != 0)
         return;
     dt_log_live(NULL);
-    dt_error_print(dt_error_current(), wants_debug());
+    dt_error_print(dt_error_current(), getenv("DTRAIN_DEBUG") != NULL);
     note_end(dt_error_current()->message, status);
 }

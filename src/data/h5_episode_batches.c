@@ -37,7 +37,8 @@ int64_t dt_episodes_block_bytes(const struct dt_dataset *dataset, const struct d
     if (__builtin_mul_overflow(windows, dt_max_i64(shard->stride, dataset->rules.seq_len), &rows))
         rows = shard->count;
     return dt_reader_align(windows * (int64_t)sizeof(struct window)) +
-           dt_episode_rows_bytes(&dataset->layout, &rules->bytes, dt_min_i64(rows, shard->count));
+           dt_episode_rows_in(&dataset->layout, &rules->bytes, dt_min_i64(rows, shard->count), NULL)
+               .size;
 }
 
 dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *dataset,
@@ -89,42 +90,32 @@ static void write_frames(const struct dt_read_rules *rules, int64_t F, int64_t n
                 halves[t * F + i] = dt_f32_to_bf16((from[t * F + i] - mean[i]) / deviation[i]);
 }
 
-static void *row_of(const struct dt_array_list *list, void *const *rows, const char *name)
-{
-    int i = dt_array_list_find(list, name);
-    return i < 0 ? NULL : rows[i];
-}
-
 dt_status dt_episodes_write(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                             const struct dt_block *block, int64_t window, void *const *rows)
 {
-    const struct dt_frame_layout *layout = &dataset->layout;
+    static const char *const names[DT_ROWS_PARTS] = {"frames", "targets", "ids", "bytes"};
     const struct window *w = (const struct window *)block->data + (window - block->first);
     struct dt_array_list list = {0};
     struct dt_episode_rows from =
-        dt_episode_rows_in(layout, &rules->bytes, block->rows,
+        dt_episode_rows_in(&dataset->layout, &rules->bytes, block->rows,
                            block->memory + dt_reader_align(block->windows * (int64_t)sizeof *w));
-    int64_t bytes_width = dt_bytes_before(&rules->bytes, layout->frame_width);
-    int64_t F = layout->frame_width - bytes_width, W = layout->target_width, K = layout->n_ids;
-    int64_t n = w->n;
     dt_episodes_arrays(dataset, rules, &list);
-    void *frames = row_of(&list, rows, "frames"), *bytes = row_of(&list, rows, "bytes"),
-         *ids = row_of(&list, rows, "ids");
-    uint8_t *reset = row_of(&list, rows, "reset");
-    if (n < dataset->rules.seq_len)
+    if (w->n < dataset->rules.seq_len)
         dt_episodes_pad(dataset, rules, rows);
-    if (frames)
-        write_frames(rules, F, n, from.frames + w->row * F, frames);
-    if (bytes)
-        memcpy(bytes, from.bytes + w->row * bytes_width, (size_t)(n * bytes_width));
-    if (ids)
-        memcpy(ids, from.ids + w->row * K, (size_t)(n * K) * sizeof *from.ids);
-    memcpy(row_of(&list, rows, "targets"), from.targets + w->row * W,
-           (size_t)(n * W) * sizeof *from.targets);
-    memset(row_of(&list, rows, "mask"), 1, (size_t)n);
-    if (reset) {
-        memset(reset, 0, (size_t)dataset->rules.seq_len);
-        reset[0] = w->starts;
+    for (int part = 0; part < DT_ROWS_PARTS; part++) {
+        const char *values = from.at[part] + w->row * from.row[part];
+        int i = dt_array_list_find(&list, names[part]);
+        if (i >= 0 && part == DT_ROWS_FRAMES)
+            write_frames(rules, from.row[part] / (int64_t)sizeof(float), w->n,
+                         (const float *)(const void *)values, rows[i]);
+        else if (i >= 0)
+            memcpy(rows[i], values, (size_t)(w->n * from.row[part]));
+    }
+    memset(rows[dt_array_list_find(&list, "mask")], 1, (size_t)w->n);
+    int reset = dt_array_list_find(&list, "reset");
+    if (reset >= 0) {
+        memset(rows[reset], 0, (size_t)dataset->rules.seq_len);
+        *(uint8_t *)rows[reset] = w->starts;
     }
     return DT_OK;
 }

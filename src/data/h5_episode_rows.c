@@ -9,7 +9,25 @@
 #include <xxhash.h>
 
 enum { PIECE_BYTES = 1 << 18, SAMPLES = 16 };
-enum { FRAMES, TARGETS, IDS, BYTES, PARTS }; // of a row, in the order in which memory holds them
+
+struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
+                                          const struct dt_byte_columns *split, int64_t n,
+                                          char *memory)
+{
+    int64_t bytes = dt_bytes_before(split, layout->frame_width);
+    struct dt_episode_rows rows = {
+        .row = {[DT_ROWS_FRAMES] = (layout->frame_width - bytes) * (int64_t)sizeof(float),
+                [DT_ROWS_TARGETS] = layout->target_width * (int64_t)sizeof(float),
+                [DT_ROWS_IDS] = layout->n_ids * (int64_t)sizeof(int32_t),
+                [DT_ROWS_BYTES] = bytes},
+        .split = split,
+        .check = true};
+    for (int part = 0; part < DT_ROWS_PARTS; part++) {
+        rows.at[part] = memory ? memory + rows.size : NULL;
+        rows.size += dt_reader_align(n * rows.row[part]);
+    }
+    return rows;
+}
 
 int64_t dt_episodes_find(const struct dt_episodes *episodes, int64_t number, bool window)
 {
@@ -58,16 +76,6 @@ static dt_status check_finite(const struct dt_reader *reader, int64_t column, in
     return DT_OK;
 }
 
-// Bytes that each part of a row needs.
-static void size_parts(const struct dt_frame_layout *layout, const struct dt_byte_columns *split,
-                       int64_t bytes[PARTS])
-{
-    bytes[BYTES] = dt_bytes_before(split, layout->frame_width);
-    bytes[FRAMES] = (layout->frame_width - bytes[BYTES]) * (int64_t)sizeof(float);
-    bytes[TARGETS] = layout->target_width * (int64_t)sizeof(float);
-    bytes[IDS] = layout->n_ids * (int64_t)sizeof(int32_t);
-}
-
 // Reads rows of bytes, `stride` apart, straight from the file if nothing is left out between them.
 static dt_status read_bytes(const struct dt_h5_array *array, const struct dt_column *c,
                             int64_t first, int64_t rows, uint8_t *stored, uint8_t *to,
@@ -85,37 +93,50 @@ static dt_status read_bytes(const struct dt_h5_array *array, const struct dt_col
     return DT_OK;
 }
 
+// The part of a row that a column is in, and how many columns of it come before. A dataset's
+// columns are all split off, or none.
+static int part_of(const struct dt_column *c, const struct dt_byte_columns *split, int64_t *before)
+{
+    int64_t bytes = dt_bytes_before(split, c->at);
+    *before = c->at;
+    if (c->target || c->table > 0)
+        return c->target ? DT_ROWS_TARGETS : DT_ROWS_IDS;
+    bool is_split = dt_bytes_before(split, c->at + 1) > bytes;
+    *before = is_split ? bytes : c->at - bytes;
+    return is_split ? DT_ROWS_BYTES : DT_ROWS_FRAMES;
+}
+
 // Reads a column of the open episode's rows [row, row + n).
 static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t number, int64_t row,
                              int64_t n, const struct dt_episode_rows *to)
 {
     struct dt_episodes *episodes = reader->own;
     const struct dt_column *c = &episodes->columns.at[column];
-    const struct dt_frame_layout *layout = &episodes->layout;
     const struct dt_h5_array *array = &episodes->arrays[column];
     int64_t width = array->shape[1], bytes = width * dt_dtype_size(array->type);
     int64_t columns = c->end - c->first, at_once = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1;
-    int64_t before = c->target ? 0 : dt_bytes_before(to->split, c->at), wrong;
-    int64_t packed = dt_bytes_before(to->split, layout->frame_width);
-    bool split = !c->target && c->table == 0 && dt_bytes_before(to->split, c->at + 1) > before;
-    int64_t stride = c->target ? layout->target_width : layout->frame_width - packed;
-    int64_t base = episodes->at[number].group ? 0 : episodes->at[number].first;
+    int64_t base = episodes->at[number].group ? 0 : episodes->at[number].first, before, wrong;
+    int part = part_of(c, to->split, &before);
+    int64_t stride = to->row[part] / (int64_t)sizeof(float); // of numbers, not of bytes
     void *stored;
+    if (!to->at[part])
+        return DT_OK;
     at_once = dt_min_i64(at_once, n);
     DT_TRY(dt_reader_scratch(reader, at_once * bytes, &stored));
     for (int64_t done = 0; done < n; done += at_once) {
         int64_t some = dt_min_i64(n - done, at_once);
-        if (split) { // a dataset's columns are all split off, or none
-            DT_TRY(read_bytes(array, c, base + row + done, some, stored,
-                              to->bytes + done * packed + before, packed));
+        char *rows = to->at[part] + done * to->row[part];
+        if (part == DT_ROWS_BYTES) {
+            DT_TRY(read_bytes(array, c, base + row + done, some, stored, (uint8_t *)rows + before,
+                              to->row[part]));
             continue;
         }
         DT_TRY(dt_h5_array_read(array, base + row + done, some, stored));
-        if (c->table > 0) {
+        if (part == DT_ROWS_IDS) {
             char where[DT_H5_PATH + 128], value[DT_INTEGER_TEXT];
             int64_t bad =
                 dt_columns_to_ids(array->type, stored, some, width, c->first, columns, c->table,
-                                  to->ids + done * layout->n_ids + c->at, layout->n_ids, &wrong);
+                                  (int32_t *)(void *)rows + before, stride, &wrong);
             if (bad >= 0 && to->check)
                 return DT_FAIL(DT_USER, "raise the N of :id*N in data.inputs, or correct the data",
                                "%s: %s: id %s is not in [0, %" PRId64 ")", reader->file.path,
@@ -124,7 +145,7 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
                                dt_columns_integer_text(array->type, wrong, value), c->table);
             continue;
         }
-        float *floats = (c->target ? to->targets : to->frames) + done * stride + c->at - before;
+        float *floats = (float *)(void *)rows + before;
         dt_columns_to_floats(array->type, stored, some, width, c->first, columns, floats, stride);
         if (to->check)
             DT_TRY(check_finite(reader, column, number, row + done, some, floats, stride));
@@ -132,27 +153,21 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
     return DT_OK;
 }
 
-// The head that column `at` of the targets belongs to; NULL: not known.
-static const struct dt_target *target_of(const struct dt_scan_rules *rules, int64_t at)
-{
-    for (int i = 0; i < rules->n_targets; i++) {
-        if (at < rules->target[i].width)
-            return &rules->target[i];
-        at -= rules->target[i].width;
-    }
-    return NULL;
-}
-
+// Checks the targets of a head with classes: each is a whole number below their number.
 static dt_status check_classes(struct dt_reader *reader, int64_t number, int64_t row, int64_t n,
                                const float *targets)
 {
-    struct dt_episodes *episodes = reader->own;
-    int64_t W = episodes->layout.target_width;
+    const struct dt_episodes *episodes = reader->own;
+    const struct dt_scan_rules *rules = &episodes->rules;
+    int64_t W = episodes->layout.target_width, head, end; // columns of the head's end at `end`
     for (int64_t i = 0; i < episodes->columns.n; i++) {
         const struct dt_column *c = &episodes->columns.at[i];
+        head = end = 0;
         for (int64_t j = c->at; c->target && j < c->at + c->end - c->first; j++) {
-            const struct dt_target *target = target_of(&episodes->rules, j);
-            if (!target || target->classes == 0)
+            while (head < rules->n_targets && end + rules->target[head].width <= j)
+                end += rules->target[head++].width;
+            const struct dt_target *target = &rules->target[head];
+            if (head == rules->n_targets || target->classes == 0)
                 continue;
             for (int64_t r = 0; r < n; r++) {
                 float value = targets[r * W + j];
@@ -175,24 +190,17 @@ dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t 
                                struct dt_episode_rows to)
 {
     struct dt_episodes *episodes = reader->own;
-    int64_t bytes[PARTS];
-    size_parts(&episodes->layout, to.split, bytes);
     for (int64_t e = dt_episodes_find(episodes, first, false), some; n > 0; e++, n -= some) {
         const struct dt_episode *at = &episodes->at[e];
         int64_t row = first - at->first;
         some = dt_min_i64(at[1].first - first, n);
         DT_TRY(dt_episodes_switch(reader, e));
-        for (int64_t i = 0; i < episodes->columns.n; i++) {
-            const struct dt_column *c = &episodes->columns.at[i];
-            if (c->target ? to.targets != NULL : c->table > 0 ? to.ids != NULL : to.frames != NULL)
-                DT_TRY(read_column(reader, i, e, row, some, &to));
-        }
-        if (to.check && to.targets)
-            DT_TRY(check_classes(reader, e, row, some, to.targets));
-        to.frames += to.frames ? some * bytes[FRAMES] / (int64_t)sizeof *to.frames : 0;
-        to.bytes += to.bytes ? some * bytes[BYTES] : 0;
-        to.targets += to.targets ? some * episodes->layout.target_width : 0;
-        to.ids += to.ids ? some * episodes->layout.n_ids : 0;
+        for (int64_t i = 0; i < episodes->columns.n; i++)
+            DT_TRY(read_column(reader, i, e, row, some, &to));
+        if (to.check && to.at[DT_ROWS_TARGETS])
+            DT_TRY(check_classes(reader, e, row, some, (float *)(void *)to.at[DT_ROWS_TARGETS]));
+        for (int part = 0; part < DT_ROWS_PARTS; part++)
+            to.at[part] += to.at[part] ? some * to.row[part] : 0;
         first += some;
     }
     return DT_OK;
@@ -200,49 +208,17 @@ dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t 
 
 dt_status dt_episodes_frames(struct dt_reader *reader, int64_t first, int64_t n, float *frames)
 {
-    return dt_episode_rows_read(reader, first, n,
-                                (struct dt_episode_rows){.frames = frames, .check = true});
-}
-
-// Lays the parts of `rows` rows out one after another; returns how many bytes they take.
-static int64_t place_parts(const struct dt_frame_layout *layout,
-                           const struct dt_byte_columns *split, int64_t rows, int64_t at[PARTS])
-{
-    int64_t bytes[PARTS], end = 0;
-    size_parts(layout, split, bytes);
-    for (int i = 0; i < PARTS; i++) {
-        at[i] = end;
-        end += dt_reader_align(rows * bytes[i]);
-    }
-    return end;
-}
-
-int64_t dt_episode_rows_bytes(const struct dt_frame_layout *layout,
-                              const struct dt_byte_columns *split, int64_t rows)
-{
-    int64_t at[PARTS];
-    return place_parts(layout, split, rows, at);
-}
-
-struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
-                                          const struct dt_byte_columns *split, int64_t rows,
-                                          char *memory)
-{
-    int64_t at[PARTS];
-    place_parts(layout, split, rows, at);
-    return (struct dt_episode_rows){.frames = (float *)(void *)(memory + at[FRAMES]),
-                                    .targets = (float *)(void *)(memory + at[TARGETS]),
-                                    .ids = (int32_t *)(void *)(memory + at[IDS]),
-                                    .bytes = (uint8_t *)(memory + at[BYTES]),
-                                    .split = split,
-                                    .check = true};
+    const struct dt_episodes *episodes = reader->own;
+    struct dt_episode_rows to = dt_episode_rows_in(&episodes->layout, NULL, n, NULL);
+    to.at[DT_ROWS_FRAMES] = (char *)frames;
+    return dt_episode_rows_read(reader, first, n, to);
 }
 
 dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
                              int64_t n)
 {
     char *memory;
-    DT_TRY(DT_NEW(&memory, dt_episode_rows_bytes(&shard->layout, NULL, n),
+    DT_TRY(DT_NEW(&memory, dt_episode_rows_in(&shard->layout, NULL, n, NULL).size,
                   "%" PRId64 " frames of %s", n, reader->file.path));
     dt_status status =
         dt_episode_rows_read(reader, first, n, dt_episode_rows_in(&shard->layout, NULL, n, memory));
@@ -256,23 +232,22 @@ dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *sh
 dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
                            uint64_t *hash)
 {
-    const struct dt_frame_layout *layout = &shard->layout;
-    int64_t widths[PARTS], row = 0;
-    size_parts(layout, &shard->bytes, widths);
-    for (int part = 0; part < PARTS; part++)
-        row += widths[part];
+    struct dt_episode_rows rows = dt_episode_rows_in(&shard->layout, &shard->bytes, 0, NULL);
+    int64_t row = 0, n;
+    for (int part = 0; part < DT_ROWS_PARTS; part++)
+        row += rows.row[part];
     struct dt_hash_plan plan = dt_hash_plan(shard->count, row, bytes);
-    int64_t size = dt_episode_rows_bytes(layout, &shard->bytes, plan.rows), n;
+    rows = dt_episode_rows_in(&shard->layout, &shard->bytes, plan.rows, NULL);
     char *memory; // zeroed, since after an id that is not one the others stay unwritten
-    dt_status status = DT_NEW(&memory, size, "a checksum of the rows of %s", reader->file.path);
+    dt_status status =
+        DT_NEW(&memory, rows.size, "a checksum of the rows of %s", reader->file.path);
+    rows = dt_episode_rows_in(&shard->layout, &shard->bytes, plan.rows, memory);
+    rows.check = false;
     for (int64_t i = 0; i < plan.n && status == DT_OK; i++) {
         int64_t first = dt_hash_piece(&plan, i, &n);
-        struct dt_episode_rows rows = dt_episode_rows_in(layout, &shard->bytes, plan.rows, memory);
-        const void *const parts[PARTS] = {rows.frames, rows.targets, rows.ids, rows.bytes};
-        rows.check = false;
         status = dt_episode_rows_read(reader, first, n, rows);
-        for (int part = 0; part < PARTS && status == DT_OK; part++)
-            *hash = XXH64(parts[part], (size_t)(n * widths[part]), *hash);
+        for (int part = 0; part < DT_ROWS_PARTS && status == DT_OK; part++)
+            *hash = XXH64(rows.at[part], (size_t)(n * rows.row[part]), *hash);
         dt_file_progress();
     }
     free(memory);
@@ -283,7 +258,7 @@ dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shar
 dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *shard)
 {
     struct dt_episodes *episodes = reader->own;
-    int64_t bytes = dt_episode_rows_bytes(&shard->layout, NULL, SAMPLES);
+    int64_t bytes = dt_episode_rows_in(&shard->layout, NULL, SAMPLES, NULL).size;
     char *memory;
     dt_status status = DT_OK;
     DT_TRY(DT_NEW(&memory, bytes, "a checksum of the rows of %s", reader->file.path));
@@ -294,13 +269,13 @@ dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *sha
         if (at->group)
             shard->first_hash = XXH64(at->group, strlen(at->group), shard->first_hash);
     }
-    struct dt_episode_rows all = dt_episode_rows_in(&shard->layout, NULL, SAMPLES, memory);
-    for (int64_t i = 0; i < SAMPLES && status == DT_OK; i++)
-        status = dt_episode_rows_read(
-            reader, (shard->count - 1) * i / (SAMPLES - 1), 1,
-            (struct dt_episode_rows){.frames = all.frames + i * shard->layout.frame_width,
-                                     .targets = all.targets + i * shard->layout.target_width,
-                                     .ids = all.ids + i * shard->layout.n_ids});
+    struct dt_episode_rows rows = dt_episode_rows_in(&shard->layout, NULL, SAMPLES, memory);
+    rows.check = false;
+    for (int64_t i = 0; i < SAMPLES && status == DT_OK; i++) {
+        status = dt_episode_rows_read(reader, (shard->count - 1) * i / (SAMPLES - 1), 1, rows);
+        for (int part = 0; part < DT_ROWS_PARTS; part++)
+            rows.at[part] += rows.row[part];
+    }
     shard->last_hash = XXH64(memory, (size_t)bytes, 0);
     free(memory);
     return status;

@@ -77,25 +77,24 @@ dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number);
 // The episode that frame `number` of the shard, or window `number`, is in.
 int64_t dt_episodes_find(const struct dt_episodes *episodes, int64_t number, bool window);
 
-// Where values of rows go: [n, F] without the columns `split`, which go to `bytes`, [n, W],
-// [n, n_ids]; NULL: not wanted.
+// Rows of values, in parts: floats [n, F] without the columns `split`, which are bytes, floats
+// [n, W], i32 [n, n_ids].
+enum { DT_ROWS_FRAMES, DT_ROWS_TARGETS, DT_ROWS_IDS, DT_ROWS_BYTES, DT_ROWS_PARTS };
 struct dt_episode_rows {
-    float *frames, *targets;
-    uint8_t *bytes;
-    int32_t *ids;
+    char *at[DT_ROWS_PARTS];             // NULL: not wanted
+    int64_t row[DT_ROWS_PARTS];          // bytes of one row
+    int64_t size;                        // bytes of all parts
     const struct dt_byte_columns *split; // NULL: none
     bool check;                          // every value
 };
-
-// Frames [first, first + n) of the shard.
+// n rows of all columns, their parts in this order in `memory` of `size` bytes; NULL: only the
+// sizes are wanted.
+struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
+                                          const struct dt_byte_columns *split, int64_t n,
+                                          char *memory);
+// Reads frames [first, first + n) of the shard.
 dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t n,
                                struct dt_episode_rows to);
-// Bytes of n rows of all columns, and where each goes in such memory.
-int64_t dt_episode_rows_bytes(const struct dt_frame_layout *layout,
-                              const struct dt_byte_columns *split, int64_t rows);
-struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
-                                          const struct dt_byte_columns *split, int64_t rows,
-                                          char *memory);
 
 // The functions of a reader kind.
 dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules *rules,

@@ -167,25 +167,6 @@ struct trait {
     char text[DT_DEVICE_TEXT];
 };
 
-static void describe_size(const struct dt_place *places, int n, int rank, struct trait *trait)
-{
-    int ranks = 0;
-    for (int i = 0; i < n; i++)
-        ranks += on_host(&places[i], &places[rank]);
-    snprintf(trait->text, sizeof trait->text, "%d rank%s", ranks, ranks == 1 ? "" : "s");
-}
-
-static void describe_device(const struct dt_place *places, int n, int rank, struct trait *trait)
-{
-    (void)n;
-    snprintf(trait->text, sizeof trait->text, "%s", places[rank].kind);
-}
-
-static const struct trait_kind {
-    void (*describe)(const struct dt_place *places, int n, int rank, struct trait *trait);
-    bool of_rank; // else of its host
-} trait_kinds[] = {{describe_size, false}, {describe_device, true}};
-
 // The first rank that has what most ranks have.
 static int find_common(const struct trait *traits, int n)
 {
@@ -246,11 +227,18 @@ dt_status dt_places_compare_nodes(const struct dt_place *places, int n)
     struct dt_problems problems = {0};
     struct trait *traits;
     DT_TRY(DT_NEW(&traits, n, "the places of %d ranks", n));
-    const size_t kinds = sizeof trait_kinds / sizeof *trait_kinds;
-    for (const struct trait_kind *kind = trait_kinds; kind < trait_kinds + kinds; kind++) {
-        for (int i = 0; i < n; i++)
-            kind->describe(places, n, i, &traits[i]);
-        add_differences(places, traits, n, kind->of_rank, &problems);
+    for (int of_rank = 0; of_rank < 2; of_rank++) { // how many ranks a host has; a rank's device
+        for (int i = 0; i < n; i++) {
+            int ranks = 0;
+            for (int k = 0; k < n; k++)
+                ranks += on_host(&places[k], &places[i]);
+            if (of_rank)
+                snprintf(traits[i].text, sizeof traits->text, "%s", places[i].kind);
+            else
+                snprintf(traits[i].text, sizeof traits->text, "%d rank%s", ranks,
+                         ranks == 1 ? "" : "s");
+        }
+        add_differences(places, traits, n, of_rank, &problems);
     }
     free(traits);
     return dt_problems_report(

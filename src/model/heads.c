@@ -29,16 +29,6 @@ static dt_status find_type(const char *entry, const char *name, const struct dt_
                    dt_nearest_suggest(&nearest), nearest.names);
 }
 
-// A name is also that of a dataset and of a metric.
-static bool is_name(const char *name)
-{
-    size_t n = strlen(name);
-    bool fine = n > 0 && n < DT_OUTPUT_NAME;
-    for (size_t i = 0; i < n; i++)
-        fine = fine && (isalnum((unsigned char)name[i]) || name[i] == '_' || name[i] == '-');
-    return fine;
-}
-
 // Cuts `text` at the last `mark`, and gives what follows it, or NULL.
 static char *cut(char *text, char mark)
 {
@@ -50,11 +40,14 @@ static char *cut(char *text, char mark)
 
 static dt_status parse_entry(const char *entry, struct dt_output *output)
 {
+    static const char in_name[] =
+        "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-";
     char text[DT_CONFIG_STRING_MAX], *end = text;
     snprintf(text, sizeof text, "%s", entry);
     char *weight = cut(text, '@'), *width = cut(text, '*'), *kind = cut(text, ':');
     *output = (struct dt_output){.width = 1, .weight = 1};
-    if (!kind || !is_name(text))
+    size_t n = strspn(text, in_name); // a name is also that of a dataset and of a metric
+    if (!kind || n == 0 || n >= DT_OUTPUT_NAME || text[n])
         return malformed(entry);
     DT_TRY(find_type(entry, kind, &output->type));
     bool one_of = output->type->one_of;
@@ -73,7 +66,7 @@ static dt_status parse_entry(const char *entry, struct dt_output *output)
                        WIDTH_MAX);
     if (!(output->weight <= 1e6))
         return DT_FAIL(DT_USER, NULL, "model.heads: %s: the weight is above 1e6", entry);
-    memcpy(output->name, text, strlen(text) + 1);
+    memcpy(output->name, text, n + 1);
     output->measure = output->type->measure;
     output->target_width = one_of ? 1 : output->width;
     output->classes = one_of ? output->width : output->type->classes;
