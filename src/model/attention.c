@@ -132,7 +132,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
 static struct dt_attention_inputs inputs(const struct attention *m, const struct dt_pass *pass)
 {
     const struct arrays *a = &m->forward;
-    int64_t layer = m->projected.part.layer;
+    const struct dt_part *part = &m->projected.part;
     return (struct dt_attention_inputs){.batch = pass->input.sequences,
                                         .length = pass->input.length,
                                         .n_head = m->H,
@@ -143,25 +143,24 @@ static struct dt_attention_inputs inputs(const struct attention *m, const struct
                                         .q = a->q,
                                         .k = a->k,
                                         .v = a->v,
-                                        .k0 = dt_model_state_array(pass->before, layer, m->keys),
-                                        .v0 = dt_model_state_array(pass->before, layer, m->values),
-                                        .count0 =
-                                            dt_model_state_array(pass->before, layer, m->count),
+                                        .k0 = dt_pass_state(pass, part, pass->before, m->keys),
+                                        .v0 = dt_pass_state(pass, part, pass->before, m->values),
+                                        .count0 = dt_pass_state(pass, part, pass->before, m->count),
                                         .reset = pass->input.arrays[m->reset]};
 }
 
-static dt_status attend(struct dt_projected *part, const struct dt_pass *pass,
+static dt_status attend(struct dt_projected *block, const struct dt_pass *pass,
                         const struct dt_model_state *after)
 {
-    const struct attention *m = (struct attention *)part;
-    int64_t layer = part->part.layer;
-    struct dt_attention_forward_args args = {
-        .in = inputs(m, pass),
-        .y = m->forward.y,
-        .lse = m->lse,
-        .k_last = dt_model_state_array(after, layer, m->keys),
-        .v_last = dt_model_state_array(after, layer, m->values),
-        .count_last = dt_model_state_array(after, layer, m->count)};
+    const struct attention *m = (struct attention *)block;
+    const struct dt_part *part = &block->part;
+    struct dt_attention_forward_args args = {.in = inputs(m, pass),
+                                             .y = m->forward.y,
+                                             .lse = m->lse,
+                                             .k_last = dt_pass_state(pass, part, after, m->keys),
+                                             .v_last = dt_pass_state(pass, part, after, m->values),
+                                             .count_last =
+                                                 dt_pass_state(pass, part, after, m->count)};
     return DT_RUN(pass, attention_forward, &args);
 }
 

@@ -170,7 +170,7 @@ static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct dt_
         .a_log = dt_net_weight(pass->net, m->a_log),
         .d_skip = dt_net_weight(pass->net, m->d_skip),
         .dt_bias = dt_net_weight(pass->net, m->dt_bias),
-        .h0 = dt_model_state_array(pass->before, m->projected.part.layer, m->ssm_state),
+        .h0 = dt_pass_state(pass, &m->projected.part, pass->before, m->ssm_state),
         .reset = pass->input.arrays[m->reset]};
 }
 
@@ -179,12 +179,12 @@ static dt_status convolve_and_scan(struct dt_projected *part, const struct dt_pa
 {
     const struct mamba *m = (struct mamba *)part;
     const struct arrays *a = &m->forward;
-    struct dt_scan_forward_args scan = {
-        .in = scan_inputs(m, pass),
-        .y = a->y,
-        .h_last = dt_model_state_array(after, part->part.layer, m->ssm_state),
-        .states = m->states,
-        .s = m->s};
+    struct dt_scan_forward_args scan = {.in = scan_inputs(m, pass),
+                                        .y = a->y,
+                                        .h_last =
+                                            dt_pass_state(pass, &part->part, after, m->ssm_state),
+                                        .states = m->states,
+                                        .s = m->s};
     DT_TRY(dt_conv_forward(pass, &m->conv, a->x, a->u, after));
     DT_TRY(dt_linear_forward(pass, m->x_proj, a->u, a->dbc));
     DT_TRY(dt_linear_forward(pass, m->dt_proj, a->dt, a->delta));

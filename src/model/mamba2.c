@@ -162,7 +162,7 @@ static struct dt_ssd_inputs ssd_inputs(const struct mamba2 *m, const struct dt_p
         .a_log = dt_net_weight(pass->net, m->a_log),
         .d_skip = dt_net_weight(pass->net, m->d_skip),
         .dt_bias = dt_net_weight(pass->net, m->dt_bias),
-        .h0 = dt_model_state_array(pass->before, m->projected.part.layer, m->ssm_state),
+        .h0 = dt_pass_state(pass, &m->projected.part, pass->before, m->ssm_state),
         .reset = pass->input.arrays[m->reset]};
 }
 
@@ -172,11 +172,11 @@ static dt_status convolve_and_scan(struct dt_projected *part, const struct dt_pa
     const struct mamba2 *m = (struct mamba2 *)part;
     const struct arrays *a = &m->forward;
     const struct dt_net *net = pass->net;
-    struct dt_ssd_forward_args ssd = {
-        .in = ssd_inputs(m, pass),
-        .y = a->y,
-        .h_last = dt_model_state_array(after, part->part.layer, m->ssm_state),
-        .states = m->states};
+    struct dt_ssd_forward_args ssd = {.in = ssd_inputs(m, pass),
+                                      .y = a->y,
+                                      .h_last =
+                                          dt_pass_state(pass, &part->part, after, m->ssm_state),
+                                      .states = m->states};
     struct dt_gated_rmsnorm_forward_args norm = {.groups = m->G,
                                                  .eps = (float)net->config->norm_eps,
                                                  .x = a->y,

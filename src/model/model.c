@@ -623,31 +623,13 @@ dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t seq
     return status;
 }
 
-dt_status dt_model_state_create_window(const struct dt_model *model, struct dt_model_state **window)
-{
-    size_t arrays = (size_t)model->parts.layers * sizeof *(*window)->arrays;
-    return DT_NEW_BYTES(window, sizeof **window + arrays, "a carried state");
-}
-
-void dt_model_state_move_window(const struct dt_model *model, struct dt_model_state *window,
-                                const struct dt_model_state *of, int64_t first)
-{
-    for (int64_t layer = 0; layer < model->parts.layers; layer++) {
-        const struct dt_array_list *list = dt_model_state_arrays(model, layer);
-        for (int i = 0; i < list->n; i++) {
-            char *array = of->arrays[layer][i];
-            window->arrays[layer][i] =
-                array ? array + dt_array_bytes(&list->arrays[i], first) : NULL;
-        }
-    }
-}
-
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **out)
 {
     int64_t bytes = place_state(&model->parts, sequences, dt_arena_measure(), NULL);
     struct dt_model_state *state;
-    DT_TRY(dt_model_state_create_window(model, &state));
+    size_t arrays = (size_t)model->parts.layers * sizeof *state->arrays;
+    DT_TRY(DT_NEW_BYTES(&state, sizeof *state + arrays, "a carried state"));
     dt_status status = bytes > 0 ? dt_alloc(&model->backend, bytes, &state->memory) : DT_OK;
     if (status != DT_OK) {
         free(state);

@@ -97,11 +97,6 @@ dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t seq
 void *dt_model_state_memory(const struct dt_model_state *state);
 // Array `index` of a layer; NULL if `state` is NULL, or the array is empty (width 0).
 void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, int index);
-// A state without memory, which borrows the rows of another from `first` on.
-dt_status dt_model_state_create_window(const struct dt_model *model,
-                                       struct dt_model_state **window);
-void dt_model_state_move_window(const struct dt_model *model, struct dt_model_state *window,
-                                const struct dt_model_state *of, int64_t first);
 // The arrays of a layer: names, types, widths.
 const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, int64_t layer);
 
@@ -113,6 +108,7 @@ struct dt_pass {
     struct dt_model_input input;
     const struct dt_model_state *before; // read; NULL: zeros
     struct dt_model_state *after;        // written by forward, not `before` itself; or NULL
+    int64_t first;                       // which sequence of these states is the pass's first
     bool accumulate;                     // weight gradients: += (a later micro-batch), else =
     dt_grad_ready grad_ready;            // called in backward; or NULL
     void *context;

@@ -69,7 +69,7 @@ struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block
                              int64_t K)
 {
     double scale = 1 / sqrt((double)K);
-    struct dt_conv conv = {.layer = block->layer, .taps = K};
+    struct dt_conv conv = {.block = block, .taps = K};
     conv.weight = dt_build_row(build, block, "mixer.conv1d.weight", dt_init_uniform, scale, 3,
                                (int64_t[]){channels, 1, K});
     conv.bias =
@@ -120,6 +120,13 @@ struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view)
     struct dt_view last = dt_view_rows(view, L - 1, L - 1 + B);
     last.stride = L * view.stride;
     return last;
+}
+
+void *dt_pass_state(const struct dt_pass *pass, const struct dt_part *block,
+                    const struct dt_model_state *state, int index)
+{
+    char *array = dt_model_state_array(state, block->layer, index);
+    return array ? array + dt_array_bytes(&block->states.arrays[index], pass->first) : NULL;
 }
 
 // The arrays of a block, x and y first, and after them their gradients: with the rows of the pass.
@@ -285,7 +292,7 @@ static struct dt_conv1d_silu_inputs conv_inputs(const struct dt_pass *pass,
         .x = x,
         .weight = dt_net_weight(pass->net, conv->weight),
         .bias = dt_net_weight(pass->net, conv->bias),
-        .x0 = dt_model_state_array(pass->before, conv->layer, conv->state),
+        .x0 = dt_pass_state(pass, conv->block, pass->before, conv->state),
         .reset = pass->input.arrays[conv->reset]};
 }
 
@@ -295,7 +302,7 @@ dt_status dt_conv_forward(const struct dt_pass *pass, const struct dt_conv *conv
     struct dt_conv1d_silu_forward_args args = {
         .in = conv_inputs(pass, conv, x),
         .y = y,
-        .x_last = dt_model_state_array(after, conv->layer, conv->state)};
+        .x_last = dt_pass_state(pass, conv->block, after, conv->state)};
     return DT_RUN(pass, conv1d_silu_forward, &args);
 }
 

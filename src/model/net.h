@@ -4,6 +4,8 @@
 
 #include "model/model.h"
 
+struct dt_part; // kinds.h
+
 // A row of the table where each is kept by itself: as a measured pass has found that it is read.
 struct dt_net_row {
     bool reads_weight, reads_stored;
@@ -51,6 +53,10 @@ enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute leve
 void dt_pass_rows(const struct dt_pass *pass, void *arrays, size_t size);
 // Of an array of a pass's M rows those of each sequence's last position: B rows, L apart.
 struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view);
+// Array `index` of a block's states from the pass's first sequence on, of pass->before or after;
+// NULL if `state` is NULL, or the array is empty.
+void *dt_pass_state(const struct dt_pass *pass, const struct dt_part *block,
+                    const struct dt_model_state *state, int index);
 // Announces that the gradient of a row is complete.
 dt_status dt_pass_ready(const struct dt_pass *pass, int row);
 dt_status dt_pass_measure(const struct dt_pass *pass, int64_t workspace);
@@ -96,7 +102,8 @@ dt_status dt_add_bias_backward(const struct dt_pass *pass, int row, struct dt_vi
 
 // A causal convolution along the positions of each channel, then SiLU: y = silu(conv1d(x)).
 struct dt_conv {
-    int64_t layer, taps;
+    const struct dt_part *block;
+    int64_t taps;
     int weight, bias; // rows of the table
     int state;        // of the block: [B, K-1, channels] storage
     int reset;        // batch array

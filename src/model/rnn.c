@@ -94,35 +94,35 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
 
 static struct dt_rnn_inputs inputs(const struct rnn *m, const struct dt_pass *pass)
 {
-    int64_t layer = m->part.layer;
-    return (struct dt_rnn_inputs){
-        .cell = m->cell,
-        .batch = pass->input.sequences,
-        .length = pass->input.length,
-        .w_hh = dt_view_of(dt_net_stored(pass->net, m->recurrent.row), m->G * m->H, m->H,
-                           pass->net->config->storage),
-        .h0 = dt_model_state_array(pass->before, layer, m->hidden_state),
-        .c0 = m->cell == DT_RNN_LSTM ? dt_model_state_array(pass->before, layer, m->cell_state)
-                                     : NULL,
-        .reset = pass->input.arrays[m->reset]};
+    const struct dt_part *part = &m->part;
+    return (struct dt_rnn_inputs){.cell = m->cell,
+                                  .batch = pass->input.sequences,
+                                  .length = pass->input.length,
+                                  .w_hh = dt_view_of(dt_net_stored(pass->net, m->recurrent.row),
+                                                     m->G * m->H, m->H, pass->net->config->storage),
+                                  .h0 = dt_pass_state(pass, part, pass->before, m->hidden_state),
+                                  .c0 = m->cell == DT_RNN_LSTM
+                                            ? dt_pass_state(pass, part, pass->before, m->cell_state)
+                                            : NULL,
+                                  .reset = pass->input.arrays[m->reset]};
 }
 
 // From x to y; `after` is NULL when backward recomputes it.
 static dt_status run(const struct rnn *m, const struct arrays *a, const struct dt_pass *pass,
                      const struct dt_model_state *after, struct dt_view y)
 {
-    struct dt_rnn_forward_args args = {
-        .in = inputs(m, pass),
-        .x = a->x,
-        .b_ih = dt_net_weight(pass->net, m->bias_ih),
-        .b_hh = dt_net_weight(pass->net, m->bias_hh),
-        .y = y,
-        .previous = a->previous,
-        .gates = a->gates,
-        .cells = a->cells,
-        .h_last = dt_model_state_array(after, m->part.layer, m->hidden_state)};
+    struct dt_rnn_forward_args args = {.in = inputs(m, pass),
+                                       .x = a->x,
+                                       .b_ih = dt_net_weight(pass->net, m->bias_ih),
+                                       .b_hh = dt_net_weight(pass->net, m->bias_hh),
+                                       .y = y,
+                                       .previous = a->previous,
+                                       .gates = a->gates,
+                                       .cells = a->cells,
+                                       .h_last =
+                                           dt_pass_state(pass, &m->part, after, m->hidden_state)};
     if (m->cell == DT_RNN_LSTM)
-        args.c_last = dt_model_state_array(after, m->part.layer, m->cell_state);
+        args.c_last = dt_pass_state(pass, &m->part, after, m->cell_state);
     return DT_RUN(pass, rnn_forward, &args);
 }
 

@@ -342,9 +342,11 @@ static dt_status read_outputs(struct dt_player *player, const struct dt_play *pl
 static dt_status run(struct dt_player *player, const struct dt_play *play)
 {
     int64_t rows = play->n * play->length;
+    int side = player->side[play->first];
     struct dt_pass pass = {.input = {.sequences = play->n, .length = play->length},
-                           .before = player->before,
-                           .after = player->after};
+                           .before = player->state[side],
+                           .after = player->state[!side],
+                           .first = play->first};
     for (int i = 0; i < DT_BATCH_ARRAYS; i++)
         pass.input.arrays[i] = player->device[i];
     DT_TRY(dt_streams_begin(player, play->first, play->n));

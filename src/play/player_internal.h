@@ -12,12 +12,11 @@ struct dt_player {
     int64_t group; // streams that run together
     // A step reads one of the two and writes the other.
     struct dt_model_state *state[2];
-    struct dt_model_state *before, *after; // the rows of a step, borrowed
-    unsigned char *side;                   // [streams]: which of the two holds the stream's state
-    struct dt_philox *rng;                 // [streams]
-    struct dt_philox *rng_before;          // [streams]: before the call, where it fails
-    uint64_t kind;                         // in state blocks: a hash of the model's architecture
-    uint64_t weights;                      // in state blocks: a hash of all weights
+    unsigned char *side;          // [streams]: which of the two holds the stream's state
+    struct dt_philox *rng;        // [streams]
+    struct dt_philox *rng_before; // [streams]: before the call, where it fails
+    uint64_t kind;                // in state blocks: a hash of the model's architecture
+    uint64_t weights;             // in state blocks: a hash of all weights
     // Batch arrays that the model reads, or -1; and their memory: of the device, and of the host.
     int tokens, frames, ids, targets;
     void *device[DT_BATCH_ARRAYS];
@@ -31,8 +30,8 @@ struct dt_player {
 
 dt_status dt_streams_create(struct dt_player *player);
 void dt_streams_destroy(struct dt_player *player);
-// dt_streams_begin comes before a step of streams [first, first + n), and points `before` and
-// `after` to its rows. The streams keep the states that they had until dt_streams_end, which gives
-// them those after the step.
+// dt_streams_begin comes before a step of streams [first, first + n): their states are on one side
+// afterwards, and the step writes the other. The streams keep the states that they had until
+// dt_streams_end, which gives them those after the step.
 dt_status dt_streams_begin(struct dt_player *player, int64_t first, int64_t n);
 void dt_streams_end(struct dt_player *player, int64_t first, int64_t n);

@@ -73,8 +73,6 @@ dt_status dt_streams_create(struct dt_player *player)
         player->rng[i] = dt_philox_init((uint64_t)i, 0, 0);
     for (int i = 0; i < 2; i++)
         DT_TRY(dt_model_state_create(player->model, n, &player->state[i]));
-    DT_TRY(dt_model_state_create_window(player->model, &player->before));
-    DT_TRY(dt_model_state_create_window(player->model, &player->after));
     struct walk w = walk_of(player, 0, 0);
     player->info.state = sizeof(struct header);
     while (next_array(&w))
@@ -84,8 +82,6 @@ dt_status dt_streams_create(struct dt_player *player)
 
 void dt_streams_destroy(struct dt_player *player)
 {
-    dt_model_state_destroy(player->model, player->before);
-    dt_model_state_destroy(player->model, player->after);
     for (int i = 0; i < 2; i++)
         dt_model_state_destroy(player->model, player->state[i]);
     free(player->side);
@@ -104,8 +100,6 @@ dt_status dt_streams_begin(struct dt_player *player, int64_t first, int64_t n)
             DT_TRY(dt_copy(&player->backend, to.at, from.at, from.bytes, NULL));
         player->side[i] = (unsigned char)side;
     }
-    dt_model_state_move_window(player->model, player->before, player->state[side], first);
-    dt_model_state_move_window(player->model, player->after, player->state[!side], first);
     return DT_OK;
 }
 
