@@ -243,18 +243,6 @@ static void print_row(const struct bench *b, struct row *row)
                (long long)row->wrong);
 }
 
-static void print_summary(const struct bench *b, const struct row *row)
-{
-    if (b->route.options->json || b->route.comm->info.rank != 0 || row->first_bytes == 0)
-        return;
-    printf("# %s %s%s: %.1f us at %lld bytes (the first call %.1f us)", b->route.name,
-           names[row->operation], row->order == DT_SUM_TREE ? " by a tree" : "", row->latency * 1e6,
-           (long long)row->first_bytes, row->connecting * 1e6);
-    if (row->best_bus > 0)
-        printf("; best busbw %.3f GB/s at %lld bytes", row->best_bus, (long long)row->best_bytes);
-    putchar('\n');
-}
-
 // ---- all rows of a backend
 
 // `row` says which operation, in which order.
@@ -295,7 +283,15 @@ static dt_status measure_operation(struct bench *b, enum dt_operation operation,
         row->connecting = row->best_bus = 0;
         row->first_bytes = 0;
         DT_TRY(measure_sizes(b, row));
-        print_summary(b, row);
+        if (b->route.options->json || info->rank != 0 || row->first_bytes == 0)
+            continue;
+        printf("# %s %s%s: %.1f us at %lld bytes (the first call %.1f us)", b->route.name,
+               names[operation], row->order == DT_SUM_TREE ? " by a tree" : "", row->latency * 1e6,
+               (long long)row->first_bytes, row->connecting * 1e6);
+        if (row->best_bus > 0)
+            printf("; best busbw %.3f GB/s at %lld bytes", row->best_bus,
+                   (long long)row->best_bytes);
+        putchar('\n');
     }
     return DT_OK;
 }

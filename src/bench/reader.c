@@ -65,17 +65,6 @@ static dt_status time_pass(const struct reading *r, int side)
     return DT_OK;
 }
 
-// A pass goes over all of the file, which no core's cache holds; the first brings it into the
-// system's.
-static dt_status measure(const struct reading *r, int n_sides, double seconds)
-{
-    double start = dt_seconds();
-    for (int round = 0; round <= LEAST || dt_seconds() - start < seconds; round++)
-        for (int side = 0; side < n_sides; side++)
-            DT_TRY(time_pass(r, side));
-    return DT_OK;
-}
-
 static double rate(const struct reading *r, int side)
 {
     double bytes = (double)r->file_bytes, seconds = 0;
@@ -132,8 +121,13 @@ static dt_status read_file(const struct dt_bench_options *options, const char *p
     DT_TRY(dt_open_read(path, &r.fd, &r.file_bytes));
     dt_status status = open_reading(&r);
     int n_sides = r.shard.hash_block > 0 ? SIDES : CHECKED;
-    if (status == DT_OK)
-        status = measure(&r, n_sides, options->seconds > 0 ? options->seconds : default_seconds);
+    double start = dt_seconds();
+    double seconds = options->seconds > 0 ? options->seconds : default_seconds;
+    // A pass goes over all of the file, which no core's cache holds; the first brings it into the
+    // system's.
+    for (int round = 0; round <= LEAST || dt_seconds() - start < seconds; round++)
+        for (int side = 0; side < n_sides && status == DT_OK; side++)
+            status = time_pass(&r, side);
     if (status == DT_OK)
         report(&r, n_sides, options->json);
     dt_reader_close(r.reader);
@@ -163,10 +157,12 @@ static dt_status make_shard(const char *path)
     return status;
 }
 
-static dt_status read_made(const struct dt_bench_options *options)
+dt_status dt_bench_reader(const struct dt_bench_options *options)
 {
     const char *parent = getenv("TMPDIR");
     char folder[DT_PATH], path[DT_PATH];
+    if (options->file)
+        return read_file(options, options->file);
     DT_TRY(dt_path(folder, "%s/dtrain-bench-XXXXXX", parent && parent[0] ? parent : "/tmp"));
     if (!mkdtemp(folder))
         return DT_FAIL_ERRNO("create folder", folder);
@@ -179,9 +175,4 @@ static dt_status read_made(const struct dt_bench_options *options)
         return dt_remove_tree(folder);
     dt_discard_tree(folder);
     return status;
-}
-
-dt_status dt_bench_reader(const struct dt_bench_options *options)
-{
-    return options->file ? read_file(options, options->file) : read_made(options);
 }

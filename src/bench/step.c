@@ -63,22 +63,16 @@ static dt_status measure(struct dt_bench_rig *rig, double seconds, struct figure
     }
     while (dt_stepper_in_flight(rig->stepper) > 0)
         DT_TRY(collect(rig, f));
-    return DT_OK;
-}
-
-static dt_status complete(const struct dt_bench_rig *rig, struct figures *f)
-{
     const struct dt_model_config *c = dt_model_config(rig->model);
     bool rated = rig->info.peak_flops > 0 && c->storage == DT_BF16;
     double measured = (double)(f->collected - WARM_UP);
-    DT_TRY(peak_memory(&rig->backend, &f->peak_mb));
     f->tokens_per_s = (double)rig->batch * (double)rig->length / dt_bench_median(&f->clock);
     f->gflops = dt_model_flops_per_token(c) * f->tokens_per_s / 1e9;
     f->mfu = rated ? f->gflops * 1e9 / rig->info.peak_flops : 0;
     f->idle_ms /= measured;
     f->host_wait_ms /= measured;
     f->data_wait_ms /= measured;
-    return DT_OK;
+    return peak_memory(&rig->backend, &f->peak_mb);
 }
 
 static void print_json(const struct dt_bench_rig *rig, const struct figures *f)
@@ -127,8 +121,6 @@ dt_status dt_bench_step(const struct dt_bench_options *options)
     DT_TRY(dt_bench_rig_open(options, false, &rig));
     dt_status status =
         measure(&rig, options->seconds > 0 ? options->seconds : default_seconds, &figures);
-    if (status == DT_OK)
-        status = complete(&rig, &figures);
     if (status == DT_OK)
         (options->json ? print_json : print_line)(&rig, &figures);
     dt_bench_rig_close(&rig);

@@ -137,7 +137,7 @@ static const char *variable(const char *name)
     return text && text[0] ? text : NULL;
 }
 
-static void log_job(void)
+void dt_places_log(const struct dt_place *places, int n)
 {
     const char *job = variable("SLURM_JOB_ID"), *array = variable("SLURM_ARRAY_JOB_ID");
     const char *task = variable("SLURM_ARRAY_TASK_ID"), *restarts = variable("SLURM_RESTART_COUNT");
@@ -146,11 +146,6 @@ static void log_job(void)
         snprintf(member, sizeof member, " (%.20s_%.20s of the array)", array, task);
     if (job)
         dt_info("Slurm job %s%s, restart %s", job, member, restarts ? restarts : "0");
-}
-
-void dt_places_log(const struct dt_place *places, int n)
-{
-    log_job();
     for (int i = 0; i < n; i++) {
         bool seen = false;
         for (int k = 0; k < i && !seen; k++)

@@ -4,7 +4,6 @@
 
 #include "comm/comm.h"
 
-#include <stdio.h>
 
 enum { DT_DEVICE_TEXT = 320 };
 

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { CONFIG_MAX_BYTES = 1 << 20, STATE_MAX_BYTES = 1 << 16, TAIL_BYTES = 1 << 14 };

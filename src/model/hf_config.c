@@ -50,19 +50,6 @@ static void type_layers(const struct dt_hf_type *type, int64_t n, char text[DT_C
     snprintf(text, DT_CONFIG_STRING_MAX, "%s*%lld", type->block, (long long)n);
 }
 
-// Expects a normalized configuration.
-static const struct dt_hf_type *type_of(const struct dt_model_config *config)
-{
-    char layers[DT_CONFIG_STRING_MAX];
-    for (const struct dt_hf_type *const *type = dt_hf_types; *type; type++) {
-        type_layers(*type, config->n_layer, layers);
-        if (strcmp(config->stem, (*type)->stem) == 0 && strcmp(config->heads, (*type)->head) == 0 &&
-            strcmp(config->layers, layers) == 0)
-            return *type;
-    }
-    return &other;
-}
-
 static void *field(const struct dt_config_key *key, const struct dt_model_config *config)
 {
     return (char *)config + key->offset;
@@ -241,9 +228,17 @@ static bool add_member(cJSON *json, const struct dt_hf_member *member,
     return true;
 }
 
+// Expects a normalized configuration.
 static bool add_all(cJSON *json, const struct dt_model_config *config)
 {
-    const struct dt_hf_type *type = type_of(config);
+    const struct dt_hf_type *type = &other;
+    char layers[DT_CONFIG_STRING_MAX];
+    for (const struct dt_hf_type *const *known = dt_hf_types; *known; known++) {
+        type_layers(*known, config->n_layer, layers);
+        if (strcmp(config->stem, (*known)->stem) == 0 &&
+            strcmp(config->heads, (*known)->head) == 0 && strcmp(config->layers, layers) == 0)
+            type = *known;
+    }
     bool fine = cJSON_AddRawToObject(json, "architectures", type->architectures) &&
                 cJSON_AddStringToObject(json, "model_type", type->model_type);
     for (const struct dt_hf_member *member = members; member->name && fine; member++) {

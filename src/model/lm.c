@@ -59,28 +59,6 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
             storage == DT_F32 ? lm->logits : dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, storage);
 }
 
-// The rows of the batch from `first` on that are in h: logits = h · Wᵀ, their loss, and with
-// scale > 0 dW (+)= dlogitsᵀ · h, dh = dlogits · W.
-static dt_status tile_loss(const struct lm *lm, const struct dt_pass *pass, int64_t first,
-                           struct dt_view h, struct dt_view dh, double scale,
-                           struct dt_loss_sum *sum)
-{
-    const int32_t *labels = pass->input.arrays[lm->labels];
-    struct dt_view logits = dt_view_rows(lm->logits, 0, h.rows),
-                   dlogits = dt_view_rows(lm->dlogits, 0, h.rows);
-    struct dt_pass tile = *pass;
-    tile.accumulate = pass->accumulate || first > 0;
-    DT_TRY(dt_linear_forward(pass, lm->linear, h, logits));
-    struct dt_xent_args xent = {.vocab = pass->net->config->vocab_size,
-                                .logits = logits,
-                                .labels = labels ? labels + first : NULL,
-                                .scale = (float)scale,
-                                .dlogits = scale > 0 ? dlogits : (struct dt_view){0},
-                                .sum = sum};
-    DT_TRY(DT_RUN(pass, xent, &xent));
-    return scale > 0 ? dt_linear_backward(&tile, lm->linear, h, dlogits, dh) : DT_OK;
-}
-
 // The first row of the tile after that at `row`. To measure, the first and the last are enough.
 static int64_t next_tile(const struct lm *lm, const struct dt_pass *pass, int64_t row)
 {
@@ -88,14 +66,30 @@ static int64_t next_tile(const struct lm *lm, const struct dt_pass *pass, int64_
     return pass->measured && row + tile < last ? last : row + tile;
 }
 
+// Of each tile of rows: logits = h · Wᵀ, their loss, and with scale > 0 dW (+)= dlogitsᵀ · h, dh =
+// dlogits · W.
 static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
                       struct dt_view dh, double scale, struct dt_loss_sum *sum)
 {
     const struct lm *lm = (struct lm *)part;
+    const int32_t *labels = pass->input.arrays[lm->labels];
+    struct dt_pass tile = *pass;
     for (int64_t row = 0; row < pass->rows; row = next_tile(lm, pass, row)) {
         int64_t end = dt_min_i64(row + lm->logits.rows, pass->rows);
-        DT_TRY(tile_loss(lm, pass, row, dt_view_rows(h, row, end), dt_view_rows(dh, row, end),
-                         scale, sum));
+        struct dt_view x = dt_view_rows(h, row, end), dx = dt_view_rows(dh, row, end),
+                       logits = dt_view_rows(lm->logits, 0, end - row),
+                       dlogits = dt_view_rows(lm->dlogits, 0, end - row);
+        struct dt_xent_args xent = {.vocab = pass->net->config->vocab_size,
+                                    .logits = logits,
+                                    .labels = labels ? labels + row : NULL,
+                                    .scale = (float)scale,
+                                    .dlogits = scale > 0 ? dlogits : (struct dt_view){0},
+                                    .sum = sum};
+        DT_TRY(dt_linear_forward(pass, lm->linear, x, logits));
+        DT_TRY(DT_RUN(pass, xent, &xent));
+        if (scale > 0)
+            DT_TRY(dt_linear_backward(&tile, lm->linear, x, dlogits, dx));
+        tile.accumulate = true; // after the first tile
     }
     return DT_OK;
 }

@@ -221,18 +221,23 @@ static dt_status operands(const struct dt_pass *pass, struct dt_linear linear, s
     return quantize(pass, w, w->dtype, NULL, used);
 }
 
-static dt_status forward_int8(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,
-                              struct dt_view y)
+dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,
+                            struct dt_view y)
 {
-    struct dt_int8 *row = &pass->net->int8[linear.row];
+    struct dt_view w;
     int64_t used = 0, end = linear.first + linear.out;
     float *scale;
+    if (!pass->net->int8) {
+        DT_TRY(operands(pass, linear, &x, &w, &used));
+        return multiply(pass, (struct dt_gemm_args){.a = x, .b = w, .c = y, .trans_b = true}, used);
+    }
+    struct dt_int8 *row = &pass->net->int8[linear.row];
     if (pass->measured) { // how much of the row is a linear layer's
         row->in = linear.in;
         row->out = end > row->out ? end : row->out;
     }
     DT_TRY(quantize(pass, &x, DT_I8, &scale, &used));
-    struct dt_view w = dt_view_of(row->data, end, linear.in, DT_I8);
+    w = dt_view_of(row->data, end, linear.in, DT_I8);
     struct dt_gemm_args args = {.a = x,
                                 .b = dt_view_rows(w, linear.first, end),
                                 .c = y,
@@ -240,17 +245,6 @@ static dt_status forward_int8(const struct dt_pass *pass, struct dt_linear linea
                                 .a_scale = scale,
                                 .b_scale = row->scale ? row->scale + linear.first : NULL};
     return multiply(pass, args, used);
-}
-
-dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,
-                            struct dt_view y)
-{
-    struct dt_view w;
-    int64_t used = 0;
-    if (pass->net->int8)
-        return forward_int8(pass, linear, x, y);
-    DT_TRY(operands(pass, linear, &x, &w, &used));
-    return multiply(pass, (struct dt_gemm_args){.a = x, .b = w, .c = y, .trans_b = true}, used);
 }
 
 dt_status dt_linear_backward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,

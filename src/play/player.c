@@ -54,26 +54,13 @@ static dt_status create_inputs(struct dt_player *player)
     return DT_OK;
 }
 
-static dt_status create_outputs(struct dt_player *player)
-{
-    const struct dt_outputs *outputs = dt_model_outputs(player->model);
-    int64_t widest = dt_model_config(player->model)->d_model; // the residual is read there, too
-    for (int k = 0; k < outputs->n; k++) {
-        int64_t width = outputs->list[k].width;
-        player->info.values += width;
-        widest = width > widest ? width : widest;
-    }
-    player->info.targets = player->targets < 0 ? outputs->n : width_of(player, player->targets);
-    DT_TRY(alloc_host(player, player->group * widest, &player->predicted));
-    return alloc_host(player, player->group * player->info.length * player->info.targets,
-                      &player->drawn);
-}
-
 // A backend without products of int8 rounds the operands, as training does.
 static dt_status create(struct dt_player *player, const struct dt_model_config *model)
 {
     struct dt_model_config config = *model;
     enum dt_play_weights weights = player->info.weights;
+    int64_t rows = player->group * player->info.length,
+            widest = model->d_model; // the residual is read there, too
     char *text;
     struct dt_model_shape shape = {.sequences = player->group,
                                    .length = player->info.length,
@@ -83,7 +70,14 @@ static dt_status create(struct dt_player *player, const struct dt_model_config *
     config.quantize = weights == DT_PLAY_INT8 ? DT_QUANTIZE_INT8 : DT_QUANTIZE_NONE;
     DT_TRY(dt_model_create(&player->backend, &config, &shape, &player->model));
     DT_TRY(create_inputs(player));
-    DT_TRY(create_outputs(player));
+    const struct dt_outputs *outputs = dt_model_outputs(player->model);
+    for (int k = 0; k < outputs->n; k++) {
+        player->info.values += outputs->list[k].width;
+        widest = dt_max_i64(outputs->list[k].width, widest);
+    }
+    player->info.targets = player->targets < 0 ? outputs->n : width_of(player, player->targets);
+    DT_TRY(alloc_host(player, player->group * widest, &player->predicted));
+    DT_TRY(alloc_host(player, rows * player->info.targets, &player->drawn));
     DT_TRY(dt_hf_config_text(dt_model_config(player->model), &text));
     player->kind = XXH64(text, strlen(text), (XXH64_hash_t)dt_model_config(player->model)->storage);
     free(text);
@@ -187,21 +181,6 @@ out:
     return status;
 }
 
-static dt_status check_frames(const struct dt_player *player, const struct dt_play *play)
-{
-    int64_t width = player->info.frame, n = play->n * play->length * width;
-    if (width > 0 && !play->frames)
-        return DT_FAIL(DT_USER, NULL, "the model reads frames of %lld numbers; no frame was given",
-                       (long long)width);
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(play->frames[i]))
-            return DT_FAIL(DT_USER, NULL, "number %lld of the frame of stream %lld is %g",
-                           (long long)(i % width),
-                           (long long)(play->first + i / width / play->length),
-                           (double)play->frames[i]);
-    return DT_OK;
-}
-
 // Tokens, or the ids of each frame.
 static dt_status check_ids(const struct dt_player *player, const struct dt_play *play)
 {
@@ -227,6 +206,7 @@ static dt_status check_ids(const struct dt_player *player, const struct dt_play 
 static dt_status check(const struct dt_player *player, const struct dt_play *play)
 {
     const struct dt_play_info *info = &player->info;
+    int64_t width = info->frame, n = play->n * play->length * width;
     if (play->n < 1 || play->first < 0 || play->first > info->streams - play->n)
         return DT_FAIL(DT_USER, NULL, "%lld streams from %lld on: there are %lld",
                        (long long)play->n, (long long)play->first, (long long)info->streams);
@@ -236,7 +216,15 @@ static dt_status check(const struct dt_player *player, const struct dt_play *pla
     if (!(play->temperature >= 0) || !isfinite(play->temperature))
         return DT_FAIL(DT_USER, NULL, "the temperature is %g; it must be 0 or more",
                        play->temperature);
-    DT_TRY(check_frames(player, play));
+    if (width > 0 && !play->frames)
+        return DT_FAIL(DT_USER, NULL, "the model reads frames of %lld numbers; no frame was given",
+                       (long long)width);
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(play->frames[i]))
+            return DT_FAIL(DT_USER, NULL, "number %lld of the frame of stream %lld is %g",
+                           (long long)(i % width),
+                           (long long)(play->first + i / width / play->length),
+                           (double)play->frames[i]);
     return check_ids(player, play);
 }
 
@@ -299,19 +287,6 @@ static dt_status check_values(const struct dt_player *player, const struct dt_pl
 // the outputs are then finite, and mean nothing. Rows have at most 2^20 numbers.
 static const float residual_most = 1e16f;
 
-static dt_status check_residual(struct dt_player *player, const struct dt_play *play,
-                                const struct dt_pass *pass)
-{
-    const struct dt_view residual = dt_model_residual(player->model, pass);
-    int64_t d = residual.cols;
-    for (int64_t i = 0; i < play->n; i++)
-        DT_TRY(dt_to_host(&player->backend, player->predicted + i * d,
-                          dt_view_at(&residual, (i + 1) * play->length - 1, 0),
-                          d * (int64_t)sizeof(float), NULL));
-    DT_TRY(dt_stream_sync(&player->backend, NULL));
-    return check_values(player, play, "residual", d, residual_most);
-}
-
 static dt_status read_outputs(struct dt_player *player, const struct dt_play *play,
                               const struct dt_pass *pass)
 {
@@ -357,17 +332,28 @@ static dt_status run(struct dt_player *player, const struct dt_play *play)
     if (player->ids >= 0)
         DT_TRY(send(player, player->ids, play->ids, rows));
     DT_TRY(dt_model_forward(player->model, &pass));
-    DT_TRY(check_residual(player, play, &pass));
+    const struct dt_view residual = dt_model_residual(player->model, &pass);
+    int64_t d = residual.cols;
+    for (int64_t i = 0; i < play->n; i++)
+        DT_TRY(dt_to_host(&player->backend, player->predicted + i * d,
+                          dt_view_at(&residual, (i + 1) * play->length - 1, 0),
+                          d * (int64_t)sizeof(float), NULL));
+    DT_TRY(dt_stream_sync(&player->backend, NULL));
+    DT_TRY(check_values(player, play, "residual", d, residual_most));
     return read_outputs(player, play, &pass);
 }
 
-static dt_status run_groups(struct dt_player *player, const struct dt_play *play)
+dt_status dt_player_step(struct dt_player *player, const struct dt_play *play)
 {
     const struct dt_play_info *info = &player->info;
+    size_t bytes = (size_t)play->n * sizeof *player->rng;
+    dt_status status = DT_OK;
+    DT_TRY(check(player, play));
+    memcpy(player->rng_before, player->rng + play->first, bytes);
     // A group has so few rows that each has the bits that it has alone. Longer runs have more rows,
     // and run one stream at a time for the same reason.
     int64_t group = play->length == 1 ? player->group : 1;
-    for (int64_t done = 0; done < play->n; done += group) {
+    for (int64_t done = 0; done < play->n && status == DT_OK; done += group) {
         int64_t rows = done * play->length;
         struct dt_play part = *play;
         part.first += done;
@@ -376,17 +362,8 @@ static dt_status run_groups(struct dt_player *player, const struct dt_play *play
         part.ids += play->ids ? rows * (info->vocab > 0 ? 1 : info->n_ids) : 0;
         part.predicted += play->predicted ? done * info->values : 0;
         part.drawn += play->drawn ? done * info->targets : 0;
-        DT_TRY(run(player, &part));
+        status = run(player, &part);
     }
-    return DT_OK;
-}
-
-dt_status dt_player_step(struct dt_player *player, const struct dt_play *play)
-{
-    DT_TRY(check(player, play));
-    size_t bytes = (size_t)play->n * sizeof *player->rng;
-    memcpy(player->rng_before, player->rng + play->first, bytes);
-    dt_status status = run_groups(player, play);
     if (status == DT_OK)
         dt_streams_end(player, play->first, play->n);
     else
