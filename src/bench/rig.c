@@ -35,7 +35,6 @@ static dt_status describe(const struct dt_bench_options *options, const struct d
                 (options->precision == DT_PRECISION_AUTO && rig->info.bf16_faster);
     *job = (struct dt_job){.comm = rig->comm,
                            .backend = rig->backend,
-                           .train = rig->dataset,
                            .local_batch = rig->batch,
                            .micro_batch = rig->micro};
     dt_settings_defaults(s);
@@ -62,17 +61,6 @@ static dt_status draw_weights(const struct dt_bench_rig *rig, struct dt_job *job
     return status;
 }
 
-static dt_status scan(const struct dt_bench_options *options, struct dt_bench_rig *rig)
-{
-    struct dt_scan_rules rules = {.seq_len = rig->length, .vocab_size = options->vocab};
-    struct dt_model_config model;
-    DT_TRY(dt_bench_model(options, &model));
-    DT_TRY(dt_job_targets(&model, &rules));
-    rules.frame_width = options->frame_size;
-    return dt_dataset_scan(options->heads ? "synthetic:frames" : "synthetic:random", &rules,
-                           &rig->dataset);
-}
-
 // As in training: memory is planned and checked, then all is created.
 static dt_status rig_open(const struct dt_bench_options *options, bool times_ops,
                           struct dt_bench_rig *rig)
@@ -85,8 +73,13 @@ static dt_status rig_open(const struct dt_bench_options *options, bool times_ops
     if (options->cuda_graph == DT_TOGGLE_TRUE && !rig->backend.table->graphs)
         return DT_FAIL(DT_USER, "leave it out", "--cuda-graph true: the device %s has no graphs",
                        rig->backend.table->name);
-    DT_TRY(scan(options, rig));
     DT_TRY(describe(options, rig, &job));
+    struct dt_scan_rules rules = {.seq_len = rig->length, .vocab_size = options->vocab};
+    DT_TRY(dt_job_targets(&job.model, &rules));
+    rules.frame_width = options->frame_size;
+    DT_TRY(dt_dataset_scan(options->heads ? "synthetic:frames" : "synthetic:random", &rules,
+                           &rig->dataset));
+    job.train = rig->dataset;
     struct dt_model_shape shape = dt_job_shape(&job, true);
     if (times_ops)
         DT_TRY(dt_op_times_create(&rig->backend, NULL, &rig->times));

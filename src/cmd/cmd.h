@@ -16,6 +16,10 @@ struct dt_option {
     bool alone;               // with it rank 0 alone runs the command
 };
 
+// The key of an option, --field, of a command's own `struct options`.
+#define DT_OPTION(kind, field, ...)                                                                \
+    .key = DT_CONFIG_##kind(struct options, field, #field, __VA_ARGS__)
+
 // A command line, parsed.
 struct dt_call {
     const struct dt_command *command;

@@ -17,8 +17,7 @@ struct options {
 };
 
 static const struct dt_option options[] = {
-    {.key = DT_CONFIG_FLAG(struct options, ema, "ema", "false",
-                           "the moving average of the weights (optim.ema)")},
+    {DT_OPTION(FLAG, ema, "false", "the moving average of the weights (optim.ema)")},
     {.key = {0}},
 };
 

@@ -14,11 +14,10 @@
 struct options {
     bool int8, ema;
 };
-#define OPTION(kind, field, ...) .key = DT_CONFIG_##kind(struct options, field, #field, __VA_ARGS__)
 
 static const struct dt_option options[] = {
-    {OPTION(FLAG, int8, "false", "linear layers in int8, with a scale per output channel")},
-    {OPTION(FLAG, ema, "false", "use the moving average of the weights (optim.ema)")},
+    {DT_OPTION(FLAG, int8, "false", "linear layers in int8, with a scale per output channel")},
+    {DT_OPTION(FLAG, ema, "false", "use the moving average of the weights (optim.ema)")},
     {.key = {0}},
 };
 

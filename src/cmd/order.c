@@ -14,28 +14,11 @@ struct options {
 };
 
 static const struct dt_option options[] = {
-    {.key = DT_CONFIG_TEXT(struct options, steps, "steps", "",
-                           "steps to list, counted from 1, both ends included", .required = true),
+    {DT_OPTION(TEXT, steps, "", "steps to list, counted from 1, both ends included",
+               .required = true),
      .argument = "A:B"},
     {.key = {0}},
 };
-
-// The offset is in the reader kind's units (tokens, rows of pairs), or as the kind writes it:
-// episode and row.
-static dt_status print_window(const struct dt_dataset *data, struct dt_shard_cache *cache,
-                              int64_t step, int64_t slot, const struct dt_position *at)
-{
-    const struct dt_shard *shard = &data->shards[at->shard];
-    char place[1024];
-    snprintf(place, sizeof place, "%lld", (long long)(at->window * shard->stride));
-    if (data->kind->place) {
-        struct dt_reader *reader;
-        DT_TRY(dt_shard_cache_get(cache, at->shard, false, &reader));
-        data->kind->place(reader, at->window, place, sizeof place);
-    }
-    printf("%lld %lld %s %s\n", (long long)step, (long long)slot, shard->path, place);
-    return DT_OK;
-}
 
 static dt_status print_order(const struct dt_job *job, int64_t first, int64_t last)
 {
@@ -54,13 +37,24 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
     }
     DT_TRY(dt_order_create(&config, &order));
     dt_status status = DT_OK;
-    for (int64_t step = first; step <= last && status == DT_OK; step++)
-        for (int64_t slot = 0; slot < s->data.batch && status == DT_OK; slot++) {
+    for (int64_t step = first; step <= last; step++)
+        for (int64_t slot = 0; slot < s->data.batch; slot++) {
             struct dt_position at;
-            status = dt_order_at(order, dt_skips_batch(&skips, step - 1), slot, &at);
-            if (status == DT_OK)
-                status = print_window(job->train, job->train_shards, step, slot, &at);
+            struct dt_reader *reader;
+            char place[1024];
+            int64_t batch = dt_skips_batch(&skips, step - 1);
+            DT_TRY_GOTO(status, out, dt_order_at(order, batch, slot, &at));
+            const struct dt_shard *shard = &job->train->shards[at.shard];
+            // In the kind's units (tokens, rows of pairs) or as it writes it: episode and row.
+            snprintf(place, sizeof place, "%lld", (long long)(at.window * shard->stride));
+            if (shard->kind->place) {
+                DT_TRY_GOTO(status, out,
+                            dt_shard_cache_get(job->train_shards, at.shard, false, &reader));
+                shard->kind->place(reader, at.window, place, sizeof place);
+            }
+            printf("%lld %lld %s %s\n", (long long)step, (long long)slot, shard->path, place);
         }
+out:
     dt_order_free(order);
     return status;
 }

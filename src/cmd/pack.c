@@ -13,27 +13,26 @@ struct options {
     double val;
     bool force;
 };
-#define OPTION(kind, field, ...) .key = DT_CONFIG_##kind(struct options, field, #field, __VA_ARGS__)
 
 static const struct dt_option options[] = {
-    {OPTION(TEXT, output, "", "folder for the shards; created if missing", .required = true),
+    {DT_OPTION(TEXT, output, "", "folder for the shards; created if missing", .required = true),
      .letter = 'o', .argument = "DIR"},
-    {OPTION(
+    {DT_OPTION(
         CHOICE, format, "text", "text|u8|u16|u32",
         "text: bytes as tokens, one document per file; u8, u16, u32: raw little-endian tokens")},
     {.key = DT_CONFIG_WHOLE(struct options, shard_mb, "shard-mb", "64", 1, 0x1p40,
                             "largest shard, in 2^20 bytes of tokens")},
-    {OPTION(REAL, val, "0.05", 0, 0.9999999,
-            "validation fraction: of the text files, or the tail of the tokens if there is only "
-            "one file or the tokens are raw; 0: none"),
+    {DT_OPTION(REAL, val, "0.05", 0, 0.9999999,
+               "validation fraction: of the text files, or the tail of the tokens if there is only "
+               "one file or the tokens are raw; 0: none"),
      .argument = "FRACTION"},
-    {OPTION(WHOLE, vocab, "auto", 1, 0x1p32,
-            "vocabulary size, greater than every token; auto: 256 for text and u8, else the "
-            "largest token "
-            "+ 1",
-            .auto_word = "auto")},
-    {OPTION(WHOLE, seed, "1337", 0, 0x1p63, "seed for choosing validation files")},
-    {OPTION(FLAG, force, "false", "replace the shards in DIR")},
+    {DT_OPTION(WHOLE, vocab, "auto", 1, 0x1p32,
+               "vocabulary size, greater than every token; auto: 256 for text and u8, else the "
+               "largest token "
+               "+ 1",
+               .auto_word = "auto")},
+    {DT_OPTION(WHOLE, seed, "1337", 0, 0x1p63, "seed for choosing validation files")},
+    {DT_OPTION(FLAG, force, "false", "replace the shards in DIR")},
     {.key = {0}},
 };
 

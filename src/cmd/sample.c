@@ -22,19 +22,18 @@ struct options {
     int device; // enum dt_device_choice
     bool ema;
 };
-#define OPTION(kind, field, ...) .key = DT_CONFIG_##kind(struct options, field, #field, __VA_ARGS__)
 
 static const struct dt_option options[] = {
-    {OPTION(TEXT, prompt, "\n",
-            "start of the text (default: a newline); token ids separated by spaces unless the "
-            "vocabulary is bytes"),
+    {DT_OPTION(TEXT, prompt, "\n",
+               "start of the text (default: a newline); token ids separated by spaces unless the "
+               "vocabulary is bytes"),
      .argument = "TEXT"},
-    {OPTION(WHOLE, tokens, "400", 1, 1e9, "tokens to generate")},
-    {OPTION(REAL, temperature, "0.8", 0, 100,
-            "0: always the most likely token; 1: the model's own distribution")},
-    {OPTION(WHOLE, seed, "1337", 0, 0x1p63, "random seed")},
-    {OPTION(FLAG, ema, "false", "use the moving average of the weights (optim.ema)")},
-    {OPTION(CHOICE, device, "auto", DT_DEVICE_WORDS, "as run.device")},
+    {DT_OPTION(WHOLE, tokens, "400", 1, 1e9, "tokens to generate")},
+    {DT_OPTION(REAL, temperature, "0.8", 0, 100,
+               "0: always the most likely token; 1: the model's own distribution")},
+    {DT_OPTION(WHOLE, seed, "1337", 0, 0x1p63, "random seed")},
+    {DT_OPTION(FLAG, ema, "false", "use the moving average of the weights (optim.ema)")},
+    {DT_OPTION(CHOICE, device, "auto", DT_DEVICE_WORDS, "as run.device")},
     {.key = {0}},
 };
 

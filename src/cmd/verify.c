@@ -91,29 +91,23 @@ static dt_status verify_path(struct tally *tally, const char *path)
     return DT_OK;
 }
 
-// A name that exists is not a pattern.
-static dt_status verify_pattern(struct tally *tally, const char *pattern)
-{
-    glob_t found;
-    if (dt_file_exists(pattern))
-        return verify_path(tally, pattern);
-    if (glob(pattern, GLOB_TILDE, NULL, &found) != 0)
-        return DT_FAIL(DT_USER, "check the path", "nothing matches %s", pattern);
-    dt_status status = DT_OK;
-    for (size_t i = 0; i < found.gl_pathc && status == DT_OK; i++)
-        status = verify_path(tally, found.gl_pathv[i]);
-    globfree(&found);
-    return status;
-}
-
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     struct tally tally = {0};
     (void)comm;
     for (int i = 0; i < call->n_words; i++) {
-        dt_status status = verify_pattern(&tally, call->words[i]);
+        const char *word = call->words[i];
+        glob_t found = {0};
+        dt_status status = DT_OK;
+        if (dt_file_exists(word)) // a name that exists is not a pattern
+            status = verify_path(&tally, word);
+        else if (glob(word, GLOB_TILDE, NULL, &found) != 0)
+            status = DT_FAIL(DT_USER, "check the path", "nothing matches %s", word);
+        for (size_t k = 0; k < found.gl_pathc && status == DT_OK; k++)
+            status = verify_path(&tally, found.gl_pathv[k]);
+        globfree(&found);
         if (status != DT_OK)
-            count(&tally, call->words[i], status);
+            count(&tally, word, status);
     }
     if (tally.bad == 0)
         return DT_OK;

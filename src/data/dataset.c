@@ -179,12 +179,8 @@ static dt_status open_shards(struct dt_dataset *dataset)
 dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
                           struct dt_dataset **dataset)
 {
-    int64_t seq_len = rules->seq_len;
-    *dataset = NULL;
-    if (seq_len < 1 || seq_len > INT32_MAX)
-        return DT_FAIL(DT_USER, "give a data.seq_len from 1 to 2147483647",
-                       "a sequence of %" PRId64 " tokens cannot be trained", seq_len);
     struct dt_dataset *d;
+    *dataset = NULL;
     DT_TRY(DT_NEW(&d, 1, "a dataset"));
     d->rules = *rules;
     dt_status status = find_shards(d, glob);

@@ -7,33 +7,28 @@
 
 enum { PIECE = 4096, ENDS = 2 };
 
-// ORs whether rows [first, first + n) of an array are true into `ends`.
-static dt_status mark_ends(const struct dt_h5_array *array, int64_t first, int64_t n, bool *ends)
-{
-    char stored[PIECE * 8];
-    float values[PIECE];
-    DT_TRY(dt_h5_array_read(array, first, n, stored));
-    dt_columns_to_floats(array->type, stored, n, 1, 0, 1, values, 1);
-    for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(values[i]))
-            return DT_FAIL(DT_USER, "store true or false, 1 or 0, in each row",
-                           "%s: %s, row %" PRId64 ": %g is neither true nor false",
-                           array->file->path, array->name, first + i, values[i]);
-        ends[i] |= values[i] != 0;
-    }
-    return DT_OK;
-}
-
 static dt_status add_episodes(const struct dt_h5_array *arrays, int64_t n,
                               struct dt_episodes *episodes)
 {
     bool ended = true;
+    char stored[PIECE * 8];
+    float values[PIECE];
     for (int64_t first = 0; first < n; first += PIECE) {
         bool ends[PIECE] = {false};
-        int64_t some = n - first < PIECE ? n - first : PIECE;
-        for (int i = 0; i < ENDS; i++)
-            if (arrays[i].n_dims > 0)
-                DT_TRY(mark_ends(&arrays[i], first, some, ends));
+        int64_t some = dt_min_i64(n - first, PIECE);
+        for (const struct dt_h5_array *array = arrays; array < arrays + ENDS; array++) {
+            if (array->n_dims == 0)
+                continue;
+            DT_TRY(dt_h5_array_read(array, first, some, stored));
+            dt_columns_to_floats(array->type, stored, some, 1, 0, 1, values, 1);
+            for (int64_t i = 0; i < some; i++) {
+                if (!isfinite(values[i]))
+                    return DT_FAIL(DT_USER, "store true or false, 1 or 0, in each row",
+                                   "%s: %s, row %" PRId64 ": %g is neither true nor false",
+                                   array->file->path, array->name, first + i, values[i]);
+                ends[i] |= values[i] != 0;
+            }
+        }
         for (int64_t i = 0; i < some; i++) {
             if (ended)
                 DT_TRY(dt_episodes_add_start(episodes, first + i));

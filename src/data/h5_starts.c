@@ -11,10 +11,20 @@ enum { AT_ONCE = 1024 };
 static const char damaged[] =
     "the shard is damaged: copy it again from its source, or pack it again";
 
-static dt_status read_stamp(const struct dt_h5_array *tokens, struct dt_h5_starts *starts)
+dt_status dt_h5_starts_open(const struct dt_h5_file *file, const struct dt_h5_array *tokens,
+                            struct dt_h5_starts *starts)
 {
     uint64_t count = 0;
     bool has_hash;
+    *starts = (struct dt_h5_starts){.n_tokens = tokens->shape[0]};
+    DT_TRY(dt_h5_array_open(file, "/doc_starts", &starts->array, &starts->found));
+    if (starts->found) {
+        DT_TRY(dt_h5_check_vector(&starts->array));
+        if (starts->array.type != DT_U64)
+            return DT_H5_REJECT(&starts->array,
+                                "store offsets into /tokens as little-endian uint64", "holds %s",
+                                starts->array.type_text);
+    }
     DT_TRY(dt_h5_attribute_u64(tokens, DT_STARTS_COUNT, &count, &starts->stamped));
     DT_TRY(dt_h5_attribute_u64(tokens, DT_STARTS_HASH, &starts->hash, &has_hash));
     if (starts->stamped != has_hash)
@@ -32,38 +42,6 @@ static dt_status read_stamp(const struct dt_h5_array *tokens, struct dt_h5_start
         return DT_FAIL(DT_USER, damaged,
                        "%s: /doc_starts has %" PRId64 " entries; %s of /tokens says %" PRIu64,
                        tokens->file->path, starts->array.shape[0], DT_STARTS_COUNT, count);
-    return DT_OK;
-}
-
-dt_status dt_h5_starts_open(const struct dt_h5_file *file, const struct dt_h5_array *tokens,
-                            struct dt_h5_starts *starts)
-{
-    *starts = (struct dt_h5_starts){.n_tokens = tokens->shape[0]};
-    DT_TRY(dt_h5_array_open(file, "/doc_starts", &starts->array, &starts->found));
-    if (starts->found) {
-        DT_TRY(dt_h5_check_vector(&starts->array));
-        if (starts->array.type != DT_U64)
-            return DT_H5_REJECT(&starts->array,
-                                "store offsets into /tokens as little-endian uint64", "holds %s",
-                                starts->array.type_text);
-    }
-    return read_stamp(tokens, starts);
-}
-
-// The index of the first entry at or above `position`.
-static dt_status find(const struct dt_h5_array *array, int64_t position, int64_t *index)
-{
-    int64_t low = 0, high = array->shape[0];
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        uint64_t value;
-        DT_TRY(dt_h5_array_read(array, middle, 1, &value));
-        if (value < (uint64_t)position)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    *index = low;
     return DT_OK;
 }
 
@@ -104,11 +82,19 @@ static dt_status walk_from(const struct dt_h5_starts *starts, int64_t index, str
 dt_status dt_h5_starts_mark(const struct dt_h5_starts *starts, int64_t first, int64_t count,
                             uint8_t *marks)
 {
-    int64_t index = 0;
     struct walk walk = {.last = first - 1, .first = first, .end = first + count, .marks = marks};
+    int64_t low = 0, high = starts->array.shape[0]; // the first entry at or above `first`
     memset(marks, 0, (size_t)count);
-    DT_TRY(find(&starts->array, first, &index));
-    return walk_from(starts, index, &walk);
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        uint64_t value;
+        DT_TRY(dt_h5_array_read(&starts->array, middle, 1, &value));
+        if (value < (uint64_t)first)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return walk_from(starts, low, &walk);
 }
 
 dt_status dt_h5_starts_check(const struct dt_h5_starts *starts, bool hash)

@@ -209,7 +209,7 @@ dt_status dt_loader_next(struct dt_loader *loader, const struct dt_batch **batch
 
 // Opening and closing.
 
-static dt_status check(const struct dt_loader_config *config, int64_t first_step)
+static dt_status check(const struct dt_loader_config *config)
 {
     const struct dt_read_rules *rules = &config->rules;
     if (config->prefetch < 1 || rules->vocab_size < 0 || rules->vocab_size > INT32_MAX)
@@ -217,13 +217,10 @@ static dt_status check(const struct dt_loader_config *config, int64_t first_step
                        "data.prefetch must be 1 or more, model.vocab_size at most 2147483647",
                        "data.prefetch is %" PRId64 ", model.vocab_size is %" PRId64,
                        config->prefetch, rules->vocab_size);
-    if (config->size < 1 || config->rank < 0 || config->rank >= config->size ||
-        config->batch % config->size != 0)
+    if (config->batch % config->size != 0)
         return DT_FAIL(DT_USER, "choose a data.batch that is a multiple of the number of ranks",
                        "data.batch = %" PRId64 " cannot be divided among %d ranks", config->batch,
                        config->size);
-    if (first_step < 0)
-        return DT_FAIL(DT_USER, NULL, "step %" PRId64 " is negative", first_step);
     // Every row of every array has room for alignment.
     int64_t n = 0;
     struct dt_array_list list;
@@ -286,7 +283,7 @@ static dt_status open_loader(struct dt_loader *loader)
         .parts = config->parts,
     };
     DT_TRY(dt_order_create(&order, &loader->order));
-    DT_TRY(check(config, loader->first_step));
+    DT_TRY(check(config));
     loader->kind = config->dataset->kind;
     loader->n_slots = share(config);
     loader->first_slot = config->rank * loader->n_slots;

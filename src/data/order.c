@@ -99,23 +99,6 @@ static dt_status permute_inside(const struct dt_order *order, struct inside *ins
     return DT_OK;
 }
 
-static dt_status check(const struct dt_order_config *config)
-{
-    int64_t windows = config->dataset->windows;
-    if (config->batch < 1 || config->block < 1)
-        return DT_FAIL(DT_USER, "give numbers above 0",
-                       "data.batch is %" PRId64 ", data.block is %" PRId64, config->batch,
-                       config->block);
-    if (windows < (config->sequential ? 1 : config->batch))
-        return DT_FAIL(DT_USER, "use more data, a shorter data.seq_len or a smaller data.batch",
-                       "the shards (%s%s) hold %" PRId64 " windows of data.seq_len = %" PRId64
-                       " in %" PRId64 " tokens; a batch needs %" PRId64,
-                       config->dataset->shards[0].path, config->dataset->n_shards > 1 ? " …" : "",
-                       windows, config->dataset->rules.seq_len, config->dataset->tokens,
-                       config->sequential ? 1 : config->batch);
-    return DT_OK;
-}
-
 static dt_status allocate(struct dt_order *order)
 {
     int64_t n_shards = order->config.dataset->n_shards;
@@ -144,22 +127,30 @@ static dt_status allocate(struct dt_order *order)
 
 dt_status dt_order_create(const struct dt_order_config *config, struct dt_order **order)
 {
-    *order = NULL;
-    DT_TRY(check(config));
-    struct dt_order *o;
-    DT_TRY(DT_NEW(&o, 1, "the data order"));
     int64_t windows = config->dataset->windows, batch = config->batch;
+    struct dt_order *o;
+    *order = NULL;
+    if (batch < 1 || config->block < 1)
+        return DT_FAIL(DT_USER, "give numbers above 0",
+                       "data.batch is %" PRId64 ", data.block is %" PRId64, batch, config->block);
+    if (windows < (config->sequential ? 1 : batch))
+        return DT_FAIL(DT_USER, "use more data, a shorter data.seq_len or a smaller data.batch",
+                       "the shards (%s%s) hold %" PRId64 " windows of data.seq_len = %" PRId64
+                       " in %" PRId64 " tokens; a batch needs %" PRId64,
+                       config->dataset->shards[0].path, config->dataset->n_shards > 1 ? " …" : "",
+                       windows, config->dataset->rules.seq_len, config->dataset->tokens,
+                       config->sequential ? 1 : batch);
+    DT_TRY(DT_NEW(&o, 1, "the data order"));
     o->config = *config;
     o->config.shuffle = config->shuffle && !config->sequential;
     o->steps = config->sequential ? (windows - 1) / batch + 1 : windows / batch;
     o->epoch = -1;
     dt_status status = allocate(o);
-    if (status != DT_OK) {
+    if (status == DT_OK)
+        *order = o;
+    else
         dt_order_free(o);
-        return status;
-    }
-    *order = o;
-    return DT_OK;
+    return status;
 }
 
 void dt_order_free(struct dt_order *order)

@@ -4,19 +4,36 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/rng.h"
+#include "base/round.h"
 #include "data/h5_pack.h"
-#include "data/pack_input.h"
 #include "data/tokens.h"
 
 #include <dirent.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+enum { SNIFF = 8192 }; // bytes that are searched for a zero
 enum { CHUNK = 1 << 20, TRAIN = 0, VAL = 1, SIDES = 2, BYTE_VOCAB = 256, NAME = 64 };
 static const char *const side_name[SIDES] = {"train", "val"};
+
+struct input {
+    char *path;
+    int64_t bytes;       // > 0
+    int64_t train_bytes; // the first ones; the others are for validation
+};
+
+struct inputs {
+    struct input *at;
+    int64_t n;
+    int64_t skipped; // binary or unreadable, in folders
+};
 
 struct side {
     int64_t tokens, n_shards;
@@ -27,7 +44,7 @@ struct packer {
     const struct dt_pack_config *config;
     dt_dtype type;
     int64_t size; // bytes of a token
-    struct dt_pack_files files;
+    struct inputs files;
     struct side side[SIDES];
     char *chunk; // [CHUNK]
     int64_t largest;
@@ -36,6 +53,139 @@ struct packer {
     int64_t total_bytes, done_bytes;
     double started, drawn; // seconds
 };
+
+// ---- the files
+
+struct walk {
+    const struct dt_pack_config *config;
+    struct inputs *files;
+    bool has_output; // `output` is valid
+    struct stat output;
+};
+
+// A file that was found in a folder is skipped if it cannot be used; a named one is an error.
+static dt_status add_path(struct walk *walk, const char *path, bool named)
+{
+    struct inputs *files = walk->files;
+    char head[SNIFF];
+    int fd;
+    int64_t bytes;
+    dt_status status = dt_open_read(path, &fd, &bytes);
+    if (status != DT_OK && !named) {
+        dt_warn("%s, skipped", dt_error_current()->message);
+        dt_error_clear();
+        files->skipped++;
+        return DT_OK;
+    }
+    DT_TRY(status);
+    bool wanted = named || walk->config->format != DT_PACK_TEXT;
+    if (!wanted) { // text has no zero byte
+        ssize_t n = pread(fd, head, sizeof head, 0);
+        wanted = n >= 0 && !memchr(head, 0, (size_t)n);
+    }
+    close(fd);
+    files->skipped += !wanted;
+    if (!wanted || bytes == 0)
+        return DT_OK;
+    DT_TRY(dt_list_grow(&files->at, files->n, sizeof *files->at));
+    files->at[files->n] = (struct input){NULL, bytes, 0};
+    DT_TRY(dt_memory_text(&files->at[files->n].path, "%s", path));
+    files->n++;
+    return DT_OK;
+}
+
+static dt_status visit(void *context, FTS *tree, FTSENT *entry)
+{
+    struct walk *walk = context;
+    const struct stat *info = entry->fts_statp;
+    struct stat target;
+    bool named = entry->fts_level == FTS_ROOTLEVEL;
+    if (!named && entry->fts_name[0] == '.') {
+        fts_set(tree, entry, FTS_SKIP);
+        return DT_OK;
+    }
+    switch (entry->fts_info) {
+    case FTS_D:
+        if (!named && walk->has_output && info->st_dev == walk->output.st_dev &&
+            info->st_ino == walk->output.st_ino)
+            fts_set(tree, entry, FTS_SKIP);
+        return DT_OK;
+    case FTS_DNR:
+    case FTS_ERR:
+    case FTS_NS:
+        errno = entry->fts_errno;
+        if (named)
+            return DT_FAIL_ERRNO("read", entry->fts_path);
+        dt_warn("cannot read %s: %s, skipped", entry->fts_path, strerror(errno));
+        walk->files->skipped++;
+        return DT_OK;
+    case FTS_F:
+        return add_path(walk, entry->fts_path, named);
+    case FTS_SL:
+        return stat(entry->fts_path, &target) == 0 && S_ISREG(target.st_mode)
+                   ? add_path(walk, entry->fts_path, false)
+                   : DT_OK;
+    case FTS_DEFAULT: // FIFOs, sockets, devices
+    case FTS_SLNONE:
+        return named ? add_path(walk, entry->fts_path, true) : DT_OK;
+    default:
+        return DT_OK;
+    }
+}
+
+// Finds every regular file that is not empty among the inputs, in their order; files of folders in
+// bytewise order of names, without those in the output folder. Links to folders are not followed,
+// to avoid loops and duplicates; links to files are.
+static dt_status find_files(const struct dt_pack_config *config, struct inputs *files)
+{
+    struct walk walk = {.config = config, .files = files};
+    walk.has_output = stat(config->output, &walk.output) == 0;
+    for (int i = 0; i < config->n_inputs; i++)
+        DT_TRY(dt_walk_tree(config->inputs[i], FTS_COMFOLLOW, "read", visit, &walk));
+    if (files->n > 0)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "name files, or folders with files in them",
+                   "nothing to pack in %s%s (%" PRId64 " binary or unreadable files skipped)",
+                   config->inputs[0], config->n_inputs > 1 ? " …" : "", files->skipped);
+}
+
+// Divides by file: of n >= 2 files round(fraction * n), drawn at random, are for validation, at
+// least one on each side. They are moved, in the order drawn, after the others, which keep their
+// order: the first ones, which short evaluations read, are then like the rest.
+static dt_status split_files(struct inputs *files, double fraction, uint64_t seed)
+{
+    int64_t n = files->n, n_val = (int64_t)llround(fraction * (double)n), n_train = 0;
+    int64_t *order;
+    struct input *sorted;
+    DT_TRY(DT_NEW(&order, n, "the order of %" PRId64 " files", n));
+    dt_status status = DT_NEW(&sorted, n, "splitting %" PRId64 " files", n);
+    if (status != DT_OK) {
+        free(order);
+        return status;
+    }
+    struct dt_philox rng = dt_philox_init(seed, 0, 0);
+    n_val = n_val < 1 ? 1 : n_val > n - 1 ? n - 1 : n_val;
+    for (int64_t i = 0; i < n; i++) {
+        order[i] = i;
+        files->at[i].train_bytes = files->at[i].bytes;
+    }
+    for (int64_t i = 0; i < n_val; i++) {
+        int64_t j = i + (int64_t)dt_philox_below(&rng, (uint64_t)(n - i)), chosen = order[j];
+        order[j] = order[i];
+        order[i] = chosen;
+        files->at[chosen].train_bytes = 0;
+        sorted[n - n_val + i] = files->at[chosen];
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (files->at[i].train_bytes > 0)
+            sorted[n_train++] = files->at[i];
+    free(order);
+    free(files->at);
+    files->at = sorted;
+    return DT_OK;
+}
+
+// ---- the shards
 
 // "train-00000.h5", or ".train-00000.h5.tmp".
 static void shard_name(int side, int64_t i, bool temporary, char name[NAME])
@@ -71,17 +221,12 @@ static void draw_progress(struct packer *packer)
 
 static dt_status check_config(const struct dt_pack_config *config)
 {
-    if (config->n_inputs < 1)
-        return DT_FAIL(DT_USER, "name files or folders", "no input given");
     if (!(config->val_fraction >= 0 && config->val_fraction < 1))
         return DT_FAIL(DT_USER, "give a fraction of at least 0 and below 1",
                        "the validation fraction is %g", config->val_fraction);
     if (config->shard_bytes < (int64_t)sizeof(uint32_t))
         return DT_FAIL(DT_USER, "give a larger size", "shards of %" PRId64 " bytes are too small",
                        config->shard_bytes);
-    if (config->vocab_size < 0 || config->vocab_size > (int64_t)UINT32_MAX + 1)
-        return DT_FAIL(DT_USER, "give 1 to 4294967296, or 0 for the default",
-                       "vocabulary size %" PRId64 " is out of range", config->vocab_size);
     return DT_OK;
 }
 
@@ -89,9 +234,9 @@ static dt_status check_config(const struct dt_pack_config *config)
 static dt_status divide(struct packer *packer)
 {
     const struct dt_pack_config *config = packer->config;
-    struct dt_pack_files *files = &packer->files;
+    struct inputs *files = &packer->files;
     for (int64_t i = 0; i < files->n; i++) {
-        const struct dt_pack_file *file = &files->at[i];
+        const struct input *file = &files->at[i];
         if (file->bytes % packer->size != 0)
             return DT_FAIL(DT_USER, "choose the --format that the file was written in",
                            "%s has %" PRId64 " bytes, not a multiple of %" PRId64, file->path,
@@ -99,19 +244,19 @@ static dt_status divide(struct packer *packer)
         packer->total_bytes += file->bytes;
     }
     if (config->format == DT_PACK_TEXT && files->n > 1 && config->val_fraction > 0) {
-        DT_TRY(dt_pack_split(files, config->val_fraction, config->seed));
+        DT_TRY(split_files(files, config->val_fraction, config->seed));
     } else {
         int64_t tokens = packer->total_bytes / packer->size;
         int64_t train = tokens - (int64_t)(config->val_fraction * (double)tokens);
         int64_t left = train * packer->size;
         for (int64_t i = 0; i < files->n; i++) {
-            struct dt_pack_file *file = &files->at[i];
+            struct input *file = &files->at[i];
             file->train_bytes = dt_min_i64(left, file->bytes);
             left -= file->train_bytes;
         }
     }
     for (int64_t i = 0; i < files->n; i++) {
-        const struct dt_pack_file *file = &files->at[i];
+        const struct input *file = &files->at[i];
         packer->side[TRAIN].tokens += file->train_bytes / packer->size;
         packer->side[VAL].tokens += (file->bytes - file->train_bytes) / packer->size;
     }
@@ -182,8 +327,7 @@ static dt_status feed(struct packer *packer, int side, const char *tokens, int64
     return DT_OK;
 }
 
-static dt_status pack_bytes(struct packer *packer, int side, const struct dt_pack_file *file,
-                            int fd)
+static dt_status pack_bytes(struct packer *packer, int side, const struct input *file, int fd)
 {
     int64_t end = side == TRAIN ? file->train_bytes : file->bytes, bytes;
     int64_t vocab_size = packer->config->vocab_size;
@@ -216,7 +360,7 @@ static dt_status write_side(struct packer *packer, int side)
 {
     dt_status status = DT_OK;
     for (int64_t i = 0; i < packer->files.n && status == DT_OK; i++) {
-        const struct dt_pack_file *file = &packer->files.at[i];
+        const struct input *file = &packer->files.at[i];
         int64_t bytes;
         int fd;
         if (file->train_bytes == (side == TRAIN ? 0 : file->bytes))
@@ -282,7 +426,7 @@ static dt_status write_output(struct packer *packer)
 static dt_status pack(struct packer *packer)
 {
     DT_TRY(check_config(packer->config));
-    DT_TRY(dt_pack_find(packer->config, &packer->files));
+    DT_TRY(find_files(packer->config, &packer->files));
     DT_TRY(divide(packer));
     bool was_there = dt_file_exists(packer->config->output);
     dt_status status = write_output(packer);
@@ -307,6 +451,8 @@ dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *re
         .vocab_size = vocabulary(&packer),
     };
     free(packer.chunk);
-    dt_pack_files_free(&packer.files);
+    for (int64_t i = 0; i < packer.files.n; i++)
+        free(packer.files.at[i].path);
+    free(packer.files.at);
     return status;
 }

@@ -103,12 +103,16 @@ int dt_device_ranks_on(const struct dt_device_opened *opened, int n, int rank)
     return ranks_on_device;
 }
 
-// `first`: the lowest of the ranks on one device.
-static dt_status refuse(const struct dt_device_opened *opened, int n, int first)
+dt_status dt_device_refuse_shared(const struct dt_device_opened *opened, int n)
 {
-    const struct dt_device_opened *one = &opened[first];
     char ranks[256], hint[DT_ERROR_HINT];
-    int here = 0, left = dt_device_ranks_on(opened, n, first);
+    int first = 0, here = 0; // the lowest of the ranks on one device
+    while (first < n && dt_device_ranks_on(opened, n, first) <= 1)
+        first++;
+    if (first == n)
+        return DT_OK;
+    const struct dt_device_opened *one = &opened[first];
+    int left = dt_device_ranks_on(opened, n, first);
     snprintf(ranks, sizeof ranks, "ranks %d", first); // "ranks 0, 2 and 3"
     for (int i = 0; i < n; i++) {
         bool on_host = strcmp(opened[i].host, one->host) == 0;
@@ -125,14 +129,6 @@ static dt_status refuse(const struct dt_device_opened *opened, int n, int first)
                    "host %s: %s would share one GPU, %s (%d rank%s there, %d device%s visible)",
                    one->host, ranks, one->id, here, here == 1 ? "" : "s", one->visible,
                    one->visible == 1 ? "" : "s");
-}
-
-dt_status dt_device_refuse_shared(const struct dt_device_opened *opened, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (dt_device_ranks_on(opened, n, i) > 1)
-            return refuse(opened, n, i);
-    return DT_OK;
 }
 
 // Compares what every rank opened.

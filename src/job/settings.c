@@ -326,32 +326,6 @@ static void check_tree(struct check *check)
                (long long)(batch / micro), origin(check, "comm.reduce"), allowed);
 }
 
-// The same for the ranks of this job; `false`: rejected.
-static bool check_tree_ranks(struct check *check, int64_t ranks)
-{
-    const struct dt_settings *s = check->settings;
-    int64_t leaves = s->data.micro_batch > 0 ? s->data.batch / s->data.micro_batch : 0, below = 1;
-    char above[32] = "";
-    if (s->comm.reduce != DT_REDUCE_REPRODUCIBLE || (dt_is_power_of_two(ranks) && ranks <= leaves))
-        return true;
-    while (2 * below <= ranks && 2 * below <= leaves)
-        below *= 2;
-    if (2 * below <= leaves)
-        snprintf(above, sizeof above, " or %lld", (long long)(2 * below));
-    if (ranks > leaves)
-        reject(check, "comm.reduce",
-               "reproducible: %lld ranks cannot share the %lld micro-batches of a step (data.batch "
-               "= %lld, data.micro_batch = %lld: %s); start at most %lld ranks, or %s",
-               (long long)ranks, (long long)leaves, (long long)s->data.batch,
-               (long long)s->data.micro_batch, origin(check, "data.micro_batch"), (long long)leaves,
-               s->data.micro_batch > 1 ? "lower data.micro_batch" : "increase data.batch");
-    else
-        reject(check, "comm.reduce",
-               "reproducible needs a power of two of ranks, not %lld: start %lld%s",
-               (long long)ranks, (long long)below, above);
-    return false;
-}
-
 static void check_data(struct check *check)
 {
     const struct dt_settings *s = check->settings;
@@ -431,23 +405,6 @@ static void check_device(struct check *check)
                origin(check, "run.device"));
 }
 
-static void check_rollback(struct check *check)
-{
-    const struct dt_settings *s = check->settings;
-    if (s->optim.rollback == 0)
-        return;
-    if (s->optim.rollback > s->optim.max_skipped)
-        reject(check, "optim.rollback optim.max_skipped",
-               "%lld, but optim.max_skipped = %lld would end the run first",
-               (long long)s->optim.rollback, (long long)s->optim.max_skipped);
-    if (s->checkpoint.every == 0 && s->checkpoint.minutes == 0)
-        reject(check, "optim.rollback checkpoint.every checkpoint.minutes",
-               "needs checkpoints to return to: set checkpoint.every");
-    if (s->data.carry_state)
-        reject(check, "optim.rollback data.carry_state",
-               "skips batches, but with data.carry_state each continues the one before");
-}
-
 static void check_optim(struct check *check)
 {
     const struct dt_settings *s = check->settings;
@@ -460,6 +417,18 @@ static void check_optim(struct check *check)
                restarts ? "required with" : "needs");
     if (s->run.steps > 0) // epochs: the steps are known with the data
         check_schedule(check, s->run.steps);
+    if (s->optim.rollback == 0)
+        return;
+    if (s->optim.rollback > s->optim.max_skipped)
+        reject(check, "optim.rollback optim.max_skipped",
+               "%lld, but optim.max_skipped = %lld would end the run first",
+               (long long)s->optim.rollback, (long long)s->optim.max_skipped);
+    if (s->checkpoint.every == 0 && s->checkpoint.minutes == 0)
+        reject(check, "optim.rollback checkpoint.every checkpoint.minutes",
+               "needs checkpoints to return to: set checkpoint.every");
+    if (s->data.carry_state)
+        reject(check, "optim.rollback data.carry_state",
+               "skips batches, but with data.carry_state each continues the one before");
 }
 
 static void check_log(struct check *check)
@@ -486,17 +455,36 @@ void dt_settings_check(struct dt_problems *problems, const void *settings,
     check_device(&check);
     check_data(&check);
     check_optim(&check);
-    check_rollback(&check);
     check_log(&check);
 }
 
 dt_status dt_settings_check_batch(const struct dt_settings *settings,
                                   const struct dt_config *config, int64_t ranks)
 {
+    const struct dt_settings *s = settings;
     struct dt_problems problems = {0};
     struct check check = {.settings = settings, .config = config, .problems = &problems};
-    if (check_tree_ranks(&check, ranks))
+    int64_t leaves = s->data.micro_batch > 0 ? s->data.batch / s->data.micro_batch : 0, below = 1;
+    char above[32] = "";
+    while (2 * below <= ranks && 2 * below <= leaves)
+        below *= 2;
+    if (2 * below <= leaves)
+        snprintf(above, sizeof above, " or %lld", (long long)(2 * below));
+    // The tree of comm.reduce = reproducible, then the batch.
+    if (s->comm.reduce != DT_REDUCE_REPRODUCIBLE || (dt_is_power_of_two(ranks) && ranks <= leaves))
         check_batch(&check, ranks);
+    else if (ranks > leaves)
+        reject(&check, "comm.reduce",
+               "reproducible: %lld ranks cannot share the %lld micro-batches of a step (data.batch "
+               "= %lld, data.micro_batch = %lld: %s); start at most %lld ranks, or %s",
+               (long long)ranks, (long long)leaves, (long long)s->data.batch,
+               (long long)s->data.micro_batch, origin(&check, "data.micro_batch"),
+               (long long)leaves,
+               s->data.micro_batch > 1 ? "lower data.micro_batch" : "increase data.batch");
+    else
+        reject(&check, "comm.reduce",
+               "reproducible needs a power of two of ranks, not %lld: start %lld%s",
+               (long long)ranks, (long long)below, above);
     return dt_problems_raise(&problems, NULL);
 }
 

@@ -35,10 +35,14 @@ static bool read_limit(const cJSON *item, double *value)
     return *value >= 0;
 }
 
-static dt_status read_limits(const struct dt_hf_file *file, struct dt_model_config *config)
+static dt_status read(const struct dt_hf_file *file, struct dt_model_config *config)
 {
     double *low = dt_model_field(config, "dt_min"), *high = dt_model_field(config, "dt_max");
     const cJSON *limits = cJSON_GetObjectItemCaseSensitive(file->json, "time_step_limit");
+    DT_TRY(dt_hf_check_derived(file, "intermediate_size", dt_mamba_inner(config),
+                               "expand * hidden_size"));
+    DT_TRY(
+        dt_hf_check_derived(file, "num_heads", heads(config), "expand * hidden_size / head_dim"));
     if (!dt_json_has(file->json, "time_step_limit"))
         return DT_OK;
     if (cJSON_GetArraySize(limits) != 2 || !read_limit(cJSON_GetArrayItem(limits, 0), low) ||
@@ -48,15 +52,6 @@ static dt_status read_limits(const struct dt_hf_file *file, struct dt_model_conf
                               "[smallest, largest] of step sizes");
     *high = *high < 1e30 ? *high : 0;
     return DT_OK;
-}
-
-static dt_status read(const struct dt_hf_file *file, struct dt_model_config *config)
-{
-    DT_TRY(dt_hf_check_derived(file, "intermediate_size", dt_mamba_inner(config),
-                               "expand * hidden_size"));
-    DT_TRY(
-        dt_hf_check_derived(file, "num_heads", heads(config), "expand * hidden_size / head_dim"));
-    return read_limits(file, config);
 }
 
 static const struct dt_hf_member members[] = {

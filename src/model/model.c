@@ -389,20 +389,6 @@ static dt_status measure(struct dt_model *model)
     return DT_OK;
 }
 
-static void place(struct dt_model *model)
-{
-    const int64_t *bytes = model->bytes;
-    struct dt_plan plan = {.net = &model->net,
-                           .shape = model->shape,
-                           .rows = model->shape.sequences * model->shape.length};
-    for (int i = 0; i < DT_MEMORY_COUNT; i++)
-        plan.arenas[i] = dt_arena_place(model->memory[i], bytes[i]);
-    arrange(model, &plan);
-    place_rows(model, plan.arenas);
-    model->net.workspace = model->memory[DT_MEMORY_WORKSPACE];
-    model->net.workspace_bytes = bytes[DT_MEMORY_WORKSPACE];
-}
-
 // A model without memory, which knows how much of each kind it needs.
 static dt_status model_new(const struct dt_backend *backend, const struct dt_model_config *config,
                            const struct dt_model_shape *shape, struct dt_model **out)
@@ -446,6 +432,8 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
 {
     struct dt_model *model = NULL;
     DT_TRY(model_new(backend, config, shape, &model));
+    struct dt_plan plan = {
+        .net = &model->net, .shape = *shape, .rows = shape->sequences * shape->length};
     for (int i = 0; i < DT_MEMORY_COUNT; i++) {
         dt_status status = model->bytes[i] == 0
                                ? DT_OK
@@ -455,8 +443,12 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
             return dt_error_push(status, __FILE__, __LINE__, __func__, "allocating the model's %s",
                                  dt_memory_name[i]);
         }
+        plan.arenas[i] = dt_arena_place(model->memory[i], model->bytes[i]);
     }
-    place(model);
+    arrange(model, &plan);
+    place_rows(model, plan.arenas);
+    model->net.workspace = model->memory[DT_MEMORY_WORKSPACE];
+    model->net.workspace_bytes = model->bytes[DT_MEMORY_WORKSPACE];
     *out = model;
     return DT_OK;
 }
@@ -552,14 +544,21 @@ dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream)
     return DT_OK;
 }
 
-// Rounds each row from `staged`, on the device, to the types in which the model keeps it.
-static dt_status set_rows(struct dt_model *model, const float *weights)
+// With shape.play each row is rounded from `staged`, on the device, to the types in which the model
+// keeps it.
+dt_status dt_model_set_weights(struct dt_model *model, const float *weights)
 {
     const struct dt_params *params = &model->parts.params;
     const struct dt_backend *backend = &model->backend;
     int64_t largest = 0;
     float *staged;
     dt_status status = DT_OK;
+    if (!model->net.rows) {
+        DT_TRY(dt_to_device(backend, model->net.weights, weights,
+                            params->elements * (int64_t)sizeof *weights, NULL));
+        DT_TRY(dt_model_refresh(model, NULL));
+        return dt_stream_sync(backend, NULL);
+    }
     for (int i = 0; i < params->n; i++)
         largest = params->rows[i].count > largest ? params->rows[i].count : largest;
     DT_TRY(dt_alloc(backend, largest * (int64_t)sizeof *staged, &staged));
@@ -579,16 +578,6 @@ static dt_status set_rows(struct dt_model *model, const float *weights)
 out:
     dt_free(backend, staged);
     return status;
-}
-
-dt_status dt_model_set_weights(struct dt_model *model, const float *weights)
-{
-    int64_t bytes = model->parts.params.elements * (int64_t)sizeof *weights;
-    if (model->net.rows)
-        return set_rows(model, weights);
-    DT_TRY(dt_to_device(&model->backend, model->net.weights, weights, bytes, NULL));
-    DT_TRY(dt_model_refresh(model, NULL));
-    return dt_stream_sync(&model->backend, NULL);
 }
 
 const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, int64_t layer)

@@ -38,21 +38,6 @@ static dt_status count_elements(const struct dt_params *params, struct dt_param 
     return DT_OK;
 }
 
-static dt_status append(struct dt_params *params, struct dt_param *row)
-{
-    DT_TRY(dt_list_grow(&params->rows, params->n, sizeof *params->rows));
-    for (int i = 0; i < params->n_wanted; i++)
-        if (strcmp(params->wanted[i].name, row->name) == 0) {
-            *params->wanted[i].row = params->n;
-            params->wanted[i--] = params->wanted[--params->n_wanted];
-            row->shared = true;
-        }
-    params->rows[params->n++] = *row;
-    params->elements = dt_round_up(row->offset + row->count, ROW_ALIGN);
-    params->count += row->file_count;
-    return DT_OK;
-}
-
 int dt_params_add(struct dt_params *params, dt_init *init, double init_scale, int64_t memory_rows,
                   int n_dims, const int64_t *shape, const char *name, ...)
 {
@@ -67,11 +52,21 @@ int dt_params_add(struct dt_params *params, dt_init *init, double init_scale, in
     va_start(list, name);
     vsnprintf(row.name, sizeof row.name, name, list);
     va_end(list);
-    if (count_elements(params, &row, memory_rows) != DT_OK || append(params, &row) != DT_OK) {
+    if (count_elements(params, &row, memory_rows) != DT_OK ||
+        dt_list_grow(&params->rows, params->n, sizeof *params->rows) != DT_OK) {
         params->failed = true;
         return -1;
     }
-    return params->n - 1;
+    for (int i = 0; i < params->n_wanted; i++)
+        if (strcmp(params->wanted[i].name, row.name) == 0) {
+            *params->wanted[i].row = params->n;
+            params->wanted[i--] = params->wanted[--params->n_wanted];
+            row.shared = true;
+        }
+    params->rows[params->n] = row;
+    params->elements = dt_round_up(row.offset + row.count, ROW_ALIGN);
+    params->count += row.file_count;
+    return params->n++;
 }
 
 void dt_params_keep(struct dt_params *params, int row)
