@@ -1,5 +1,5 @@
-// The internals of `dtrain bench`: its options, the training step that is measured, times and
-// costs.
+// Declares the internals of `dtrain bench`: its options, the training step that is measured, and
+// the clock that collects times.
 #pragma once
 
 #include "job/settings.h"

@@ -1,4 +1,4 @@
-// Durations of repeats: how many are enough, their best and median.
+// Collects the durations of repeats, says when they are enough, and gives their best and median.
 #include "bench/bench.h"
 
 #include "base/clock.h"

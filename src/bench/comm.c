@@ -1,5 +1,6 @@
-// `dtrain bench --comm`: every collective of every backend over all ranks of the job, from small to
-// large arrays, in the manner of nccl-tests. Results are checked on known values (comm/selftest.h).
+// `dtrain bench --comm` measures every collective of every backend over all ranks of the job, from
+// small to large arrays, in the manner of nccl-tests. Results are checked on known values
+// (comm/selftest.h).
 #include "bench/comm.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-// The internals of `dtrain bench --comm`: one backend's memory and how collectives run in it.
+// Declares the internals of `dtrain bench --comm`: one backend's memory, and how collectives run in
+// it.
 #pragma once
 
 #include "bench/bench.h"

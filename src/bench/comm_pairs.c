@@ -1,5 +1,5 @@
-// `dtrain bench --comm --pairs`: every two ranks exchange, as many pairs at a time as there are,
-// and the ranks whose pairs are slow are named.
+// `dtrain bench --comm --pairs` lets every two ranks exchange, as many pairs at a time as there
+// are, and names the ranks whose pairs are slow.
 #include "bench/comm.h"
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
-// The limits of the machine: how long an op takes at least, the rates of GEMM and, on a device, of
-// copies and arithmetic. machine_cpu.c measures the latter on a CPU.
+// Measures the limits of the machine: how long an op takes at least, the rates of GEMM and, on a
+// device, those of copies and arithmetic. machine_cpu.c measures the latter on a CPU.
 #include "bench/ops.h"
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
-// The limits of the CPU, each the best of several tries: moving arrays larger than the caches,
-// exponentials from and to the innermost cache.
+// Measures the limits of the CPU, each the best of several tries: moving arrays larger than the
+// caches, and exponentials from and to the innermost cache.
 #include "bench/ops.h"
 
 #include "base/clock.h"

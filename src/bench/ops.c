@@ -1,5 +1,5 @@
-// `dtrain bench`: every op of a training step against the machine's limits. The step is the real
-// one, and its ops are timed as those of a run are (backend/op_times.h), a row for each op and
+// `dtrain bench` compares every op of a training step with the machine's limits. The step is the
+// real one, and its ops are timed as those of a run are (backend/op_times.h), a row for each op and
 // shape; the floor of a call is that of backend/cost.h. Ops that a step of one process leaves out
 // are called beside it.
 #include "bench/ops.h"

@@ -1,5 +1,5 @@
-// What `dtrain bench` measures by the instrument of training (backend/op_times.h): the ops of a
-// training step, and the limits of the machine that they are compared with.
+// Declares what `dtrain bench` measures by the instrument of training (backend/op_times.h): the ops
+// of a training step, and the limits of the machine that they are compared with.
 #pragma once
 
 #include "bench/bench.h"

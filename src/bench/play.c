@@ -1,6 +1,6 @@
-// `dtrain bench --play`: the time of a playing step, one position of one stream, through the player
-// that `dtrain sample` and libdtrain_step have. Weights are random: the time of a step does not
-// depend on them.
+// `dtrain bench --play` measures a playing step, one position of one stream, by the player that
+// `dtrain sample` and libdtrain_step have. Weights are random: the time of a step does not depend
+// on them.
 #include "bench/bench.h"
 
 #include "base/clock.h"

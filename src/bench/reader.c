@@ -1,6 +1,6 @@
-// `dtrain bench --reader`: the shard reader's streaming rate against plain read() of the same file,
-// both from the system's cache, alternating in one run. Each piece of the file counts with its best
-// round, so that load from other programs does not change the ratio.
+// `dtrain bench --reader` compares the shard reader's streaming rate with plain read() of the same
+// file, both from the system's cache, alternating in one run. Each piece of the file counts with
+// its best round, so that load from other programs does not change the ratio.
 #include "bench/bench.h"
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
-// A model in training on synthetic tokens in one process: the loader, the stepper and the settings
-// of a run with data.train = synthetic:random, and no run folder.
+// Sets up a model in training on synthetic data in one process: it has the loader, the stepper and
+// the settings of a run with data.train = synthetic:random, and no run folder.
 #include "bench/bench.h"
 
 #include "job/device.h"

@@ -1,7 +1,6 @@
-// `dtrain bench --step`: whole training steps (train/step.h), in one process with all
-// its threads: their time, what device and host waited for in them, and the most memory that the
-// process ever had: on the device, whose memory is planned and allocated before the first step;
-// else in the process.
+// `dtrain bench --step` measures whole training steps (train/step.h) in one process with all its
+// threads: their time, what device and host waited for, and the peak memory of the process. On a
+// device that is the memory that was allocated before the first step.
 #include "bench/bench.h"
 
 #include "base/file.h"

@@ -1,4 +1,4 @@
-// Parses PATH[i:j]:id*N, and converts numbers of each stored type.
+// Parses columns such as PATH[i:j]:id*N, and converts numbers of each stored type.
 #include "data/columns.h"
 
 #include "base/list.h"

@@ -1,4 +1,4 @@
-// The columns of frames and targets that data.inputs and data.targets name (dataset.h:
+// Columns of frames and targets are named by data.inputs and data.targets (dataset.h:
 // dt_scan_rules). Numbers of any stored type are converted to floats and ids here.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A dataset: the shards of a glob with their metadata. Rank 0 finds and checks them; the other
+// A dataset is the shards of a glob with their metadata. Rank 0 finds and checks them; the other
 // ranks get a copy.
 #pragma once
 

@@ -1,5 +1,5 @@
-// One dataset of a file: finds out what it is made of, checks that all its bytes are there, and
-// reads them.
+// Opens one dataset of a file: finds out what it is made of, checks that all its bytes are there,
+// and reads them.
 #include "base/file.h"
 #include "base/text.h"
 #include "data/h5_chunks.h"

@@ -1,6 +1,6 @@
-// Filtered chunks of one dataset: the library gives their raw bytes, and dtrain undoes the filters.
-// HDF5 1.10.8 trusts a chunk to decode to its full size and copies that much out of whatever buffer
-// the filters returned, so a damaged chunk makes it read past the end of the heap.
+// Reads the filtered chunks of one dataset: the library gives their raw bytes, and dtrain undoes
+// the filters. HDF5 1.10.8 trusts a chunk to decode to its full size and copies that much out of
+// whatever buffer the filters returned, so a damaged chunk makes it read past the end of the heap.
 #pragma once
 
 #include "data/dataset.h"

@@ -1,5 +1,5 @@
-// The schema D4RL [Fu et al. 2020]: /observations and /actions of all episodes, one after another;
-// an episode ends with a row where /terminals or /timeouts is true.
+// The schema D4RL [Fu et al. 2020] has /observations and /actions of all episodes, one after
+// another; an episode ends with a row where /terminals or /timeouts is true.
 #include "data/h5_episodes.h"
 
 #include <inttypes.h>

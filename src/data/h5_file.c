@@ -1,4 +1,5 @@
-// The library's lock and settings, its messages as errors, and opening a file.
+// Opens files. It holds the library's lock and settings, and turns the library's messages into
+// errors.
 #include "data/h5_file.h"
 
 #include "base/crash.h"

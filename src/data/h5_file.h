@@ -1,7 +1,7 @@
-// What every use of HDF5 shares: one lock, the library's messages in errors of dtrain instead of on
-// stderr, and files opened so that only their own bytes can be read. h5_file.c opens files,
-// h5_tree.c finds what is in one, h5_array.c and h5_chunks.c read its datasets, h5_strings.c lists
-// of strings; h5_header.c checks what the library would trust. Only h5_* files include this.
+// Declares what every use of HDF5 shares: one lock, the library's messages in errors of dtrain
+// instead of on stderr, and files opened so that only their own bytes can be read. h5_file.c opens
+// files, h5_tree.c finds what is in one, h5_array.c and h5_chunks.c read its datasets, h5_strings.c
+// lists of strings; h5_header.c checks what the library would trust. Only h5_* files include this.
 #pragma once
 
 #include "base/dtype.h"

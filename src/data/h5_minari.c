@@ -1,5 +1,5 @@
-// The schema Minari: /episode_K, each with observations (of one frame more than the episode has
-// actions: the state after the last), actions, rewards, terminations, truncations.
+// The schema Minari has groups /episode_K, each with observations (one frame more than the episode
+// has actions: the state after the last), actions, rewards, terminations, truncations.
 #include "data/h5_episodes.h"
 
 static dt_status list_groups(struct dt_reader *reader, const struct dt_scan_rules *rules,

@@ -1,5 +1,5 @@
-// What a reader kind of HDF5 shards works with: an open shard, and functions that all kinds share.
-// Kinds see arrays and bytes, never the library.
+// Declares what a reader kind of HDF5 shards works with: an open shard, and functions that all
+// kinds share. Kinds see arrays and bytes, never the library.
 #pragma once
 
 #include "data/h5_file.h"

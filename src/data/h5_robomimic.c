@@ -1,5 +1,5 @@
-// The schema robomimic: /data/demo_K, each with obs/KEY and actions; /mask/NAME lists demos of a
-// split.
+// The schema robomimic has groups /data/demo_K, each with obs/KEY and actions; /mask/NAME lists the
+// demos of a split.
 #include "data/h5_episodes.h"
 
 #include "base/text.h"

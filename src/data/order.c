@@ -1,4 +1,4 @@
-// Computes the order of windows as a function of the step. Kept are the permuted list of blocks of
+// Computes the order of windows as a function of the step. It keeps the permuted list of blocks of
 // one epoch and, for each slot, the permutation inside its block.
 #include "data/order.h"
 

@@ -1,4 +1,5 @@
-// The reader kinds of this build, a row each. A program with other kinds links a table of its own.
+// Lists the reader kinds of this build, a row each. A program with other kinds links a table of its
+// own.
 #include "data/reader.h"
 
 extern const struct dt_reader_kind dt_tokens_reader, dt_pairs_reader, dt_synthetic_reader,

@@ -1,4 +1,4 @@
-// Ranges of batches that a run leaves out: added, merged, and as text.
+// Adds and merges the ranges of batches that a run leaves out, and converts them to text and back.
 #include "data/skips.h"
 
 #include "base/round.h"

@@ -1,5 +1,5 @@
-// The batches that a run leaves out (optim.rollback), as numbers of steps of the data's order, from
-// 0.
+// Lists the batches that a run leaves out (optim.rollback), as numbers of steps of the data's
+// order, from 0.
 #pragma once
 
 #include "base/config.h"

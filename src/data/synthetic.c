@@ -1,4 +1,4 @@
-// Synthetic data, for benchmarks, a pure function of seed and window: the kind of tokens draws
+// Makes synthetic data for benchmarks, a pure function of seed and window: the kind of tokens draws
 // uniform tokens from Philox; the kind of frames draws uniform numbers and random targets, as wide
 // as the rules say.
 #include "base/rng.h"

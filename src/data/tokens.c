@@ -1,4 +1,4 @@
-// What reader kinds of tokens share: the arrays of a batch, loops over tokens, errors.
+// Holds what reader kinds of tokens share: the arrays of a batch, loops over tokens, errors.
 #include "data/tokens.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-// What reader kinds of tokens share: the arrays of a batch, plain loops over stored tokens of 8, 16
-// or 32 bits (and int32 ids where stated), errors.
+// Declares what reader kinds of tokens share: the arrays of a batch, plain loops over stored tokens
+// of 8, 16 or 32 bits (and int32 ids where stated), errors.
 #pragma once
 
 #include "data/reader.h"

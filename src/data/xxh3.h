@@ -1,4 +1,5 @@
-// XXH3 of 64 bits, seed 0 [xxHash specification 0.2, "XXH3 algorithm"]: the checksum of shards.
+// Computes XXH3 of 64 bits, seed 0 [xxHash specification 0.2, "XXH3 algorithm"], the checksum of
+// shards.
 #pragma once
 
 #include <stddef.h>

@@ -1,5 +1,6 @@
-// Each rank counts the devices that it sees, all ranks decide, each opens the one of its number
-// among the ranks of its host, and all compare what they opened. Every phase ends in dt_agree.
+// Opens a device on each rank: every rank counts the devices that it sees, all ranks decide
+// together, each opens the one of its number among the ranks of its host, and all compare what they
+// opened. Every phase ends in dt_agree, so that ranks fail together.
 #include "job/device.h"
 
 #include "base/cores.h"

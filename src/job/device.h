@@ -1,4 +1,4 @@
-// Which device each rank opens, decided by all ranks together: one rank per GPU, or all on CPUs.
+// Decides which device each rank opens, for all ranks together: one rank per GPU, or all on CPUs.
 #pragma once
 
 #include "backend/backend.h"

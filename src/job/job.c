@@ -1,4 +1,5 @@
-// From a configuration to everything that a command starts from, in the order of dt_job_open.
+// Opens a job: goes from a configuration to everything that a command starts from, in the order of
+// dt_job_open.
 #include "job/job.h"
 
 #include "base/cores.h"

@@ -1,5 +1,6 @@
-// What every command that needs a configuration starts from: settings, backend, data, model
-// architecture and batch arithmetic, the same on every rank. Rank 0 reads files and broadcasts.
+// A job is what every command that needs a configuration starts from: settings, backend, data,
+// model architecture and batch arithmetic, the same on every rank. Rank 0 reads files and
+// broadcasts.
 #pragma once
 
 #include "backend/backend.h"

@@ -1,4 +1,5 @@
-// Lines are short however many ranks a host has: equal entries once, long lists cut.
+// Compares the places of all ranks, and prints them. Lines are short however many ranks a host has:
+// equal entries are printed once, and long lists are cut.
 #include "job/places.h"
 
 #include "base/log.h"

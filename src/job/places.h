@@ -1,9 +1,8 @@
-// Where the ranks of a job run: host, device, CPUs. Gathered, printed once at a start, and
-// compared: nodes that are not equal are refused.
+// A place is where a rank of a job runs: host, device, CPUs. Places are gathered, printed once at a
+// start, and compared: nodes that are not equal are refused.
 #pragma once
 
 #include "comm/comm.h"
-
 
 enum { DT_DEVICE_TEXT = 320 };
 

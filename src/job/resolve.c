@@ -1,4 +1,4 @@
-// Which checkpoint a job resumes from, and what its model is. Rank 0 only.
+// Decides which checkpoint a job resumes from, and what its model is. Only rank 0 calls this.
 #include "job/job.h"
 
 #include "base/log.h"

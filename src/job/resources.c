@@ -1,4 +1,4 @@
-// What the device and the ranks allow of the settings, and how gradients travel.
+// Checks the settings against what the device and the ranks allow, and says how gradients are sent.
 #include "job/job.h"
 
 #include "base/log.h"

@@ -1,4 +1,5 @@
-// The lock is flock(2)'s: the kernel drops it when its holder dies, however that happens.
+// Keeps a run's folder. Its lock is that of flock(2): the kernel drops it when its holder dies,
+// however that happens.
 #include "job/run_folder.h"
 
 #include "base/clock.h"

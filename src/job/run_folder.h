@@ -1,5 +1,5 @@
-// The folder of a run: its lock, state.json and the resolved configuration. Rank 0 only, except for
-// the note of an abrupt end.
+// The folder of a run holds its lock, state.json and the resolved configuration. Only rank 0 uses
+// it, except for the note of an abrupt end.
 #pragma once
 
 #include "base/config.h"

@@ -1,5 +1,5 @@
-// The configuration keys of dtrain: one table, and the checks between keys. Uses base, and the keys
-// of the model.
+// Defines the configuration keys of dtrain in one table, and checks keys against each other. The
+// keys of [model] come from the room model.
 #include "job/settings.h"
 
 #include "base/round.h"

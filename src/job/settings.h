@@ -1,4 +1,4 @@
-// The configuration of dtrain as a struct, and the table that describes it.
+// Declares the configuration of dtrain as a struct, and the table that describes it.
 #pragma once
 
 #include "base/config.h"

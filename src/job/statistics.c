@@ -1,5 +1,5 @@
-// What frames are normalised by: the mean and deviation of the training data's, of which every rank
-// reads a share of the blocks, and from then on rows of the model.
+// Computes what frames are normalised by: the mean and deviation of the training data. Every rank
+// reads a share of the blocks; the results are rows of the model from then on.
 #include "data/statistics.h"
 
 #include "base/log.h"

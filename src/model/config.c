@@ -1,4 +1,4 @@
-// What the fields of a model imply, and whether such a model can be built.
+// Says what the fields of a model imply, and whether such a model can be built.
 #include "model/config.h"
 
 #include "base/round.h"

@@ -1,4 +1,4 @@
-// The fields that every model has. Uses base.
+// Lists the fields that every model has, a row each.
 #include "model/config.h"
 
 const char *const dt_recompute_name[] = {"none", "scan", "block"};

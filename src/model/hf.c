@@ -1,6 +1,6 @@
-// Weights in Hugging Face directories. A directory holds model.safetensors, or several files that
-// model.safetensors.index.json lists; either way each tensor of the table must be there once, in
-// its shape, and nothing else.
+// Reads and writes weights in Hugging Face directories. A directory holds model.safetensors, or
+// several files that model.safetensors.index.json lists; either way each tensor of the table must
+// be there once, in its shape, and nothing else.
 #include "model/hf.h"
 
 #include "base/file.h"

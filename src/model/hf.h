@@ -1,6 +1,6 @@
-// Hugging Face directories: config.json and model.safetensors, or sharded files listed in
-// model.safetensors.index.json. Names and shapes are those of the parameter table; the official
-// name of the embedding (backbone.embedding.weight) is read too.
+// Reads and writes Hugging Face directories: config.json and model.safetensors, or sharded files
+// listed in model.safetensors.index.json. Names and shapes are those of the parameter table; the
+// official name of the embedding (backbone.embedding.weight) is read too.
 #pragma once
 
 #include "model/model.h"

@@ -1,5 +1,5 @@
-// config.json: the fields are rows of the table of a model's fields, under the names of
-// transformers; what else a type has is in its row of dt_hf_types.
+// Reads and writes config.json. The fields are rows of the table of a model's fields, under the
+// names of transformers; what else a type has is in its row of dt_hf_types.
 #include "model/hf.h"
 
 #include "base/file.h"

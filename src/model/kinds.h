@@ -1,5 +1,5 @@
-// What a model is made of: a stem that opens the residual stream, a stack of blocks that add to it,
-// a head that turns it into a loss. Each kind is one constant literal in a file of its own and one
+// A model is made of a stem that opens the residual stream, a stack of blocks that add to it, and a
+// head that turns it into a loss. Each kind is one constant literal in a file of its own and one
 // row in kinds.c. The rest of the program calls a kind through its functions and reads its
 // properties here. A part of a model is an object of a kind.
 #pragma once

@@ -1,5 +1,5 @@
-// The head of a language model: logits (tied to the embedding or not) and loss.
-// Reads "labels" [B, L] i32. Logits exist a tile of rows at a time, so their memory does not grow
+// The head of a language model computes logits (tied to the embedding or not) and the loss. It
+// reads "labels" [B, L] i32. Logits exist a tile of rows at a time, so their memory does not grow
 // with the batch; a tile's gradient goes back through the head at once.
 #include "model/kinds.h"
 

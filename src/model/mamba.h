@@ -1,4 +1,4 @@
-// What the Mamba blocks share: fields, and the initial values of their own tensors.
+// Declares what the Mamba blocks share: fields, and the initial values of their own tensors.
 #pragma once
 
 #include "model/kinds.h"

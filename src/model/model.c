@@ -1,5 +1,5 @@
-// The model as a whole: creation and memory plan, carried state, and the passes through stem,
-// blocks and head.
+// Holds the model as a whole: its creation and memory plan, the carried state, and the passes
+// through stem, blocks and head.
 #include "model/model.h"
 
 #include "base/memory.h"

@@ -1,4 +1,5 @@
-// Rows of the flat weight arrays, planned memory, linear layers and convolutions.
+// Gives parts the rows of the flat weight arrays and planned memory, and runs linear layers,
+// convolutions and blocks between two linear layers.
 #include "model/kinds.h"
 
 #include "base/round.h"

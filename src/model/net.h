@@ -1,5 +1,5 @@
-// What the parts of a model work with: the net (weights, gradients, workspace), the memory plan,
-// the pass, and the layers that many of them have (linear, convolution).
+// Declares what the parts of a model work with: the net (weights, gradients, workspace), the memory
+// plan, the pass, and the layers that many of them have (linear, convolution).
 #pragma once
 
 #include "model/model.h"

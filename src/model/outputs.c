@@ -1,5 +1,5 @@
-// The types of outputs: what they are called, what they learn by, and how values are drawn from
-// them.
+// Lists the types of outputs: what they are called, what they learn by, and how values are drawn
+// from them.
 #include "base/rng.h"
 #include "model/model.h"
 

@@ -1,6 +1,6 @@
-// The parameter table and its initial values. An element's value depends on (seed, row's name, its
-// place in the row) only: each row has a Philox stream of its own, and an element takes a fixed
-// number of words from it.
+// Builds the parameter table and its initial values. An element's value depends on (seed, row's
+// name, its place in the row) only: each row has a Philox stream of its own, and an element takes a
+// fixed number of words from it.
 #include "model/params.h"
 
 #include "base/list.h"

@@ -1,5 +1,5 @@
-// The stem of a language model: token embedding opens the residual stream in fp32.
-// Reads "input_ids" [B, L] i32. Row: backbone.embeddings.weight [V, d].
+// The stem of a language model opens the residual stream, in fp32, with the embedding of each
+// token. It reads "input_ids" [B, L] i32, and has the row backbone.embeddings.weight [V, d].
 #include "model/kinds.h"
 
 struct tokens {

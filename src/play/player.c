@@ -1,6 +1,6 @@
-// Opening a player, and its step, which is inference: inputs are checked and copied to the device,
-// the model runs, and its outputs are copied back one by one; values are drawn from each output
-// before the next one is computed. streams.c keeps the states between steps.
+// Opens a player and runs its step, which is inference: inputs are checked and copied to the
+// device, the model runs, and its outputs are copied back one by one; values are drawn from each
+// output before the next one is computed. streams.c keeps the states between steps.
 #include "play/player.h"
 
 #include "base/finite.h"

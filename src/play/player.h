@@ -1,7 +1,7 @@
-// Inference: a player runs a model on independent streams, each with a recurrent state of its own,
-// one position (or a few) at a time. On the CPU a stream's results are bitwise identical for the
-// same inputs, whatever the other streams are and whichever of them run together. All memory is
-// allocated when a player is created. One thread at a time uses a player.
+// A player is for inference: it runs a model on independent streams, each with a recurrent state of
+// its own, one position (or a few) at a time. On the CPU a stream's results are bitwise identical
+// for the same inputs, whatever the other streams are and whichever of them run together. All
+// memory is allocated when a player is created. One thread at a time uses a player.
 #pragma once
 
 #include "model/model.h"

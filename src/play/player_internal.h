@@ -1,4 +1,5 @@
-// The player as its two files see it: steps (player.c) and the states of its streams (streams.c).
+// Declares the player as its two files see it: player.c runs steps, streams.c keeps the states of
+// its streams.
 #pragma once
 
 #include "base/rng.h"

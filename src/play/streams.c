@@ -1,4 +1,4 @@
-// The recurrent states of a player's streams. There are two arrays of states: a step reads a
+// Keeps the recurrent states of a player's streams. There are two arrays of states: a step reads a
 // stream's state from one and writes it to the other, so that a failed step changes nothing. A
 // stream is saved as one flat block: a header, then its arrays.
 #include "play/player_internal.h"

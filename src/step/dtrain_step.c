@@ -1,4 +1,4 @@
-// libdtrain_step: a player (play/player.h) behind a plain C interface. Callers may be wrong:
+// libdtrain_step is a player (play/player.h) behind a plain C interface. Callers may be wrong:
 // every argument is checked here or by the player.
 #include "step/dtrain_step.h"
 
