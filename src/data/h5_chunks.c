@@ -168,22 +168,6 @@ __attribute__((format(printf, 2, 3))) static dt_status fail_chunk(const struct p
                    place->number, place->array->name, what);
 }
 
-// Reads the bytes as stored into `from`; *skipped has a bit for each filter that was not applied.
-static dt_status read_raw(struct dt_h5_chunks *chunks, const struct place *place, uint32_t *skipped)
-{
-    hsize_t bytes = 0;
-    if (H5Dget_chunk_storage_size(place->array->id, place->offset, &bytes) < 0)
-        return dt_h5_fail(DT_USER, "read a chunk of", place->array->file->path, damaged);
-    if (bytes == 0)
-        return fail_chunk(place, "was never written");
-    if (bytes > chunks->room)
-        return fail_chunk(place, "is stored in more bytes than it can decode to");
-    if (H5Dread_chunk(place->array->id, H5P_DEFAULT, place->offset, skipped, chunks->from) < 0)
-        return dt_h5_fail(DT_USER, "read a chunk of", place->array->file->path, damaged);
-    chunks->used = (size_t)bytes;
-    return DT_OK;
-}
-
 static void swap_buffers(struct dt_h5_chunks *chunks, size_t used)
 {
     unsigned char *from = chunks->from;
@@ -262,11 +246,23 @@ static dt_status undo_fletcher32(struct dt_h5_chunks *chunks, const struct place
 // Decodes the chunk's elements into `from`: chunk_bytes bytes, or an error.
 static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
 {
-    uint32_t skipped = 0;
-    dt_h5_enter(place->array->file->path);
-    dt_status status = read_raw(chunks, place, &skipped);
+    hid_t id = place->array->id;
+    const char *path = place->array->file->path;
+    uint32_t skipped = 0; // a bit for each filter that was not applied
+    hsize_t bytes = 0;    // as stored
+    dt_status status = DT_OK;
+    dt_h5_enter(path);
+    if (H5Dget_chunk_storage_size(id, place->offset, &bytes) < 0)
+        status = dt_h5_fail(DT_USER, "read a chunk of", path, damaged);
+    else if (bytes == 0)
+        status = fail_chunk(place, "was never written");
+    else if (bytes > chunks->room)
+        status = fail_chunk(place, "is stored in more bytes than it can decode to");
+    else if (H5Dread_chunk(id, H5P_DEFAULT, place->offset, &skipped, chunks->from) < 0)
+        status = dt_h5_fail(DT_USER, "read a chunk of", path, damaged);
     dt_h5_leave();
     DT_TRY(status);
+    chunks->used = (size_t)bytes;
     bool filtered = true;
     for (int i = 0; chunks->plain_edges && i < chunks->n_dims; i++)
         filtered &= (int64_t)place->offset[i] + chunks->chunk[i] <= chunks->shape[i];

@@ -219,17 +219,6 @@ static void draw_progress(struct packer *packer)
     dt_log_live(line);
 }
 
-static dt_status check_config(const struct dt_pack_config *config)
-{
-    if (!(config->val_fraction >= 0 && config->val_fraction < 1))
-        return DT_FAIL(DT_USER, "give a fraction of at least 0 and below 1",
-                       "the validation fraction is %g", config->val_fraction);
-    if (config->shard_bytes < (int64_t)sizeof(uint32_t))
-        return DT_FAIL(DT_USER, "give a larger size", "shards of %" PRId64 " bytes are too small",
-                       config->shard_bytes);
-    return DT_OK;
-}
-
 // Decides which bytes of each file are for training; the rest is for validation.
 static dt_status divide(struct packer *packer)
 {
@@ -425,13 +414,19 @@ static dt_status write_output(struct packer *packer)
 
 static dt_status pack(struct packer *packer)
 {
-    DT_TRY(check_config(packer->config));
-    DT_TRY(find_files(packer->config, &packer->files));
+    const struct dt_pack_config *config = packer->config;
+    if (!(config->val_fraction >= 0 && config->val_fraction < 1))
+        return DT_FAIL(DT_USER, "give a fraction of at least 0 and below 1",
+                       "the validation fraction is %g", config->val_fraction);
+    if (config->shard_bytes < (int64_t)sizeof(uint32_t))
+        return DT_FAIL(DT_USER, "give a larger size", "shards of %" PRId64 " bytes are too small",
+                       config->shard_bytes);
+    DT_TRY(find_files(config, &packer->files));
     DT_TRY(divide(packer));
-    bool was_there = dt_file_exists(packer->config->output);
+    bool was_there = dt_file_exists(config->output);
     dt_status status = write_output(packer);
     if (status != DT_OK && !was_there)
-        rmdir(packer->config->output); // empty again
+        rmdir(config->output); // empty again
     return status;
 }
 

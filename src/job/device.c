@@ -16,16 +16,6 @@
 static const char how_to_build[] = "build with a CUDA toolkit (cmake --preset cuda-release, or "
                                    "-DDTRAIN_CUDA=ON), or set run.device = cpu";
 
-static dt_status count_devices(int *n)
-{
-    const struct dt_known_backend *cuda = dt_backend_find("cuda");
-    *n = 0;
-    if (!cuda)
-        return DT_FAIL(DT_USER, how_to_build, "this build of dtrain has no CUDA");
-    DT_TRY(cuda->table->count(n));
-    return DT_OK;
-}
-
 dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda)
 {
     int with = -1, without = -1; // the first ranks
@@ -71,7 +61,9 @@ static dt_status decide(const struct dt_device_choice_config *config, bool *cuda
     *cuda = config->choice == DT_DEVICE_CUDA;
     if (config->choice == DT_DEVICE_CPU)
         return DT_OK;
-    dt_status status = count_devices(visible);
+    const struct dt_known_backend *known = dt_backend_find("cuda");
+    dt_status status = known ? known->table->count(visible)
+                             : DT_FAIL(DT_USER, how_to_build, "this build of dtrain has no CUDA");
     if (*cuda)
         return dt_agree(comm, status);
     snprintf(mine.host, sizeof mine.host, "%s", comm->info.host);

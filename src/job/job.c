@@ -209,20 +209,6 @@ static dt_status scan_data(struct dt_job *job)
 // A core decodes about 150 MB/s: up to this many times as much as is trained keeps a device busy.
 enum { DECODES_WARN = 32 };
 
-static void warn_of_chunks(const struct dt_job *job)
-{
-    const struct dt_shard *shard;
-    int64_t block = job->settings.data.block;
-    int64_t times = dt_dataset_decodes(job->train, block, &shard);
-    if (job->settings.data.shuffle && times > DECODES_WARN)
-        dt_warn("%s is stored in compressed chunks of %lld KiB; with data.block = %lld each is "
-                "decoded about %lld times an epoch. If steps wait for input, store it without "
-                "compression (dtrain pack, h5repack -f NONE) or in smaller chunks, or set "
-                "data.block = %lld",
-                shard->path, (long long)dt_ceil_div(shard->chunk_bytes, 1024), (long long)block,
-                (long long)times, (long long)dt_ceil_div(block * times, DECODES_WARN));
-}
-
 static dt_status broadcast_dataset(struct dt_comm *comm, struct dt_dataset **dataset)
 {
     void *bytes = NULL;
@@ -247,8 +233,17 @@ static dt_status look(struct dt_job *job, enum dt_purpose purpose)
         dt_run_folder_explain(&job->folder);
     DT_TRY(dt_job_resolve_model(job));
     DT_TRY(scan_data(job));
-    if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK)
-        warn_of_chunks(job);
+    const struct dt_shard *shard;
+    int64_t block = job->settings.data.block;
+    int64_t times = dt_dataset_decodes(job->train, block, &shard);
+    bool trains = purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK;
+    if (trains && job->settings.data.shuffle && times > DECODES_WARN)
+        dt_warn("%s is stored in compressed chunks of %lld KiB; with data.block = %lld each is "
+                "decoded about %lld times an epoch. If steps wait for input, store it without "
+                "compression (dtrain pack, h5repack -f NONE) or in smaller chunks, or set "
+                "data.block = %lld",
+                shard->path, (long long)dt_ceil_div(shard->chunk_bytes, 1024), (long long)block,
+                (long long)times, (long long)dt_ceil_div(block * times, DECODES_WARN));
     return DT_OK;
 }
 

@@ -288,14 +288,6 @@ dt_status dt_hf_check_weights(const char *dir, bool ema, const struct dt_model_c
     return status;
 }
 
-// Whether a file holds row i in int8: all of it is a linear layer's, and no other part needs it.
-static bool is_int8(const struct dt_params *params, const struct dt_int8 *int8, int i)
-{
-    const struct dt_param *row = &params->rows[i];
-    return int8 && int8[i].out >= row->shape[0] && int8[i].in * row->shape[0] == row->file_count &&
-           !row->shared;
-}
-
 // A tensor to be written.
 struct piece {
     char name[SCALE_NAME];
@@ -311,7 +303,10 @@ static int list_pieces(const struct dt_params *params, const float *weights,
     for (int last = 0; last < 2; last++)
         for (int i = 0; i < params->n; i++) {
             const struct dt_param *row = &params->rows[i];
-            bool bytes = is_int8(params, int8, i), scale = bytes && !last;
+            // In int8 where all of the row is a linear layer's, and no other part needs it.
+            bool bytes = int8 && int8[i].out >= row->shape[0] &&
+                         int8[i].in * row->shape[0] == row->file_count && !row->shared;
+            bool scale = bytes && !last;
             if (last && !bytes)
                 continue;
             pieces[n].data = scale  ? (const void *)int8[i].scale

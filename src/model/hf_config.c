@@ -105,23 +105,6 @@ static dt_status find_type(const struct dt_hf_file *file, const struct dt_hf_typ
                           other.model_type);
 }
 
-// Rejects what this program cannot build.
-static dt_status check_built(const struct dt_hf_file *file)
-{
-    for (const struct dt_hf_member *member = members; member->name; member++) {
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->json, member->name);
-        cJSON *wanted = member->built ? cJSON_Parse(member->value) : NULL;
-        bool swish = cJSON_IsString(item) && strcmp(item->valuestring, "swish") == 0; // also SiLU
-        bool differs = wanted && dt_json_has(file->json, member->name) && !swish &&
-                       !cJSON_Compare(item, wanted, true);
-        cJSON_Delete(wanted);
-        if (differs)
-            return dt_json_reject(file->path, file->json, member->name,
-                                  "%s (nothing else is supported)", member->value);
-    }
-    return DT_OK;
-}
-
 dt_status dt_hf_check_derived(const struct dt_hf_file *file, const char *name, int64_t expected,
                               const char *formula)
 {
@@ -148,7 +131,17 @@ static dt_status read_fields(const struct dt_hf_file *file, struct dt_model_conf
 {
     const struct dt_hf_type *type;
     DT_TRY(find_type(file, &type));
-    DT_TRY(check_built(file));
+    for (const struct dt_hf_member *member = members; member->name; member++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->json, member->name);
+        cJSON *wanted = member->built ? cJSON_Parse(member->value) : NULL; // all that can be built
+        bool swish = cJSON_IsString(item) && strcmp(item->valuestring, "swish") == 0; // also SiLU
+        bool differs = wanted && dt_json_has(file->json, member->name) && !swish &&
+                       !cJSON_Compare(item, wanted, true);
+        cJSON_Delete(wanted);
+        if (differs)
+            return dt_json_reject(file->path, file->json, member->name,
+                                  "%s (nothing else is supported)", member->value);
+    }
     // Every model has those that name its kinds, which say what else it has.
     DT_TRY(read_keys(file, type, false, config));
     if (type != &other) {

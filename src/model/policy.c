@@ -55,12 +55,32 @@ static int64_t hidden_of(const struct dt_model_config *config)
     return dt_round_up(dt_ceil_div(config->d_model, 2), PAD);
 }
 
-// One product for all, or two for each.
-static void create_products(struct policy *p, const struct dt_build *build, int64_t V)
+static dt_status outputs(const struct dt_model_config *config, struct dt_outputs *outputs)
 {
+    DT_TRY(dt_heads_parse(config->heads, outputs));
+    outputs->autoregressive = values(config)->autoregressive;
+    return DT_OK;
+}
+
+static void create(struct dt_part *part, const struct dt_build *build)
+{
+    struct policy *p = (struct policy *)part;
     struct dt_params *params = build->params;
-    int64_t d = build->config->d_model, r = hidden_of(build->config), padded = dt_round_up(V, PAD);
-    if (!p->outputs.autoregressive) {
+    int64_t V = 0, d = build->config->d_model, r = hidden_of(build->config);
+    p->outputs = *build->outputs;
+    for (int k = 0; k < p->outputs.n; k++) {
+        const struct dt_output *output = &p->outputs.list[k];
+        p->slices[k] =
+            (struct dt_output_slice){.kind = output->type->loss,
+                                     .first = (int32_t)V,
+                                     .width = (int32_t)output->width,
+                                     .target = (int32_t)output->target,
+                                     .weight = (float)output->weight,
+                                     .smoothing = (float)values(build->config)->label_smoothing};
+        V += output->width;
+    }
+    int64_t padded = dt_round_up(V, PAD);
+    if (!p->outputs.autoregressive) { // one product for all, or two for each
         p->all = (struct dt_linear){.in = d, .out = padded};
         p->all.row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)d), padded, 2,
                                    (int64_t[]){V, d}, "heads.weight");
@@ -77,32 +97,6 @@ static void create_products(struct policy *p, const struct dt_build *build, int6
                                      (int64_t[]){r, in}, "heads.%s.up.weight", output->name);
     }
     p->bias = dt_params_add(params, dt_init_zero, 0, padded, 1, &V, "heads.bias");
-}
-
-static dt_status outputs(const struct dt_model_config *config, struct dt_outputs *outputs)
-{
-    DT_TRY(dt_heads_parse(config->heads, outputs));
-    outputs->autoregressive = values(config)->autoregressive;
-    return DT_OK;
-}
-
-static void create(struct dt_part *part, const struct dt_build *build)
-{
-    struct policy *p = (struct policy *)part;
-    int64_t V = 0;
-    p->outputs = *build->outputs;
-    for (int k = 0; k < p->outputs.n; k++) {
-        const struct dt_output *output = &p->outputs.list[k];
-        p->slices[k] =
-            (struct dt_output_slice){.kind = output->type->loss,
-                                     .first = (int32_t)V,
-                                     .width = (int32_t)output->width,
-                                     .target = (int32_t)output->target,
-                                     .weight = (float)output->weight,
-                                     .smoothing = (float)values(build->config)->label_smoothing};
-        V += output->width;
-    }
-    create_products(p, build, V);
     p->target_width = dt_heads_targets(&p->outputs);
     p->targets = dt_build_array(build, "targets", DT_F32, p->target_width, false);
     p->mask = dt_build_array(build, "mask", DT_U8, 1, true);
