@@ -52,29 +52,26 @@ static void print_machine(const struct dt_bench_rig *rig, const struct dt_bench_
                m->limits.exp2s / 1e9);
 }
 
-static void print_row(const struct row *row, int64_t calls, const struct dt_op_floor *floor)
+static void print_row(const struct row *row, int64_t calls, const struct dt_op_floor *floor,
+                      bool json)
 {
     const struct dt_op_cost *c = &row->cost;
-    double best = dt_bench_best(&row->clock);
-    printf("%-25s %-34s %5lld %9.4f %9.4f %8.2f %7.2f %8.3f %8.1f %6.2f %9.4f %-5s %5.2f\n",
-           row->op, row->shape, (long long)calls, dt_bench_median(&row->clock) * 1e3, best * 1e3,
-           c->bytes / 1e6, c->bytes / best / 1e9, c->flops / 1e9, c->flops / best / 1e9,
-           (c->exps + c->exp2s) / best / 1e9, floor->seconds * 1e3, floor->bound,
-           floor->seconds / best);
-}
-
-static void print_json(const struct row *row, int64_t calls, const struct dt_op_floor *floor)
-{
-    const struct dt_op_cost *c = &row->cost;
-    double exps = c->exps + c->exp2s, best = dt_bench_best(&row->clock);
-    printf("{\"bench\":\"op\",\"op\":\"%s\",\"shape\":\"%s\",\"calls\":%lld,\"repeats\":%lld,"
-           "\"ms\":%.6f,\"best_ms\":%.6f,\"bytes\":%.0f,\"gb_per_s\":%.3f,\"flops\":%.0f,"
-           "\"gflops\":%.3f,\"exps\":%.0f,\"gexp_per_s\":%.3f,\"floor_ms\":%.6f,\"bound\":\"%s\","
-           "\"fraction\":%.4f}\n",
-           row->op, row->shape, (long long)calls, (long long)row->clock.n,
-           dt_bench_median(&row->clock) * 1e3, best * 1e3, c->bytes, c->bytes / best / 1e9,
-           c->flops, c->flops / best / 1e9, exps, exps / best / 1e9, floor->seconds * 1e3,
-           floor->bound, floor->seconds / best);
+    double exps = c->exps + c->exp2s, best = dt_bench_best(&row->clock),
+           share = floor->seconds / best, ms = dt_bench_median(&row->clock) * 1e3;
+    double gbs = c->bytes / best / 1e9, gflops = c->flops / best / 1e9, gexps = exps / best / 1e9;
+    if (json)
+        printf(
+            "{\"bench\":\"op\",\"op\":\"%s\",\"shape\":\"%s\",\"calls\":%lld,\"repeats\":%lld,"
+            "\"ms\":%.6f,\"best_ms\":%.6f,\"bytes\":%.0f,\"gb_per_s\":%.3f,\"flops\":%.0f,"
+            "\"gflops\":%.3f,\"exps\":%.0f,\"gexp_per_s\":%.3f,\"floor_ms\":%.6f,\"bound\":\"%s\","
+            "\"fraction\":%.4f}\n",
+            row->op, row->shape, (long long)calls, (long long)row->clock.n, ms, best * 1e3,
+            c->bytes, gbs, c->flops, gflops, exps, gexps, floor->seconds * 1e3, floor->bound,
+            share);
+    else
+        printf("%-25s %-34s %5lld %9.4f %9.4f %8.2f %7.2f %8.3f %8.1f %6.2f %9.4f %-5s %5.2f\n",
+               row->op, row->shape, (long long)calls, ms, best * 1e3, c->bytes / 1e6, gbs,
+               c->flops / 1e9, gflops, gexps, floor->seconds * 1e3, floor->bound, share);
 }
 
 // Returns the index of `pointer` in the flat array `base`, or -1; `base` may be NULL.
@@ -246,7 +243,7 @@ static void print_all(const struct dt_bench_options *options, const struct ops *
                 continue;
             struct dt_op_floor least = dt_op_floor(&row->cost, &machine->limits);
             double calls = (double)row->calls / (double)ops->steps;
-            (options->json ? print_json : print_row)(row, row->calls / ops->steps, &least);
+            print_row(row, row->calls / ops->steps, &least, options->json);
             median += calls * dt_bench_median(&row->clock);
             best += calls * dt_bench_best(&row->clock);
             floor += calls * least.seconds;

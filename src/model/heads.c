@@ -94,12 +94,6 @@ dt_status dt_heads_parse(const char *text, struct dt_outputs *outputs)
     return DT_OK;
 }
 
-int64_t dt_heads_targets(const struct dt_outputs *outputs)
-{
-    const struct dt_output *last = &outputs->list[outputs->n - 1];
-    return outputs->n > 0 ? last->target + last->target_width : 0;
-}
-
 dt_status dt_ids_parse(const char *text, int *n, int64_t sizes[DT_IDS_MAX])
 {
     char *end;

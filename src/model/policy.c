@@ -78,6 +78,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
                                      .weight = (float)output->weight,
                                      .smoothing = (float)values(build->config)->label_smoothing};
         V += output->width;
+        p->target_width = output->target + output->target_width; // of all, after the last
     }
     int64_t padded = dt_round_up(V, PAD);
     if (!p->outputs.autoregressive) { // one product for all, or two for each
@@ -97,7 +98,6 @@ static void create(struct dt_part *part, const struct dt_build *build)
                                      (int64_t[]){r, in}, "heads.%s.up.weight", output->name);
     }
     p->bias = dt_params_add(params, dt_init_zero, 0, padded, 1, &V, "heads.bias");
-    p->target_width = dt_heads_targets(&p->outputs);
     p->targets = dt_build_array(build, "targets", DT_F32, p->target_width, false);
     p->mask = dt_build_array(build, "mask", DT_U8, 1, true);
 }
