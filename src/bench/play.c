@@ -48,24 +48,6 @@ static dt_status playing_open(const struct dt_bench_options *options, struct pla
     return dt_player_set_weights(p->player, p->weights);
 }
 
-static dt_status measure(struct playing *p, double seconds)
-{
-    const int32_t token = 0;
-    const struct dt_play play = {.n = 1,
-                                 .length = 1,
-                                 .frames = p->info.vocab > 0 ? NULL : p->frame,
-                                 .ids = p->info.vocab > 0 ? &token : NULL,
-                                 .predicted = p->predicted};
-    dt_bench_start(&p->clock);
-    while (dt_bench_more(&p->clock, LEAST, seconds)) {
-        double start = dt_seconds();
-        for (int i = 0; i < STEPS; i++)
-            DT_TRY(dt_player_step(p->player, &play));
-        dt_bench_note(&p->clock, (dt_seconds() - start) / STEPS);
-    }
-    return DT_OK;
-}
-
 static void print(const struct dt_bench_options *options, const struct playing *p)
 {
     double median = dt_bench_median(&p->clock) * 1e6, best = dt_bench_best(&p->clock) * 1e6,
@@ -90,9 +72,21 @@ dt_status dt_bench_play(const struct dt_bench_options *options)
 {
     struct playing *p;
     DT_TRY(DT_NEW(&p, 1, "a list of times"));
+    const int32_t token = 0;
+    double seconds = options->seconds > 0 ? options->seconds : default_seconds;
     dt_status status = playing_open(options, p);
-    if (status == DT_OK)
-        status = measure(p, options->seconds > 0 ? options->seconds : default_seconds);
+    const struct dt_play play = {.n = 1,
+                                 .length = 1,
+                                 .frames = p->info.vocab > 0 ? NULL : p->frame,
+                                 .ids = p->info.vocab > 0 ? &token : NULL,
+                                 .predicted = p->predicted};
+    dt_bench_start(&p->clock);
+    while (status == DT_OK && dt_bench_more(&p->clock, LEAST, seconds)) {
+        double start = dt_seconds();
+        for (int i = 0; i < STEPS && status == DT_OK; i++)
+            status = dt_player_step(p->player, &play);
+        dt_bench_note(&p->clock, (dt_seconds() - start) / STEPS);
+    }
     if (status == DT_OK)
         print(options, p);
     dt_player_close(p->player);

@@ -86,24 +86,6 @@ static void note_end(const char *reason, dt_status code)
     alarm(0);
 }
 
-// Two ranks that the watch could not connect (all links between them led over dead ranks, or one
-// was suspended) agree through the run's folder: the first one writes its words. A launcher leaves
-// little time for this.
-static void speak(dt_status code)
-{
-    begin_end(code, claim_s);
-    bool claimed = dt_run_folder_claim_end();
-    wait_patiently(PATIENCE_S);
-    if (!claimed) {
-        atomic_store(&n_words, 0);
-        alarm(0);
-        sleep(1); // for the other to finish
-        return;
-    }
-    write_words();
-    note_end(words + strlen(DT_LAST_WORDS_BEGIN), code);
-}
-
 void dt_report_die(const struct dt_error *error)
 {
     bool debug = getenv("DTRAIN_DEBUG"); // errors show where in the source they passed
@@ -115,8 +97,22 @@ void dt_report_die(const struct dt_error *error)
     }
     int bytes = (int)dt_comm_last_words(communicator, error, debug, words, sizeof words);
     atomic_store(&n_words, bytes);
-    if (bytes > 0)
-        speak(error->code);
+    if (bytes > 0) {
+        // Two ranks that the watch could not connect (all links between them led over dead ranks,
+        // or one was suspended) agree through the run's folder: the first one writes its words. A
+        // launcher leaves little time for this.
+        begin_end(error->code, claim_s);
+        bool claimed = dt_run_folder_claim_end();
+        wait_patiently(PATIENCE_S);
+        if (claimed) {
+            write_words();
+            note_end(words + strlen(DT_LAST_WORDS_BEGIN), error->code);
+        } else {
+            atomic_store(&n_words, 0);
+            alarm(0);
+            sleep(1); // for the other to finish
+        }
+    }
     dt_comm_abort(communicator, (int)error->code);
 }
 

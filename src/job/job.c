@@ -29,21 +29,20 @@ static dt_status share_config(struct dt_job *job, char *const *words, int n_word
     char *text = NULL;
     size_t size = 0;
     dt_status status = DT_OK;
-    if (root) {
+    if (root)
         status = dt_config_load(&dt_settings_table, check_config, words[0],
                                 (const char *const *)words + 1, n_words - 1, &job->settings,
                                 &job->config);
-        if (status == DT_OK)
-            status = dt_config_echo_text(job->config, &text, &size);
-    }
-    status = dt_agree(job->comm, status);
+    if (root && status == DT_OK)
+        status = dt_config_echo_text(job->config, &text, &size);
     void *bytes = text;
     int64_t length = (int64_t)size;
-    if (status == DT_OK)
-        status = dt_broadcast_buffer(job->comm, &bytes, &length, 0);
-    if (status == DT_OK && !root)
+    DT_TRY_GOTO(status, out, dt_agree(job->comm, status));
+    DT_TRY_GOTO(status, out, dt_broadcast_buffer(job->comm, &bytes, &length, 0));
+    if (!root)
         status = dt_config_parse(&dt_settings_table, "the configuration of rank 0", bytes, length,
                                  NULL, NULL, 0, &job->settings, &job->config);
+out:
     free(bytes);
     return status;
 }
@@ -79,30 +78,30 @@ static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
     return DT_OK;
 }
 
-static dt_status check_places(const struct dt_job *job, bool print)
+// Compares the devices and places of all ranks, where training needs them equal, and chooses the
+// storage type.
+static dt_status inspect_device(struct dt_job *job, enum dt_purpose purpose)
 {
+    struct dt_comm *comm = job->comm;
     struct dt_device_info info;
     struct dt_place mine = {0};
-    DT_TRY(job->backend.table->info(job->backend.device, &info));
-    snprintf(mine.device, sizeof mine.device, "%.*s", (int)strcspn(info.name, ","), info.name);
-    snprintf(mine.id, sizeof mine.id, "%s", info.id);
-    dt_cores_list(mine.cpus, sizeof mine.cpus);
-    mine.threads = info.threads;
-    DT_TRY(dt_job_describe_device(job, mine.kind));
-    return dt_places_check(job->comm, &mine, print, job->settings.run.allow_unequal_nodes);
-}
-
-static dt_status choose_storage(struct dt_job *job)
-{
-    struct dt_device_info info;
-    DT_TRY(job->backend.table->info(job->backend.device, &info));
     int precision = job->settings.run.precision;
-    bool bf16 =
-        precision == DT_PRECISION_BF16 || (precision == DT_PRECISION_AUTO && info.bf16_faster);
+    bool print = purpose == DT_PURPOSE_TRAIN;
+    DT_TRY(dt_backend_info(&job->backend, &info));
+    if (print || purpose == DT_PURPOSE_CHECK) {
+        DT_TRY(dt_agree(comm, comm->info.rank == 0 ? dt_job_check_device(job) : DT_OK));
+        snprintf(mine.device, sizeof mine.device, "%.*s", (int)strcspn(info.name, ","), info.name);
+        snprintf(mine.id, sizeof mine.id, "%s", info.id);
+        dt_cores_list(mine.cpus, sizeof mine.cpus);
+        mine.threads = info.threads;
+        DT_TRY(dt_job_describe_device(job, mine.kind));
+        DT_TRY(dt_places_check(comm, &mine, print, job->settings.run.allow_unequal_nodes));
+    }
     // A job is one precision: where hosts differ, auto is bf16 if that is faster on all.
-    int64_t all = bf16;
-    DT_TRY(dt_allreduce(job->comm, &all, 1, DT_I64, DT_MIN));
-    job->model.storage = all ? DT_BF16 : DT_F32;
+    int64_t bf16 =
+        precision == DT_PRECISION_BF16 || (precision == DT_PRECISION_AUTO && info.bf16_faster);
+    DT_TRY(dt_allreduce(comm, &bf16, 1, DT_I64, DT_MIN));
+    job->model.storage = bf16 ? DT_BF16 : DT_F32;
     return DT_OK;
 }
 
@@ -263,11 +262,7 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const
 
     dt_comm_progress(comm, 0, "opening the device");
     DT_TRY(open_backend(job, purpose));
-    if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK) {
-        DT_TRY(dt_agree(comm, root ? dt_job_check_device(job) : DT_OK));
-        DT_TRY(check_places(job, purpose == DT_PURPOSE_TRAIN));
-    }
-    DT_TRY(choose_storage(job));
+    DT_TRY(inspect_device(job, purpose));
 
     dt_comm_progress(comm, 0, "scanning the data");
     DT_TRY(dt_agree(comm, root ? look(job, purpose) : DT_OK));

@@ -168,26 +168,19 @@ static char *state_text(const char *state, int64_t step, const char *reason)
     return text;
 }
 
-// Whether a rank of any host has claimed the end: its reason must stay.
-static bool has_ended(const struct dt_run_folder *folder)
-{
-    char path[DT_PATH];
-    DIR *claimants = NULL;
-    int n = 0;
-    if (dt_path(path, "%s/%s", folder->path, claims) == DT_OK)
-        claimants = opendir(path);
-    while (claimants && readdir(claimants))
-        n++;
-    if (claimants)
-        closedir(claimants);
-    return n > 2; // "." and ".."
-}
-
 dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *state, int64_t step,
                               const char *reason)
 {
     char path[DT_PATH];
-    if (has_ended(folder))
+    int claimed = 0;
+    DT_TRY(dt_path(path, "%s/%s", folder->path, claims));
+    DIR *claimants = opendir(path);
+    while (claimants && readdir(claimants))
+        claimed++;
+    if (claimants)
+        closedir(claimants);
+    if (claimed >
+        2) // besides "." and "..": a rank of some host has claimed the end, its reason stays
         return DT_OK;
     DT_TRY(dt_path(path, "%s/state.json", folder->path));
     char *text = state_text(state, step, reason);

@@ -149,20 +149,6 @@ dt_status dt_player_save(struct dt_player *player, int64_t stream, void *block)
     return DT_OK;
 }
 
-// A block may come from a file. Its counts, unlike its other numbers, become places in memory: each
-// must be within its limits.
-static bool has_counts(const struct dt_player *player, const char *from)
-{
-    for (struct walk w = walk_of(player, 0, 0); next_array(&w); from += w.bytes)
-        for (int64_t i = 0; w.spec->type == DT_I32 && i < w.spec->width; i++) {
-            int32_t value;
-            memcpy(&value, from + i * (int64_t)sizeof value, sizeof value);
-            if (value < 0 || value > w.spec->last)
-                return false;
-        }
-    return true;
-}
-
 static dt_status check_block(const struct dt_player *player, const void *block, int64_t bytes)
 {
     static const char hint[] = "reset the stream, or restore what was saved from this model";
@@ -190,8 +176,17 @@ static dt_status check_block(const struct dt_player *player, const void *block, 
         return DT_FAIL(DT_USER, hint,
                        "the block was saved with other weights: of another training, or of another "
                        "step of it");
-    if (header.rng.left < 0 || header.rng.left > 4 ||
-        !has_counts(player, (const char *)block + sizeof header))
+    // A block may come from a file. Its counts, unlike its other numbers, become places in memory:
+    // each must be within its limits.
+    const char *from = (const char *)block + sizeof header;
+    bool fits = header.rng.left >= 0 && header.rng.left <= 4;
+    for (struct walk w = walk_of(player, 0, 0); next_array(&w); from += w.bytes)
+        for (int64_t i = 0; w.spec->type == DT_I32 && i < w.spec->width; i++) {
+            int32_t value;
+            memcpy(&value, from + i * (int64_t)sizeof value, sizeof value);
+            fits = fits && value >= 0 && value <= w.spec->last;
+        }
+    if (!fits)
         return DT_FAIL(DT_USER, hint,
                        "the block is not a saved state: a count in it is impossible");
     return DT_OK;
