@@ -74,29 +74,30 @@ static dt_status measure(struct dt_bench_rig *rig, double seconds, struct figure
     return peak_memory(&rig->backend, &f->peak_mb);
 }
 
-static void print_json(const struct dt_bench_rig *rig, const struct figures *f)
+static void print(const struct dt_bench_rig *rig, const struct figures *f, bool json)
 {
     const struct dt_model_config *c = dt_model_config(rig->model);
-    printf("{\"bench\":\"step\",\"device\":\"%s\",\"name\":\"%s\",\"d_model\":%lld,"
-           "\"n_layer\":%lld,\"vocab\":%lld,\"d_state\":%lld,\"seq_len\":%lld,\"batch\":%lld,"
-           "\"micro_batch\":%lld,\"recompute\":\"%s\",\"precision\":\"%s\",\"threads\":%d,"
-           "\"steps\":%lld,\"step_ms\":%.4f,\"best_step_ms\":%.4f,\"tokens_per_s\":%.1f,"
-           "\"gflops\":%.2f,\"mfu\":%.4f,\"peak_memory_mb\":%.1f,",
-           rig->backend.table->name, rig->info.name, (long long)c->d_model, (long long)c->n_layer,
-           (long long)c->vocab_size, (long long)*(int64_t *)dt_model_field(c, "d_state"),
-           (long long)rig->length, (long long)rig->batch, (long long)rig->micro,
-           dt_recompute_name[c->recompute], dt_dtype_name(c->storage), rig->info.threads,
-           (long long)f->clock.n, dt_bench_median(&f->clock) * 1e3, dt_bench_best(&f->clock) * 1e3,
-           f->tokens_per_s, f->gflops, f->mfu, f->peak_mb);
-    printf("\"idle_ms\":%.4f,\"host_wait_ms\":%.4f,\"data_wait_ms\":%.4f,\"graphs\":%d,"
-           "\"last_step\":%lld,\"loss\":%.9g}\n",
-           f->idle_ms, f->host_wait_ms, f->data_wait_ms, f->last.graphs, (long long)f->collected,
-           f->last.control.loss);
-}
-
-static void print_line(const struct dt_bench_rig *rig, const struct figures *f)
-{
+    double ms = dt_bench_median(&f->clock) * 1e3, best_ms = dt_bench_best(&f->clock) * 1e3;
+    long long batch = rig->batch, length = rig->length, steps = f->clock.n;
     char where[160], mfu[32] = "";
+    if (json) {
+        printf("{\"bench\":\"step\",\"device\":\"%s\",\"name\":\"%s\",\"d_model\":%lld,"
+               "\"n_layer\":%lld,\"vocab\":%lld,\"d_state\":%lld,\"seq_len\":%lld,\"batch\":%lld,"
+               "\"micro_batch\":%lld,\"recompute\":\"%s\",\"precision\":\"%s\",\"threads\":%d,"
+               "\"steps\":%lld,\"step_ms\":%.4f,\"best_step_ms\":%.4f,\"tokens_per_s\":%.1f,"
+               "\"gflops\":%.2f,\"mfu\":%.4f,\"peak_memory_mb\":%.1f,",
+               rig->backend.table->name, rig->info.name, (long long)c->d_model,
+               (long long)c->n_layer, (long long)c->vocab_size,
+               (long long)*(int64_t *)dt_model_field(c, "d_state"), length, batch,
+               (long long)rig->micro, dt_recompute_name[c->recompute], dt_dtype_name(c->storage),
+               rig->info.threads, steps, ms, best_ms, f->tokens_per_s, f->gflops, f->mfu,
+               f->peak_mb);
+        printf("\"idle_ms\":%.4f,\"host_wait_ms\":%.4f,\"data_wait_ms\":%.4f,\"graphs\":%d,"
+               "\"last_step\":%lld,\"loss\":%.9g}\n",
+               f->idle_ms, f->host_wait_ms, f->data_wait_ms, f->last.graphs,
+               (long long)f->collected, f->last.control.loss);
+        return;
+    }
     if (rig->backend.table->unified)
         snprintf(where, sizeof where, "%d threads", rig->info.threads);
     else
@@ -107,10 +108,9 @@ static void print_line(const struct dt_bench_rig *rig, const struct figures *f)
     printf("%s, %s: %lld steps of %lld x %lld tokens, %.1f ms (best %.1f), %.0f tokens/s, %.1f "
            "GFLOP/s%s, peak %.0f MiB; per step: device idle %.3f ms, host idle %.3f ms, waiting "
            "for data %.3f ms; loss %.4f\n",
-           dt_dtype_name(dt_model_config(rig->model)->storage), where, (long long)f->clock.n,
-           (long long)rig->batch, (long long)rig->length, dt_bench_median(&f->clock) * 1e3,
-           dt_bench_best(&f->clock) * 1e3, f->tokens_per_s, f->gflops, mfu, f->peak_mb, f->idle_ms,
-           f->host_wait_ms, f->data_wait_ms, f->last.control.loss);
+           dt_dtype_name(c->storage), where, steps, batch, length, ms, best_ms, f->tokens_per_s,
+           f->gflops, mfu, f->peak_mb, f->idle_ms, f->host_wait_ms, f->data_wait_ms,
+           f->last.control.loss);
 }
 
 dt_status dt_bench_step(const struct dt_bench_options *options)
@@ -121,7 +121,7 @@ dt_status dt_bench_step(const struct dt_bench_options *options)
     dt_status status =
         measure(&rig, options->seconds > 0 ? options->seconds : default_seconds, &figures);
     if (status == DT_OK)
-        (options->json ? print_json : print_line)(&rig, &figures);
+        print(&rig, &figures, options->json);
     dt_bench_rig_close(&rig);
     return status;
 }
