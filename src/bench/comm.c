@@ -141,7 +141,7 @@ static dt_status visit(const struct bench *b, const struct dt_known_values *know
     return DT_OK;
 }
 
-// After the timing, to find also what shows only after many rounds.
+// Checks a row after its timing, to find also what shows only after many rounds.
 static dt_status check_row(const struct bench *b, const struct dt_collective *c, struct row *row)
 {
     const struct dt_bench_route *r = &b->route;

@@ -12,7 +12,8 @@
 enum { WARM_UP = 3, LEAST = 3 };
 static const double default_seconds = 5;
 
-// In MiB; of this process, the peak resident memory that the kernel records.
+// The device's memory in use, or the peak resident memory of this process that the kernel records:
+// in MiB.
 static dt_status peak_memory(const struct dt_backend *backend, double *mb)
 {
     static const char path[] = "/proc/self/status", field[] = "VmHWM";

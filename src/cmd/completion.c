@@ -15,7 +15,7 @@ static const char *words_of(const struct dt_config_key *key)
     return key->type == DT_CONFIG_BOOL ? "true|false" : key->choices;
 }
 
-// Both shells separate them by blanks.
+// Prints words separated by blanks, as both shells want them.
 static void print_words(const char *words)
 {
     for (; *words; words++)

@@ -231,7 +231,7 @@ hid_t dt_h5_type(dt_dtype type)
     return types[type];
 }
 
-// In the stored type: nothing is converted.
+// Reads rows in the stored type: nothing is converted.
 static dt_status read_by_library(const struct dt_h5_array *array, int64_t first, int64_t count,
                                  void *data)
 {

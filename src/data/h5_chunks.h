@@ -12,7 +12,7 @@
 // in any case; tests lower it.
 extern _Atomic int64_t dt_h5_chunks_room;
 
-// From the creation properties of a chunked dataset of a type that dtrain reads. Supported filters:
+// Opens the chunks of a dataset, from its creation properties. Supported filters:
 // deflate (gzip), shuffle, fletcher32; any other is DT_USER.
 dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
                             struct dt_h5_chunks **chunks);

@@ -9,8 +9,8 @@ enum {
     DT_HASH_BLOCK_MAX = 1 << 24, // the most that is accepted: a read is widened to whole blocks
 };
 
-// A kind is a hash function and the dataset that holds its values; the first that a shard has is
-// what training checks, and dt_h5_hash_kinds[0] is what dtrain writes.
+// A kind is a hash function and the dataset that holds its values. Training checks the first kind
+// that a shard has; dtrain writes dt_h5_hash_kinds[0].
 enum { DT_H5_HASH_KINDS = 2 };
 #define DT_H5_HASH_BLOCK "block_bytes" // attribute of the dataset: bytes that a checksum covers
 extern const struct dt_h5_hash_kind {

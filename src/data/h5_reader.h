@@ -28,6 +28,6 @@ struct dt_hash_plan {
 struct dt_hash_plan dt_hash_plan(int64_t count, int64_t row_bytes, int64_t bytes);
 // The first row of piece i, and how many it has.
 int64_t dt_hash_piece(const struct dt_hash_plan *plan, int64_t i, int64_t *rows);
-// The same of what a plan reads of an array.
+// *hash = xxh64, seeded by *hash, of what a plan of `bytes` reads of an array.
 dt_status dt_reader_hash_array(struct dt_reader *reader, const struct dt_h5_array *array,
                                int64_t bytes, uint64_t *hash);

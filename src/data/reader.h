@@ -64,7 +64,7 @@ struct dt_reader_kind {
                       uint64_t *hash);
     // What is checked as a whole, once, before a shard's first block (checksums if `verify`).
     dt_status (*check)(struct dt_reader *reader, bool verify);
-    // For `dtrain verify`: reads units [first, first + n), checks every checksum and value.
+    // For `dtrain verify`: reads units [first, first + n), and checks every checksum and value.
     dt_status (*verify)(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
                         int64_t n);
 
@@ -80,13 +80,13 @@ struct dt_reader_kind {
     // Writes one window of the block into rows[i], [seq_len, width] of array i. Checks values.
     dt_status (*write)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                        const struct dt_block *block, int64_t window, void *const *rows);
-    // The same for a row after the last window of a sequential pass: the loss must ignore it.
+    // Writes a row after the last window of a sequential pass: the loss must ignore it.
     void (*pad)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                 void *const *rows);
 
-    // Of kinds with frames: frames [first, first + n) of the shard as stored, [n, F] fp32.
+    // For kinds with frames: reads frames [first, first + n) of the shard as stored, [n, F] fp32.
     dt_status (*frames)(struct dt_reader *reader, int64_t first, int64_t n, float *frames);
-    // Where a window starts, for people: "/data/demo_3:60". NULL: at window * stride.
+    // Writes where a window starts, for people: "/data/demo_3:60". NULL: at window * stride.
     void (*place)(struct dt_reader *reader, int64_t window, char *text, size_t size);
 };
 

@@ -21,14 +21,15 @@ dt_status dt_device_check_threads(const char *name, int64_t threads);
 // dt_device_open for a single process; threads 0: its share of the cores.
 dt_status dt_device_open_alone(int choice, int threads, struct dt_backend *backend);
 
-// Its decisions, apart from devices.
+// The decisions of dt_device_open, for tests without devices.
 
 struct dt_device_seen {
     char host[DT_HOST_NAME];
     int devices;       // 0: none, and why
     char reason[1024]; // of the error that counting gave
 };
-// Of auto: *cuda, whether all of the n ranks see a device; DT_USER where some do and some do not.
+// Decides for `auto`: *cuda, whether all of the n ranks see a device; DT_USER where some do and
+// some do not.
 dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda);
 
 struct dt_device_opened {

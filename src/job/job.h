@@ -46,14 +46,15 @@ bool dt_job_resume_is_named(const struct dt_job *job);
 // Whether gradients are summed by the device communicator (NCCL) and not by job->comm: several
 // ranks on CUDA devices of their own, comm.backend = nccl or auto.
 bool dt_job_uses_device_comm(const struct dt_job *job);
-// Of gradients, losses and metrics, over micro-batches and ranks: comm.reduce.
+// The order in which gradients, losses and metrics are summed over micro-batches and ranks:
+// comm.reduce.
 static inline enum dt_sum_order dt_job_sum_order(const struct dt_job *job)
 {
     return job->settings.comm.reduce == DT_REDUCE_REPRODUCIBLE ? DT_SUM_TREE : DT_SUM_FAST;
 }
 // Whether collectives are checked on known values before training (comm.selftest).
 bool dt_job_wants_selftest(const struct dt_job *job);
-// For dt_job_open. What to resume from: job->resume, a verified checkpoint or "".
+// For dt_job_open: decides what to resume from, job->resume, a verified checkpoint or "".
 dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose);
 // A dt_config_check: the fields without a default, of those that the kinds of the model read.
 void dt_job_require_model(struct dt_problems *problems, const void *settings,
@@ -70,7 +71,7 @@ dt_status dt_job_check_device(const struct dt_job *job);
 // "AMD EPYC 9575F (avx512 bf16, oneDNN 2.6.3)": the model of this rank's device, without its
 // threads, on which no bit depends, and what it can do.
 dt_status dt_job_describe_device(const struct dt_job *job, char text[DT_DEVICE_TEXT]);
-// That NCCL is available if training would use it.
+// Checks that NCCL is available if training would use it.
 dt_status dt_job_check_nccl(const struct dt_job *job);
 
 // Allocates the loader's host memory with the backend: pinned where copies overlap other work.

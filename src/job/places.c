@@ -98,7 +98,7 @@ static int list_ranks(const struct dt_place *places, int n, int first, char *tex
     return ranks;
 }
 
-// Their ids or CPUs, "0-7 | 8-15"; once where all are equal.
+// Lists the ids or CPUs of the ranks on a host, "0-7 | 8-15"; once where all are equal.
 static void list_fields(const struct dt_place *places, int n, int first, size_t field, int shown,
                         char *text, size_t size)
 {

@@ -22,7 +22,7 @@ dt_status dt_places_check_program(struct dt_comm *comm);
 dt_status dt_places_check(struct dt_comm *comm, const struct dt_place *mine, bool print,
                           bool allow_unequal);
 
-// Its parts, apart from communication.
+// The parts of these checks that need no communication.
 dt_status dt_places_compare_programs(const struct dt_place *places, int n);
 // DT_USER naming the hosts whose number of ranks differs from that of most ranks' hosts, and those
 // with another device: one of another name or other features, whose results have other bits.

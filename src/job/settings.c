@@ -247,7 +247,7 @@ static void check_run(struct check *check)
         reject(check, "run.resume", "missing value (allowed: auto | never | a folder)");
 }
 
-// Of a step: products of it fit into 64 bits.
+// The most tokens of a step: products of it fit into 64 bits.
 static const int64_t STEP_TOKENS_MAX = INT64_C(1) << 40;
 
 // The divisors of n next below and above x, 1 <= x <= n.

@@ -106,9 +106,9 @@ struct dt_comm_limits dt_settings_limits(const char *path, char *const *override
 // steps or epochs …). Those that need data, ranks or a model are where these are known.
 void dt_settings_check(struct dt_problems *problems, const void *settings,
                        const struct dt_config *config);
-// That `ranks` can share the batch, and split their shares into micro-batches.
+// Checks that `ranks` can share the batch, and split their shares into micro-batches.
 dt_status dt_settings_check_batch(const struct dt_settings *settings,
                                   const struct dt_config *config, int64_t ranks);
-// What depends on the number of steps, which run.epochs gives only together with the data.
+// Checks what depends on the number of steps, which run.epochs gives only together with the data.
 dt_status dt_settings_check_steps(const struct dt_settings *settings,
                                   const struct dt_config *config, int64_t steps);

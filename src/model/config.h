@@ -9,7 +9,7 @@
 #include "data/dataset.h"
 
 #define DT_RECOMPUTE_WORDS "none|scan|block"
-// Of linear layers, in training and in play (kernels/quantize.h).
+// What linear layers round their operands to, in training and in play (kernels/quantize.h).
 #define DT_QUANTIZE_WORDS  "none|int8"
 enum dt_quantize { DT_QUANTIZE_NONE, DT_QUANTIZE_INT8 };
 // Each kind of block says what a level means for it.

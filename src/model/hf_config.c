@@ -12,7 +12,8 @@
 
 enum { CONFIG_LIMIT = 1 << 20 }; // bytes; real ones have about 1 KiB
 
-// Of models that are no type of transformers: all fields of their kinds, no members of its own.
+// The type of models that transformers does not have: it has all fields of their kinds, and no
+// members of its own.
 static const struct dt_hf_type other = {.model_type = "dtrain",
                                         .architectures = "[\"DtrainModel\"]"};
 

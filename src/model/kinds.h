@@ -109,7 +109,7 @@ struct dt_block_kind {
     struct dt_kind kind;
     dt_status (*forward)(struct dt_part *block, const struct dt_pass *pass, struct dt_view h,
                          struct dt_view out);
-    // From the gradient of out to that of h. Announces its rows as they are finished. What
+    // Goes from the gradient of out to that of h. Announces its rows as they are finished. What
     // model.recompute drops is made again from h, which is there.
     dt_status (*backward)(struct dt_part *block, const struct dt_pass *pass, struct dt_view h,
                           struct dt_view dout, struct dt_view dh);
@@ -139,7 +139,7 @@ struct dt_head_kind {
     bool lists;       // model.heads is not its name but a list of outputs
     const char *stem; // the kind of stem where none is named; NULL: the first
     dt_status (*outputs)(const struct dt_model_config *config, struct dt_outputs *outputs);
-    // From h [M, d] storage: *sum += the sum of losses and the count of positions that have one.
+    // Reads h [M, d] storage: *sum += the sum of losses and the count of positions that have one.
     // scale > 0: also the gradients of scale · Σ loss, dh among them. The model announces the
     // head's rows.
     dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
@@ -184,6 +184,6 @@ struct dt_layers {
 // "mamba*24" or "a*7 b a*8": kinds with a count each, separated by spaces. "" is n_layer of the
 // first kind. n_layer > 0 must be the number of layers in `text`; 0: any.
 dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *layers);
-// The same as text, equal neighbours merged: "mamba*24". DT_USER where it is too long.
+// Writes the layers as text, equal neighbours merged: "mamba*24". DT_USER where it is too long.
 dt_status dt_layers_text(const struct dt_layers *layers, char *text, size_t size);
 const struct dt_kind *dt_layers_kind(const struct dt_layers *layers, int64_t layer);

@@ -66,8 +66,8 @@ static int64_t next_tile(const struct lm *lm, const struct dt_pass *pass, int64_
     return pass->measured && row + tile < last ? last : row + tile;
 }
 
-// Of each tile of rows: logits = h · Wᵀ, their loss, and with scale > 0 dW (+)= dlogitsᵀ · h, dh =
-// dlogits · W.
+// Computes for each tile of rows: logits = h · Wᵀ, their loss, and with scale > 0 dW (+)= dlogitsᵀ
+// · h, dh = dlogits · W.
 static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
                       struct dt_view dh, double scale, struct dt_loss_sum *sum)
 {

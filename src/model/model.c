@@ -70,8 +70,8 @@ static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kin
     return DT_OK;
 }
 
-// From the last part to the first: rows come in the order in which backward finishes them. What was
-// created is freed by the caller, also after a failure.
+// Creates the last part first: rows come in the order in which backward finishes them. The caller
+// frees what was created, also after a failure.
 static dt_status parts_create(const struct dt_model_config *config, struct parts *parts)
 {
     struct dt_layers layers;
@@ -187,8 +187,8 @@ static dt_status norm_forward(const struct dt_model *model, const struct dt_pass
     return DT_RUN(pass, rmsnorm_residual_forward, &args);
 }
 
-// From the gradient of h: adds to that of the stream, which the head's norm starts, and writes the
-// same in storage type, the gradient of the output of the layer before.
+// Adds to the gradient of the stream, which the head's norm starts, what the gradient of h gives,
+// and writes the sum in storage type too: the gradient of the output of the layer before.
 static dt_status norm_backward(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
 {
     const struct dt_part *part = model->parts.all[i + 1];

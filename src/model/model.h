@@ -1,5 +1,5 @@
-// A sequence model: a stem, a stack of blocks and a head, each of a kind (kinds.h). Written once,
-// against the op table. A training step is
+// A sequence model is a stem, a stack of blocks and a head, each of a kind (kinds.h). Its code is
+// written once, against the op table. A training step is
 //   dt_model_forward → dt_model_loss (with gradient) → dt_model_backward,
 // with M = B·L rows of activations, channel-last. Nothing is allocated in a step: memory is planned
 // and allocated at creation.
@@ -20,7 +20,7 @@ dt_status dt_model_list(const struct dt_model_config *config, struct dt_params *
 // Training FLOPs per token, the sum over the model's parts.
 double dt_model_flops_per_token(const struct dt_model_config *config);
 
-// What memory goes to. All of it is known before anything is allocated.
+// Where memory goes. All of it is known before anything is allocated.
 enum dt_memory {
     DT_MEMORY_WEIGHTS,      // fp32 masters
     DT_MEMORY_WEIGHTS_BF16, // rounded to bf16
@@ -63,11 +63,11 @@ const struct dt_params *dt_model_params(const struct dt_model *model);
 const struct dt_array_list *dt_model_arrays(const struct dt_model *model); // that it reads
 // Index of the array of token ids, where a model can run on tokens alone; else DT_USER.
 dt_status dt_model_token_array(const struct dt_model *model, int *index);
-// [elements] fp32 masters, device memory; NULL with shape.play
+// The masters, [elements] fp32 in device memory; NULL with shape.play.
 float *dt_model_weights(struct dt_model *model);
 // Sets all weights from the host's [elements] fp32. Waits for the device.
 dt_status dt_model_set_weights(struct dt_model *model, const float *weights);
-// [elements] bf16, or NULL where storage is fp32
+// The weights in bf16, [elements], or NULL where storage is fp32.
 dt_bf16 *dt_model_weights_bf16(struct dt_model *model);
 // Bytes of device memory for its weights: fp32, bf16 and int8, as far as it has them.
 int64_t dt_model_weight_bytes(const struct dt_model *model);
@@ -119,12 +119,12 @@ struct dt_pass {
     int64_t *measured; // not NULL: no op runs, the largest workspace that one needs is noted here
 };
 
-// Stem, blocks, and the head as far as no targets are needed.
+// Runs stem, blocks, and the head as far as no targets are needed.
 dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *pass);
 // After a forward: the residual stream at the head's norm, [B·L, d_model] fp32 on the device.
 struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *pass);
-// Head: *sum += the losses; with `scale` > 0 also the head's gradients, of scale · Σ loss, and the
-// gradient that backward starts from.
+// Runs the head: *sum += the losses; with `scale` > 0 also the head's gradients, of scale · Σ loss,
+// and the gradient that backward starts from.
 dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *pass, double scale,
                         struct dt_loss_sum *sum);
 dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *pass);
@@ -166,10 +166,10 @@ struct dt_output_type {
 // outputs.c; ends with NULL.
 extern const struct dt_output_type *const dt_output_types[];
 extern const struct dt_output_type dt_categorical, dt_bernoulli, dt_regression, dt_huber;
-// Those of this configuration, whose fields need not be complete.
+// The outputs of this configuration, whose fields need not be complete.
 dt_status dt_model_outputs_of(const struct dt_model_config *config, struct dt_outputs *outputs);
 const struct dt_outputs *dt_model_outputs(const struct dt_model *model);
-// The same where they have metrics, else NULL.
+// The model's outputs where they have metrics, else NULL.
 const struct dt_outputs *dt_model_measured(const struct dt_model *model);
 // After a forward: *values = output k at each sequence's last position, [B, width] fp32 on the
 // device (logits, values of a regression), valid until the next forward. Where outputs are

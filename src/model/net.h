@@ -6,7 +6,8 @@
 
 struct dt_part; // kinds.h
 
-// A row of the table where each is kept by itself: as a measured pass has found that it is read.
+// A row of the table where each is kept by itself (shape.play), in the types in which a measured
+// pass has read it.
 struct dt_net_row {
     bool reads_weight, reads_stored;
     float *weight;
@@ -26,7 +27,8 @@ struct dt_net {
     void *workspace;
     int64_t workspace_bytes;
 };
-// A row of the table: fp32 master, storage type, gradient. NULL while there is no such array.
+// A row of the table as fp32 master, in storage type, and its gradient. NULL while there is no such
+// array.
 const float *dt_net_weight(const struct dt_net *net, int row);
 const void *dt_net_stored(const struct dt_net *net, int row);
 float *dt_net_gradient(const struct dt_net *net, int row);
@@ -45,13 +47,13 @@ struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t
 // [M, cols] in storage type, whose rows begin at multiples of `bytes`.
 struct dt_view dt_plan_aligned(struct dt_plan *plan, enum dt_memory memory, int64_t cols,
                                int64_t bytes);
-// For an array that backward needs, and that model.recompute = `level` or above recomputes:
-// activations, or scratch.
+// Where an array belongs that backward needs, and that model.recompute = `level` or above
+// recomputes: to the activations, or to scratch memory.
 enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level);
 
 // Keeps the first M rows, the pass's, of each array of a struct that has only views.
 void dt_pass_rows(const struct dt_pass *pass, void *arrays, size_t size);
-// Of an array of a pass's M rows those of each sequence's last position: B rows, L apart.
+// The rows of each sequence's last position in an array of a pass's M rows: B rows, L apart.
 struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view);
 // Array `index` of a block's states from the pass's first sequence on, of pass->before or after;
 // NULL if `state` is NULL, or the array is empty.
@@ -97,7 +99,8 @@ dt_status dt_linear_backward(const struct dt_pass *pass, struct dt_linear linear
 
 // y [rows, cols] fp32 += elements `first` … of row `row`.
 dt_status dt_add_bias(const struct dt_pass *pass, int row, int64_t first, struct dt_view y);
-// Its gradient (+)= Σ over the rows of dy [rows, cols] fp32 or storage, which finishes the row.
+// The bias's gradient (+)= Σ over the rows of dy [rows, cols] fp32 or storage, which finishes the
+// row.
 dt_status dt_add_bias_backward(const struct dt_pass *pass, int row, struct dt_view dy);
 
 // A causal convolution along the positions of each channel, then SiLU: y = silu(conv1d(x)).

@@ -54,14 +54,15 @@ struct dt_params {
 int dt_params_add(struct dt_params *params, dt_init *init, double init_scale, int64_t memory_rows,
                   int n_dims, const int64_t *shape, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
-// Weight decay leaves the row alone.
+// Excludes the row from weight decay.
 void dt_params_keep(struct dt_params *params, int row);
-// The row is not trained.
+// Excludes the row from training.
 void dt_params_freeze(struct dt_params *params, int row);
 // Shares the row `name` (a literal), which another part adds later and owns: *row is its index from
 // then on. The part that shares writes the gradient first, the owner adds to it and announces it.
 void dt_params_share(struct dt_params *params, const char *name, int *row);
-// After all rows: an error if a row to be shared is not there, or if one could not be added.
+// Call it after all rows: an error if a row to be shared is not there, or if one could not be
+// added.
 dt_status dt_params_complete(const struct dt_params *params);
 void dt_params_free(struct dt_params *params);
 const struct dt_param *dt_params_find(const struct dt_params *params, const char *name); // or NULL

@@ -107,7 +107,7 @@ static struct dt_rnn_inputs inputs(const struct rnn *m, const struct dt_pass *pa
                                   .reset = pass->input.arrays[m->reset]};
 }
 
-// From x to y; `after` is NULL when backward recomputes it.
+// Runs the recurrence from x to y; `after` is NULL when backward recomputes y.
 static dt_status run(const struct rnn *m, const struct arrays *a, const struct dt_pass *pass,
                      const struct dt_model_state *after, struct dt_view y)
 {

@@ -46,8 +46,8 @@ struct dt_play {
     const float *frames; // [n, length, frame] as recorded: the player normalises them
     const int32_t *ids;  // [n, length, n_ids], or tokens [n, length]
     double temperature;  // of drawn values; 0: the most likely ones
-    // Of the last position, each may be NULL. Outputs that are conditioned on those before them see
-    // the drawn values; without `drawn` the most likely ones.
+    // Results of the last position; each may be NULL. Outputs that are conditioned on those before
+    // see the drawn values; without `drawn` the most likely ones.
     float *predicted; // [n, values]: logits, values of regressions
     float *drawn;     // [n, targets]
     bool *not_finite; // true: the call failed since an output is not finite; or NULL
