@@ -361,7 +361,7 @@ dt_status dt_h5_chunks_read(struct dt_h5_chunks *chunks, const struct dt_h5_arra
 {
     int64_t row = chunks->row * chunks->size;
     for (char *to = data; count > 0;) {
-        const struct band *band;
+        const struct band *band = NULL;
         int64_t number = first / chunks->chunk[0], skip = first % chunks->chunk[0];
         int64_t n = dt_min_i64(chunks->chunk[0] - skip, count);
         DT_TRY(get_band(chunks, array, number, &band));
