@@ -415,6 +415,8 @@ static dt_status write_output(struct packer *packer)
 static dt_status pack(struct packer *packer)
 {
     const struct dt_pack_config *config = packer->config;
+    if (config->n_inputs < 1)
+        return DT_FAIL(DT_USER, "name files or folders", "no input given");
     if (!(config->val_fraction >= 0 && config->val_fraction < 1))
         return DT_FAIL(DT_USER, "give a fraction of at least 0 and below 1",
                        "the validation fraction is %g", config->val_fraction);
