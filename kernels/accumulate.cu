@@ -41,10 +41,8 @@ template <class X> static void accumulate_typed(int64_t n, const X *x, float *y,
         DT_LAUNCH((accumulate_kernel<1, X>), blocks, THREADS, 0, stream, n, x, y);
 }
 
-dt_status accumulate_cuda(struct dt_device *device, const struct dt_accumulate_args *args,
-                          struct dt_stream *stream)
+DT_OP_CUDA(accumulate)
 {
-    (void)device;
     if (args->x_type == DT_F64)
         DT_LAUNCH(accumulate_f64_kernel, dt_blocks(args->n, THREADS), THREADS, 0, stream, args->n,
                   (const double *)args->x, (double *)args->y);

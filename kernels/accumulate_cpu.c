@@ -25,10 +25,8 @@ static void add_f64(double *restrict y, const double *restrict x, int64_t n)
         y[i] += x[i];
 }
 
-dt_status accumulate_cpu(struct dt_device *device, const struct dt_accumulate_args *args,
-                         struct dt_stream *stream)
+DT_OP_CPU(accumulate)
 {
-    (void)stream;
     if (args->x_type == DT_F64) { // few
         add_f64(args->y, args->x, args->n);
         return DT_OK;

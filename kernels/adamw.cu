@@ -111,10 +111,8 @@ __global__ static void __launch_bounds__(THREADS, 4) adamw_kernel(struct dt_adam
         update_some<1>(&args, &s, span, k);
 }
 
-dt_status adamw_cuda(struct dt_device *device, const struct dt_adamw_args *args,
-                     struct dt_stream *stream)
+DT_OP_CUDA(adamw)
 {
-    (void)device;
     if (args->n == 0)
         return DT_OK;
     unsigned blocks = dt_blocks(args->n, THREADS * EACH);

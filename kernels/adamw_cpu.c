@@ -84,10 +84,8 @@ static void update_block(const struct dt_adamw_args *args, struct step s, int64_
     }
 }
 
-dt_status adamw_cpu(struct dt_device *device, const struct dt_adamw_args *args,
-                    struct dt_stream *stream)
+DT_OP_CPU(adamw)
 {
-    (void)stream;
     const struct dt_update_control *c = args->control;
     if (c->skip || args->n == 0)
         return DT_OK;

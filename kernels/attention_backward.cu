@@ -279,13 +279,10 @@ static void launch_mma(const dt_attention_backward_args *a, const attention_shar
               shared);
 }
 
-dt_status attention_backward_cuda(struct dt_device *device,
-                                  const struct dt_attention_backward_args *args,
-                                  struct dt_stream *stream)
+DT_OP_CUDA(attention_backward)
 {
     const dt_attention_inputs *in = &args->in;
     attention_shared shared = {};
-    (void)device;
     attention_share(in, true, args->workspace, &shared);
     attention_prepare(in, shared, stream);
     DT_STORAGE_SWITCH(in->q.dtype, T,
@@ -303,10 +300,8 @@ dt_status attention_backward_cuda(struct dt_device *device,
     return DT_LAUNCHED("attention_backward");
 }
 
-int64_t attention_backward_cuda_workspace(struct dt_device *device,
-                                          const struct dt_attention_backward_args *args)
+DT_OP_CUDA_WORKSPACE(attention_backward)
 {
     attention_shared shared = {};
-    (void)device;
     return attention_share(&args->in, true, nullptr, &shared);
 }

@@ -46,8 +46,7 @@ static struct tiles take_tiles(const struct dt_attention_shared *shared, float *
     return t;
 }
 
-int64_t attention_backward_cpu_workspace(struct dt_device *device,
-                                         const struct dt_attention_backward_args *args)
+DT_OP_CPU_WORKSPACE(attention_backward)
 {
     int64_t shared_floats, floats;
     struct dt_attention_shared shared = dt_attention_share(&args->in, NULL, &shared_floats);
@@ -216,14 +215,11 @@ static void run_piece(const struct dt_attention_backward_args *args,
     }
 }
 
-dt_status attention_backward_cpu(struct dt_device *device,
-                                 const struct dt_attention_backward_args *args,
-                                 struct dt_stream *stream)
+DT_OP_CPU(attention_backward)
 {
     const struct dt_attention_inputs *in = &args->in;
     int64_t shared_floats;
     struct dt_attention_shared shared = dt_attention_share(in, args->workspace, &shared_floats);
-    (void)stream;
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
         int64_t floats;

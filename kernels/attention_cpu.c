@@ -216,8 +216,7 @@ static struct tiles take_tiles(const struct dt_attention_shared *shared, float *
     return t;
 }
 
-int64_t attention_forward_cpu_workspace(struct dt_device *device,
-                                        const struct dt_attention_forward_args *args)
+DT_OP_CPU_WORKSPACE(attention_forward)
 {
     int64_t shared_floats, floats;
     struct dt_attention_shared shared = dt_attention_share(&args->in, NULL, &shared_floats);
@@ -345,15 +344,12 @@ static void run_piece(const struct dt_attention_forward_args *args,
     store_outputs(args, shared, p, t);
 }
 
-dt_status attention_forward_cpu(struct dt_device *device,
-                                const struct dt_attention_forward_args *args,
-                                struct dt_stream *stream)
+DT_OP_CPU(attention_forward)
 {
     const struct dt_attention_inputs *in = &args->in;
     int64_t shared_floats;
     struct dt_attention_shared shared = dt_attention_share(in, args->workspace, &shared_floats);
     int64_t chunk = chunk_of(&shared), chunks = dt_ceil_div(in->length, chunk);
-    (void)stream;
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
         int64_t floats;

@@ -225,13 +225,10 @@ static void launch_mma(const dt_attention_forward_args *a, const attention_share
     DT_LAUNCH((forward_mma_kernel<E>), dt_blocks(blocks, 1), MMA_THREADS, 0, stream, *a, shared);
 }
 
-dt_status attention_forward_cuda(struct dt_device *device,
-                                 const struct dt_attention_forward_args *args,
-                                 struct dt_stream *stream)
+DT_OP_CUDA(attention_forward)
 {
     const dt_attention_inputs *in = &args->in;
     attention_shared shared = {};
-    (void)device;
     attention_share(in, false, args->workspace, &shared);
     attention_prepare(in, shared, stream);
     if (mma_fits(in) && dt_aligned<2>(args->y) && in->width == 64)
@@ -248,10 +245,8 @@ dt_status attention_forward_cuda(struct dt_device *device,
     return DT_LAUNCHED("attention_forward");
 }
 
-int64_t attention_forward_cuda_workspace(struct dt_device *device,
-                                         const struct dt_attention_forward_args *args)
+DT_OP_CUDA_WORKSPACE(attention_forward)
 {
     attention_shared shared = {};
-    (void)device;
     return attention_share(&args->in, false, nullptr, &shared);
 }

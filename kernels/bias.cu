@@ -12,10 +12,8 @@ __global__ static void __launch_bounds__(THREADS) forward_kernel(struct dt_bias_
         ((float *)a.y.data)[(int64_t)blockIdx.x * a.y.stride + i] += a.bias[i];
 }
 
-dt_status bias_forward_cuda(struct dt_device *device, const struct dt_bias_forward_args *args,
-                            struct dt_stream *stream)
+DT_OP_CUDA(bias_forward)
 {
-    (void)device;
     DT_LAUNCH((forward_kernel),
               dim3(dt_blocks(args->y.rows, 1), (unsigned)dt_div_up(args->y.cols, THREADS)), THREADS,
               0, stream, *args);
@@ -49,10 +47,8 @@ static void backward_typed(const struct dt_bias_backward_args *a, dt_stream *str
               dim3(DT_WARP, WARPS), 0, stream, *a, (float *)a->workspace);
 }
 
-dt_status bias_backward_cuda(struct dt_device *device, const struct dt_bias_backward_args *args,
-                             struct dt_stream *stream)
+DT_OP_CUDA(bias_backward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->dy.dtype, T, backward_typed<T>(args, stream));
     partial_sums sums = {(const float *)args->workspace,
                          dt_div_up(args->dy.rows, ROWS),
@@ -66,9 +62,7 @@ dt_status bias_backward_cuda(struct dt_device *device, const struct dt_bias_back
     return DT_LAUNCHED("bias_backward");
 }
 
-int64_t bias_backward_cuda_workspace(struct dt_device *device,
-                                     const struct dt_bias_backward_args *args)
+DT_OP_CUDA_WORKSPACE(bias_backward)
 {
-    (void)device;
     return dt_div_up(args->dy.rows, ROWS) * args->dy.cols * (int64_t)sizeof(float);
 }

@@ -14,10 +14,8 @@ DT_CLONES static void add_bias(const struct dt_bias_forward_args *a, int64_t row
         y[i] += a->bias[i];
 }
 
-dt_status bias_forward_cpu(struct dt_device *device, const struct dt_bias_forward_args *args,
-                           struct dt_stream *stream)
+DT_OP_CPU(bias_forward)
 {
-    (void)stream;
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (args->y.rows > ROWS)
     for (int64_t row = 0; row < args->y.rows; row++)
         add_bias(args, row);
@@ -44,10 +42,8 @@ DT_CLONES static void sum_block(const struct dt_bias_backward_args *a, int64_t b
     }
 }
 
-dt_status bias_backward_cpu(struct dt_device *device, const struct dt_bias_backward_args *args,
-                            struct dt_stream *stream)
+DT_OP_CPU(bias_backward)
 {
-    (void)stream;
     int64_t width = args->dy.cols, blocks = dt_ceil_div(args->dy.rows, ROWS);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t block = 0; block < blocks; block++)
@@ -59,9 +55,7 @@ dt_status bias_backward_cpu(struct dt_device *device, const struct dt_bias_backw
     return DT_OK;
 }
 
-int64_t bias_backward_cpu_workspace(struct dt_device *device,
-                                    const struct dt_bias_backward_args *args)
+DT_OP_CPU_WORKSPACE(bias_backward)
 {
-    (void)device;
     return dt_ceil_div(args->dy.rows, ROWS) * args->dy.cols * (int64_t)sizeof(float);
 }

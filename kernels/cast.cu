@@ -52,10 +52,8 @@ template <class Y, class X> static void cast_typed(int64_t n, const X *x, Y *y, 
         DT_LAUNCH((cast_kernel<1, Y, X>), blocks, THREADS, 0, stream, n, x, y);
 }
 
-dt_status cast_cuda(struct dt_device *device, const struct dt_cast_args *args,
-                    struct dt_stream *stream)
+DT_OP_CUDA(cast)
 {
-    (void)device;
     DT_STORAGE_SWITCH(
         args->x_type, X,
         DT_STORAGE_SWITCH(args->y_type, Y,

@@ -18,10 +18,8 @@ DT_CLONES static void cast_block(const struct dt_cast_args *args, int64_t from, 
         dt_load_row(DT_BF16, (const dt_bf16 *)args->x + from, n, n, (float *)args->y + from);
 }
 
-dt_status cast_cpu(struct dt_device *device, const struct dt_cast_args *args,
-                   struct dt_stream *stream)
+DT_OP_CPU(cast)
 {
-    (void)stream;
     int64_t blocks = dt_ceil_div(args->n, BLOCK);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)

@@ -28,10 +28,8 @@ __global__ static void __launch_bounds__(THREADS)
         *out = sum;
 }
 
-dt_status checksum_cuda(struct dt_device *device, const struct dt_checksum_args *args,
-                        struct dt_stream *stream)
+DT_OP_CUDA(checksum)
 {
-    (void)device;
     int64_t blocks = dt_div_up(args->n, DT_NORM_BLOCK);
     uint64_t *partial = (uint64_t *)args->workspace;
     if (blocks > 0)
@@ -41,8 +39,7 @@ dt_status checksum_cuda(struct dt_device *device, const struct dt_checksum_args 
     return DT_LAUNCHED("checksum");
 }
 
-int64_t checksum_cuda_workspace(struct dt_device *device, const struct dt_checksum_args *args)
+DT_OP_CUDA_WORKSPACE(checksum)
 {
-    (void)device;
     return dt_div_up(args->n, DT_NORM_BLOCK) * (int64_t)sizeof(uint64_t);
 }

@@ -11,10 +11,8 @@ DT_CLONES static uint64_t block_sum(const float *x, int64_t from, int64_t end)
     return sum;
 }
 
-dt_status checksum_cpu(struct dt_device *device, const struct dt_checksum_args *args,
-                       struct dt_stream *stream)
+DT_OP_CPU(checksum)
 {
-    (void)stream;
     int64_t blocks = dt_ceil_div(args->n, DT_NORM_BLOCK);
     uint64_t *partial = args->workspace, sum = 0;
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
@@ -27,8 +25,7 @@ dt_status checksum_cpu(struct dt_device *device, const struct dt_checksum_args *
     return DT_OK;
 }
 
-int64_t checksum_cpu_workspace(struct dt_device *device, const struct dt_checksum_args *args)
+DT_OP_CPU_WORKSPACE(checksum)
 {
-    (void)device;
     return dt_ceil_div(args->n, DT_NORM_BLOCK) * (int64_t)sizeof(uint64_t);
 }

@@ -12,10 +12,8 @@ __global__ static void __launch_bounds__(THREADS) commit_kernel(struct dt_commit
     static_cast<uint4 *>(args.to)[i] = static_cast<const uint4 *>(args.from)[i];
 }
 
-dt_status commit_cuda(struct dt_device *device, const struct dt_commit_args *args,
-                      struct dt_stream *stream)
+DT_OP_CUDA(commit)
 {
-    (void)device;
     if (args->bytes == 0)
         return DT_OK;
     unsigned blocks = dt_blocks(args->bytes / DT_COMMIT_UNIT, THREADS);

@@ -7,10 +7,8 @@
 
 enum { BLOCK = 1 << 17 };
 
-dt_status commit_cpu(struct dt_device *device, const struct dt_commit_args *args,
-                     struct dt_stream *stream)
+DT_OP_CPU(commit)
 {
-    (void)stream;
     int64_t blocks = args->control->skip ? 0 : dt_ceil_div(args->bytes, BLOCK);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)

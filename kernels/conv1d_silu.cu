@@ -509,28 +509,20 @@ static int64_t partial_rows(const struct dt_conv1d_silu_backward_args *args)
     return args->in.batch * dt_div_up(args->in.length, BACKWARD_TILE);
 }
 
-dt_status conv1d_silu_forward_cuda(struct dt_device *device,
-                                   const struct dt_conv1d_silu_forward_args *args,
-                                   struct dt_stream *stream)
+DT_OP_CUDA(conv1d_silu_forward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->in.x.dtype, T, forward<T>(args, stream));
     return DT_LAUNCHED("conv1d_silu_forward");
 }
 
-int64_t conv1d_silu_backward_cuda_workspace(struct dt_device *device,
-                                            const struct dt_conv1d_silu_backward_args *args)
+DT_OP_CUDA_WORKSPACE(conv1d_silu_backward)
 {
-    (void)device;
     return partial_rows(args) * (args->in.taps + 1) * args->in.x.cols * (int64_t)sizeof(float);
 }
 
-dt_status conv1d_silu_backward_cuda(struct dt_device *device,
-                                    const struct dt_conv1d_silu_backward_args *args,
-                                    struct dt_stream *stream)
+DT_OP_CUDA(conv1d_silu_backward)
 {
     partial_sums sums;
-    (void)device;
     DT_STORAGE_SWITCH(args->in.x.dtype, T, backward<T>(args, stream));
     sums.partials = static_cast<const float *>(args->workspace);
     sums.rows = partial_rows(args);

@@ -246,13 +246,10 @@ static void store_x_last(const struct dt_conv1d_silu_inputs *in, const struct dt
     }
 }
 
-dt_status conv1d_silu_forward_cpu(struct dt_device *device,
-                                  const struct dt_conv1d_silu_forward_args *args,
-                                  struct dt_stream *stream)
+DT_OP_CPU(conv1d_silu_forward)
 {
     bool step = args->in.length == 1; // pieces cost more than what they share
     struct dt_cut cut = dt_cut(step ? DT_PIECES : args->in.batch, args->in.x.cols);
-    (void)stream;
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) schedule(dynamic) if (!step)
     for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
         struct dt_piece piece = dt_piece(&cut, args->in.x.cols, i);
@@ -305,11 +302,9 @@ static int64_t partial_row(const struct dt_cut *cut, int64_t taps, int64_t seque
     return (sequence * (taps + 1) + m) * cut->groups * cut->width;
 }
 
-int64_t conv1d_silu_backward_cpu_workspace(struct dt_device *device,
-                                           const struct dt_conv1d_silu_backward_args *args)
+DT_OP_CPU_WORKSPACE(conv1d_silu_backward)
 {
     struct dt_cut cut = dt_cut(args->in.batch, args->in.x.cols);
-    (void)device;
     return partial_row(&cut, args->in.taps, args->in.batch, 0) * (int64_t)sizeof(float);
 }
 
@@ -356,12 +351,9 @@ static void finish_channel(const struct dt_conv1d_silu_backward_args *args,
     *dbias = (float)(args->accumulate ? (double)*dbias + sum : sum);
 }
 
-dt_status conv1d_silu_backward_cpu(struct dt_device *device,
-                                   const struct dt_conv1d_silu_backward_args *args,
-                                   struct dt_stream *stream)
+DT_OP_CPU(conv1d_silu_backward)
 {
     struct dt_cut cut = dt_cut(args->in.batch, args->in.x.cols);
-    (void)stream;
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
 #pragma omp for schedule(dynamic)

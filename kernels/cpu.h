@@ -1,7 +1,8 @@
-// The CPU forms of the ops and what they know of their device. OP_cpu does the work on arguments
-// that were checked above it; OP_cpu_workspace: the bytes it needs for these shapes.
-// Every parallel region has dt_cpu_threads(device) threads; no bit of a result may depend on that
-// number.
+// The CPU forms of the ops and what they know of their device. DT_OP_CPU(scan_forward) is the head
+// of scan_forward_cpu, which does the work on arguments that were checked above it: the work is
+// done when it returns, so no form looks at `stream`. DT_OP_CPU_WORKSPACE(scan_forward) is the head
+// of scan_forward_cpu_workspace, the bytes that it needs for these shapes. Every parallel region
+// has dt_cpu_threads(device) threads; no bit of a result may depend on that number.
 #pragma once
 
 #include "base/error.h"
@@ -30,15 +31,21 @@ static inline int dt_cpu_threads(const struct dt_device *device)
     return device->threads;
 }
 
+#define DT_UNUSED __attribute__((unused))
 #define DT_OP_CPU(op)                                                                              \
-    dt_status op##_cpu(struct dt_device *device, const struct dt_##op##_args *args,                \
-                       struct dt_stream *stream);
+    dt_status op##_cpu(DT_UNUSED struct dt_device *device, const struct dt_##op##_args *args,      \
+                       DT_UNUSED struct dt_stream *stream)
 #define DT_OP_CPU_WORKSPACE(op)                                                                    \
-    DT_OP_CPU(op)                                                                                  \
-    int64_t op##_cpu_workspace(struct dt_device *device, const struct dt_##op##_args *args);
-DT_OPS_BY_WORKSPACE(DT_OP_CPU_WORKSPACE, DT_OP_CPU)
-#undef DT_OP_CPU
-#undef DT_OP_CPU_WORKSPACE
+    int64_t op##_cpu_workspace(DT_UNUSED struct dt_device *device,                                 \
+                               const struct dt_##op##_args *args)
+
+#define DECLARE(op) DT_OP_CPU(op);
+#define DECLARE_BOTH(op)                                                                           \
+    DT_OP_CPU(op);                                                                                 \
+    DT_OP_CPU_WORKSPACE(op);
+DT_OPS_BY_WORKSPACE(DECLARE_BOTH, DECLARE)
+#undef DECLARE
+#undef DECLARE_BOTH
 
 dt_status dt_gemm_cpu_open(struct dt_gemm_cpu **gemm);
 void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm);   // NULL is fine

@@ -1,6 +1,7 @@
-// The CUDA forms of the ops: OP_cuda puts the work on `stream` and returns; arguments were checked
-// above it, pointers are the device's. OP_cuda_workspace: the bytes it needs for these shapes. A
-// struct dt_stream is what CUDA calls cudaStream_t.
+// The CUDA forms of the ops. DT_OP_CUDA(scan_forward) is the head of scan_forward_cuda, which puts
+// the work on `stream` and returns: arguments were checked above it, pointers are the device's.
+// DT_OP_CUDA_WORKSPACE(scan_forward) is the head of scan_forward_cuda_workspace, the bytes that it
+// needs for these shapes. A struct dt_stream is what CUDA calls cudaStream_t.
 #pragma once
 
 #include "base/error.h"
@@ -16,15 +17,21 @@ extern "C" {
 struct dt_device;
 struct dt_stream;
 
+#define DT_UNUSED __attribute__((unused))
 #define DT_OP_CUDA(op)                                                                             \
-    dt_status op##_cuda(struct dt_device *device, const struct dt_##op##_args *args,               \
-                        struct dt_stream *stream);
+    dt_status op##_cuda(DT_UNUSED struct dt_device *device, const struct dt_##op##_args *args,     \
+                        struct dt_stream *stream)
 #define DT_OP_CUDA_WORKSPACE(op)                                                                   \
-    DT_OP_CUDA(op)                                                                                 \
-    int64_t op##_cuda_workspace(struct dt_device *device, const struct dt_##op##_args *args);
-DT_OPS_BY_WORKSPACE(DT_OP_CUDA_WORKSPACE, DT_OP_CUDA)
-#undef DT_OP_CUDA
-#undef DT_OP_CUDA_WORKSPACE
+    int64_t op##_cuda_workspace(DT_UNUSED struct dt_device *device,                                \
+                                const struct dt_##op##_args *args)
+
+#define DECLARE(op) DT_OP_CUDA(op);
+#define DECLARE_BOTH(op)                                                                           \
+    DT_OP_CUDA(op);                                                                                \
+    DT_OP_CUDA_WORKSPACE(op);
+DT_OPS_BY_WORKSPACE(DECLARE_BOTH, DECLARE)
+#undef DECLARE
+#undef DECLARE_BOTH
 
 // built.cu. A kernel, as cudaFuncGetAttributes takes it: a device that cannot run this one has no
 // code in this build at all.

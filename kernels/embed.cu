@@ -69,10 +69,8 @@ static void forward_typed(const struct dt_embed_forward_args *a, dt_stream *stre
         DT_LAUNCH((forward_kernel<1, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
 }
 
-dt_status embed_forward_cuda(struct dt_device *device, const struct dt_embed_forward_args *args,
-                             struct dt_stream *stream)
+DT_OP_CUDA(embed_forward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->table.dtype, T, forward_typed<T>(args, stream));
     return DT_LAUNCHED("embed_forward");
 }
@@ -371,10 +369,8 @@ static void add_tokens(const struct dt_embed_backward_args *a, struct sort s, dt
               a->dtable, a->accumulate);
 }
 
-dt_status embed_backward_cuda(struct dt_device *device, const struct dt_embed_backward_args *args,
-                              struct dt_stream *stream)
+DT_OP_CUDA(embed_backward)
 {
-    (void)device;
     struct sort s = sort_rows(args, stream);
     if (args->width % COLUMNS == 0 && dt_aligned<COLUMNS>(args->dout) &&
         dt_aligned<COLUMNS>(args->dtable) && dt_aligned<COLUMNS>(s.sums))
@@ -384,10 +380,8 @@ dt_status embed_backward_cuda(struct dt_device *device, const struct dt_embed_ba
     return DT_LAUNCHED("embed_backward");
 }
 
-int64_t embed_backward_cuda_workspace(struct dt_device *device,
-                                      const struct dt_embed_backward_args *args)
+DT_OP_CUDA_WORKSPACE(embed_backward)
 {
-    (void)device;
     int64_t words = slots_of(args->ids.rows) * KINDS * args->width + 4 * args->ids.rows +
                     DIGITS * sorters_of(args->ids.rows) + DIGITS + args->vocab + 1;
     return words * (int64_t)sizeof(uint32_t);

@@ -22,10 +22,8 @@ DT_CLONES static void copy_row(const struct dt_embed_forward_args *args, int64_t
             out[i] += dt_load(row, i, false);
 }
 
-dt_status embed_forward_cpu(struct dt_device *device, const struct dt_embed_forward_args *args,
-                            struct dt_stream *stream)
+DT_OP_CPU(embed_forward)
 {
-    (void)stream;
 #pragma omp parallel for schedule(static, ROWS) num_threads(dt_cpu_threads(device))
     for (int64_t r = 0; r < args->ids.rows; r++)
         copy_row(args, r);
@@ -87,10 +85,8 @@ DT_CLONES static void add_rows(float *out, const float *dout, int64_t width, con
         out[i] = accumulate ? out[i] + sum[i] : sum[i];
 }
 
-dt_status embed_backward_cpu(struct dt_device *device, const struct dt_embed_backward_args *args,
-                             struct dt_stream *stream)
+DT_OP_CPU(embed_backward)
 {
-    (void)stream;
     struct sorted s = sort_rows(args);
 #pragma omp parallel for collapse(2) schedule(dynamic, 64) num_threads(dt_cpu_threads(device))
     for (int64_t v = 0; v < args->vocab; v++)
@@ -104,9 +100,7 @@ dt_status embed_backward_cpu(struct dt_device *device, const struct dt_embed_bac
     return DT_OK;
 }
 
-int64_t embed_backward_cpu_workspace(struct dt_device *device,
-                                     const struct dt_embed_backward_args *args)
+DT_OP_CPU_WORKSPACE(embed_backward)
 {
-    (void)device;
     return (args->vocab + 1 + args->ids.rows) * (int64_t)sizeof(int64_t);
 }

@@ -29,10 +29,8 @@ static void encode_typed(const struct dt_encode_targets_args *a, dt_stream *stre
               *a);
 }
 
-dt_status encode_targets_cuda(struct dt_device *device, const struct dt_encode_targets_args *args,
-                              struct dt_stream *stream)
+DT_OP_CUDA(encode_targets)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->out.dtype, T, encode_typed<T>(args, stream));
     return DT_LAUNCHED("encode_targets");
 }

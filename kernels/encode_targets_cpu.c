@@ -18,10 +18,8 @@ static void encode_row(const struct dt_encode_targets_args *a, int64_t row)
     }
 }
 
-dt_status encode_targets_cpu(struct dt_device *device, const struct dt_encode_targets_args *args,
-                             struct dt_stream *stream)
+DT_OP_CPU(encode_targets)
 {
-    (void)stream;
     int64_t rows = args->out.rows;
 #pragma omp parallel for schedule(static, ROWS) num_threads(dt_cpu_threads(device)) if (rows > ROWS)
     for (int64_t row = 0; row < rows; row++)

@@ -92,11 +92,8 @@ static void forward_typed(const struct dt_gated_rmsnorm_forward_args *a, dt_stre
         DT_LAUNCH((forward_kernel<1, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
 }
 
-dt_status gated_rmsnorm_forward_cuda(struct dt_device *device,
-                                     const struct dt_gated_rmsnorm_forward_args *args,
-                                     struct dt_stream *stream)
+DT_OP_CUDA(gated_rmsnorm_forward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->x.dtype, T, forward_typed<T>(args, stream));
     return DT_LAUNCHED("gated_rmsnorm_forward");
 }
@@ -202,11 +199,8 @@ static void backward_typed(const struct dt_gated_rmsnorm_backward_args *a, dt_st
         DT_LAUNCH((backward_kernel<1, T>), blocks, THREADS, shared, stream, *a, each, in_shared);
 }
 
-dt_status gated_rmsnorm_backward_cuda(struct dt_device *device,
-                                      const struct dt_gated_rmsnorm_backward_args *args,
-                                      struct dt_stream *stream)
+DT_OP_CUDA(gated_rmsnorm_backward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->x.dtype, T, backward_typed<T>(args, stream));
     partials_launch({(const float *)args->workspace, parts_of(args->x.rows), args->x.cols, 0, NULL,
                      args->dweight, NULL, args->accumulate},
@@ -214,9 +208,7 @@ dt_status gated_rmsnorm_backward_cuda(struct dt_device *device,
     return DT_LAUNCHED("gated_rmsnorm_backward");
 }
 
-int64_t gated_rmsnorm_backward_cuda_workspace(struct dt_device *device,
-                                              const struct dt_gated_rmsnorm_backward_args *args)
+DT_OP_CUDA_WORKSPACE(gated_rmsnorm_backward)
 {
-    (void)device;
     return parts_of(args->x.rows) * args->x.cols * (int64_t)sizeof(float);
 }

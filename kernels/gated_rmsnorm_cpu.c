@@ -88,11 +88,8 @@ DT_CLONES static void forward_rows(const struct dt_gated_rmsnorm_forward_args *a
                 forward_group(a, row, group, false);
 }
 
-dt_status gated_rmsnorm_forward_cpu(struct dt_device *device,
-                                    const struct dt_gated_rmsnorm_forward_args *args,
-                                    struct dt_stream *stream)
+DT_OP_CPU(gated_rmsnorm_forward)
 {
-    (void)stream;
     int64_t blocks = dt_ceil_div(args->x.rows, ROWS);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
@@ -180,11 +177,8 @@ DT_CLONES static void add_partial(const struct dt_gated_rmsnorm_backward_args *a
             a->dweight[i] += partial[b * a->x.cols + i];
 }
 
-dt_status gated_rmsnorm_backward_cpu(struct dt_device *device,
-                                     const struct dt_gated_rmsnorm_backward_args *args,
-                                     struct dt_stream *stream)
+DT_OP_CPU(gated_rmsnorm_backward)
 {
-    (void)stream;
     int64_t rows = block_rows(args->x.rows), blocks = dt_ceil_div(args->x.rows, rows);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++) {
@@ -196,10 +190,8 @@ dt_status gated_rmsnorm_backward_cpu(struct dt_device *device,
     return DT_OK;
 }
 
-int64_t gated_rmsnorm_backward_cpu_workspace(struct dt_device *device,
-                                             const struct dt_gated_rmsnorm_backward_args *args)
+DT_OP_CPU_WORKSPACE(gated_rmsnorm_backward)
 {
-    (void)device;
     int64_t blocks = dt_ceil_div(args->x.rows, block_rows(args->x.rows));
     return blocks * args->x.cols * (int64_t)sizeof(float);
 }

@@ -238,7 +238,7 @@ static dt_status make_plan(struct plan *p, struct dt_device *device, const struc
     return DT_OK;
 }
 
-int64_t gemm_cpu_workspace(struct dt_device *device, const struct dt_gemm_args *args)
+DT_OP_CPU_WORKSPACE(gemm)
 {
     struct plan plan;
     if (dt_gemm_rows_suits(args))
@@ -369,10 +369,8 @@ static int multiply(const struct plan *plan, int threads, const struct dt_gemm_a
     return code;
 }
 
-dt_status gemm_cpu(struct dt_device *device, const struct dt_gemm_args *args,
-                   struct dt_stream *stream)
+DT_OP_CPU(gemm)
 {
-    (void)stream;
     struct plan plan;
     if (dt_gemm_rows_suits(args))
         return multiply_rows(device, args);

@@ -60,10 +60,8 @@ static void normalize_typed(const struct dt_normalize_args *a, dt_stream *stream
         launch<1, Y, X>(a, stream);
 }
 
-dt_status normalize_cuda(struct dt_device *device, const struct dt_normalize_args *args,
-                         struct dt_stream *stream)
+DT_OP_CUDA(normalize)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->y.dtype, Y,
                       if (args->x.dtype == DT_U8) normalize_typed<Y, uint8_t>(args, stream);
                       else normalize_typed<Y, float>(args, stream));

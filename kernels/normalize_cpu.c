@@ -34,10 +34,8 @@ DT_CLONES static void normalize_row(const struct dt_normalize_args *a, int64_t r
         normalize_typed(a, x, y, false, false);
 }
 
-dt_status normalize_cpu(struct dt_device *device, const struct dt_normalize_args *args,
-                        struct dt_stream *stream)
+DT_OP_CPU(normalize)
 {
-    (void)stream;
     int64_t rows = args->x.rows;
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (rows * args->x.cols > ALONE)
     for (int64_t row = 0; row < rows; row++)

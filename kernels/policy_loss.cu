@@ -167,10 +167,8 @@ static void loss_typed(const struct dt_policy_loss_args *a, float *scores, dt_st
               *a, scores);
 }
 
-dt_status policy_loss_cuda(struct dt_device *device, const struct dt_policy_loss_args *args,
-                           struct dt_stream *stream)
+DT_OP_CUDA(policy_loss)
 {
-    (void)device;
     float *scores = (float *)args->workspace;
     DT_STORAGE_SWITCH(args->dlogits.dtype, T, loss_typed<T>(args, scores, stream));
     DT_LAUNCH((sum_kernel), (unsigned)(2 * args->n + 1), THREADS, 0, stream, args->logits.rows,
@@ -178,8 +176,7 @@ dt_status policy_loss_cuda(struct dt_device *device, const struct dt_policy_loss
     return DT_LAUNCHED("policy_loss");
 }
 
-int64_t policy_loss_cuda_workspace(struct dt_device *device, const struct dt_policy_loss_args *args)
+DT_OP_CUDA_WORKSPACE(policy_loss)
 {
-    (void)device;
     return (2 * args->n + 1) * args->logits.rows * (int64_t)sizeof(float);
 }

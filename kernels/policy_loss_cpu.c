@@ -130,10 +130,8 @@ DT_CLONES static void loss_row_typed(const struct dt_policy_loss_args *a, int64_
         loss_row(a, row, false);
 }
 
-dt_status policy_loss_cpu(struct dt_device *device, const struct dt_policy_loss_args *args,
-                          struct dt_stream *stream)
+DT_OP_CPU(policy_loss)
 {
-    (void)stream;
     int threads = dt_cpu_threads(device);
 #pragma omp parallel for schedule(static, ROWS) num_threads(threads) if (args->logits.rows > ROWS)
     for (int64_t row = 0; row < args->logits.rows; row++)
@@ -153,8 +151,7 @@ dt_status policy_loss_cpu(struct dt_device *device, const struct dt_policy_loss_
     return DT_OK;
 }
 
-int64_t policy_loss_cpu_workspace(struct dt_device *device, const struct dt_policy_loss_args *args)
+DT_OP_CPU_WORKSPACE(policy_loss)
 {
-    (void)device;
     return (2 * args->n + 1) * args->logits.rows * (int64_t)sizeof(float);
 }

@@ -45,10 +45,8 @@ static void quantize_typed(const dt_quantize_args *args, dt_stream *stream)
               args->scale);
 }
 
-dt_status quantize_cuda(struct dt_device *device, const struct dt_quantize_args *args,
-                        struct dt_stream *stream)
+DT_OP_CUDA(quantize)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->x.dtype, X,
                       if (args->y.dtype == DT_I8) quantize_typed<X, int8_t>(args, stream);
                       else quantize_typed<X, X>(args, stream));

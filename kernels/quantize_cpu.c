@@ -43,10 +43,8 @@ DT_CLONES static float quantize_row(const struct dt_quantize_args *args, int64_t
     return quantize_typed(x, args->x.cols, y, bytes, false);
 }
 
-dt_status quantize_cpu(struct dt_device *device, const struct dt_quantize_args *args,
-                       struct dt_stream *stream)
+DT_OP_CPU(quantize)
 {
-    (void)stream;
     int64_t rows = args->x.rows;
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (rows * args->x.cols > ALONE)
     for (int64_t i = 0; i < rows; i++) {

@@ -172,11 +172,8 @@ static void forward_typed(const struct dt_rmsnorm_residual_forward_args *a, dt_s
         DT_LAUNCH((forward_kernel<WIDE, T>), blocks, block, 0, stream, *a);
 }
 
-dt_status rmsnorm_residual_forward_cuda(struct dt_device *device,
-                                        const struct dt_rmsnorm_residual_forward_args *args,
-                                        struct dt_stream *stream)
+DT_OP_CUDA(rmsnorm_residual_forward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->y.dtype, T, forward_typed<T>(args, stream));
     return DT_LAUNCHED("rmsnorm_residual_forward");
 }
@@ -379,11 +376,8 @@ static void backward_typed(const struct dt_rmsnorm_residual_backward_args *a, dt
         DT_LAUNCH((backward_kernel<WIDE, T>), parts, THREADS, shared, stream, *a, each, in_shared);
 }
 
-dt_status rmsnorm_residual_backward_cuda(struct dt_device *device,
-                                         const struct dt_rmsnorm_residual_backward_args *args,
-                                         struct dt_stream *stream)
+DT_OP_CUDA(rmsnorm_residual_backward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->dy.dtype, T, backward_typed<T>(args, stream));
     DT_LAUNCH((dweight_kernel), dt_blocks(args->dy.cols, SUM_COLUMNS), dim3(SUM_COLUMNS, SUM_ROWS),
               0, stream, args->dy.cols, parts_of(args->dy.rows), (const float *)args->workspace,
@@ -391,10 +385,7 @@ dt_status rmsnorm_residual_backward_cuda(struct dt_device *device,
     return DT_LAUNCHED("rmsnorm_residual_backward");
 }
 
-int64_t
-rmsnorm_residual_backward_cuda_workspace(struct dt_device *device,
-                                         const struct dt_rmsnorm_residual_backward_args *args)
+DT_OP_CUDA_WORKSPACE(rmsnorm_residual_backward)
 {
-    (void)device;
     return parts_of(args->dy.rows) * args->dy.cols * (int64_t)sizeof(float);
 }

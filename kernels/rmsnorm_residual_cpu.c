@@ -91,11 +91,8 @@ DT_CLONES static void forward_rows(const struct dt_rmsnorm_residual_forward_args
             forward_row(a, row, false);
 }
 
-dt_status rmsnorm_residual_forward_cpu(struct dt_device *device,
-                                       const struct dt_rmsnorm_residual_forward_args *args,
-                                       struct dt_stream *stream)
+DT_OP_CPU(rmsnorm_residual_forward)
 {
-    (void)stream;
     int64_t blocks = dt_ceil_div(args->y.rows, ROWS);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
@@ -170,11 +167,8 @@ DT_CLONES static void add_partial(const struct dt_rmsnorm_residual_backward_args
             a->dweight[i] += partial[b * a->dy.cols + i];
 }
 
-dt_status rmsnorm_residual_backward_cpu(struct dt_device *device,
-                                        const struct dt_rmsnorm_residual_backward_args *args,
-                                        struct dt_stream *stream)
+DT_OP_CPU(rmsnorm_residual_backward)
 {
-    (void)stream;
     int64_t rows = block_rows(args->dy.rows), blocks = dt_ceil_div(args->dy.rows, rows);
     int threads = dt_cpu_threads(device);
 #pragma omp parallel for num_threads(threads) if (blocks > 1)
@@ -189,11 +183,8 @@ dt_status rmsnorm_residual_backward_cpu(struct dt_device *device,
     return DT_OK;
 }
 
-int64_t
-rmsnorm_residual_backward_cpu_workspace(struct dt_device *device,
-                                        const struct dt_rmsnorm_residual_backward_args *args)
+DT_OP_CPU_WORKSPACE(rmsnorm_residual_backward)
 {
-    (void)device;
     int64_t blocks = dt_ceil_div(args->dy.rows, block_rows(args->dy.rows));
     return blocks * args->dy.cols * (int64_t)sizeof(float);
 }

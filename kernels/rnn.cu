@@ -190,17 +190,14 @@ static void forward_typed(const struct dt_rnn_forward_args *a, struct dt_stream 
             DT_LAUNCH((lstm_kernel<T>), blocks_of(a->in), THREADS, 0, stream, *a, t, c);
 }
 
-dt_status rnn_forward_cuda(struct dt_device *device, const struct dt_rnn_forward_args *args,
-                           struct dt_stream *stream)
+DT_OP_CUDA(rnn_forward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->in.w_hh.dtype, T, forward_typed<T>(args, stream));
     return DT_LAUNCHED("rnn_forward");
 }
 
-int64_t rnn_forward_cuda_workspace(struct dt_device *device, const struct dt_rnn_forward_args *args)
+DT_OP_CUDA_WORKSPACE(rnn_forward)
 {
-    (void)device;
     return 2 * args->in.batch * args->in.w_hh.cols * (int64_t)sizeof(float);
 }
 
@@ -337,19 +334,15 @@ static void backward_typed(const struct dt_rnn_backward_args *a, struct dt_strea
     partials_launch(add, stream);
 }
 
-dt_status rnn_backward_cuda(struct dt_device *device, const struct dt_rnn_backward_args *args,
-                            struct dt_stream *stream)
+DT_OP_CUDA(rnn_backward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->in.w_hh.dtype, T, backward_typed<T>(args, stream));
     return DT_LAUNCHED("rnn_backward");
 }
 
-int64_t rnn_backward_cuda_workspace(struct dt_device *device,
-                                    const struct dt_rnn_backward_args *args)
+DT_OP_CUDA_WORKSPACE(rnn_backward)
 {
     const int64_t rows = args->in.batch * args->in.length;
-    (void)device;
     return (args->in.batch * args->in.w_hh.cols +
             2 * dt_div_up(rows, rows_of_part(rows)) * args->in.w_hh.rows) *
            (int64_t)sizeof(float);

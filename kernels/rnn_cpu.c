@@ -373,7 +373,7 @@ static struct packed forward_panels(const struct dt_rnn_inputs *in, float *panel
     return packed_of(in->w_hh.cols, in->w_hh.rows, panels);
 }
 
-int64_t rnn_forward_cpu_workspace(struct dt_device *device, const struct dt_rnn_forward_args *args)
+DT_OP_CPU_WORKSPACE(rnn_forward)
 {
     const struct dt_rnn_inputs *in = &args->in;
     struct packed w = forward_panels(in, NULL);
@@ -386,10 +386,8 @@ int64_t rnn_forward_cpu_workspace(struct dt_device *device, const struct dt_rnn_
     return ALIGN + (in->length == 1 ? one : many);
 }
 
-dt_status rnn_forward_cpu(struct dt_device *device, const struct dt_rnn_forward_args *args,
-                          struct dt_stream *stream)
+DT_OP_CPU(rnn_forward)
 {
-    (void)stream;
     if (args->in.length == 1)
         return single_position(device, args);
     const struct packed w = forward_panels(&args->in, aligned(args->workspace));
@@ -562,8 +560,7 @@ static struct packed backward_panels(const struct dt_rnn_inputs *in, float *pane
     return packed_of(in->w_hh.rows, in->w_hh.cols, panels);
 }
 
-int64_t rnn_backward_cpu_workspace(struct dt_device *device,
-                                   const struct dt_rnn_backward_args *args)
+DT_OP_CPU_WORKSPACE(rnn_backward)
 {
     struct packed w = backward_panels(&args->in, NULL);
     int64_t across = across_of(w.k), out = across_of(w.padded);
@@ -573,10 +570,8 @@ int64_t rnn_backward_cpu_workspace(struct dt_device *device,
     return ALIGN + floats * (int64_t)sizeof(float);
 }
 
-dt_status rnn_backward_cpu(struct dt_device *device, const struct dt_rnn_backward_args *args,
-                           struct dt_stream *stream)
+DT_OP_CPU(rnn_backward)
 {
-    (void)stream;
     const struct packed w = backward_panels(&args->in, aligned(args->workspace));
     int64_t batch = args->in.batch, size = piece_size(batch), pieces = dt_ceil_div(batch, size),
             across = across_of(w.k), out = across_of(w.padded);

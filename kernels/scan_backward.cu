@@ -256,22 +256,18 @@ int dt_cuda_scan_backward_held(int64_t *shared_bytes)
     return roomy ? held<F, dt_bf16, true>() : held<F, dt_bf16, false>();
 }
 
-int64_t scan_backward_cuda_workspace(struct dt_device *device,
-                                     const struct dt_scan_backward_args *args)
+DT_OP_CUDA_WORKSPACE(scan_backward)
 {
     scan_taker taker = {NULL, 0};
-    (void)device;
     take_space(&taker, args, backward_cut(args));
     return taker.used * (int64_t)sizeof(float);
 }
 
-dt_status scan_backward_cuda(struct dt_device *device, const struct dt_scan_backward_args *args,
-                             struct dt_stream *stream)
+DT_OP_CUDA(scan_backward)
 {
     const scan_cut cut = backward_cut(args);
     scan_taker taker = {static_cast<float *>(args->workspace), 0};
     const backward_space space = take_space(&taker, args, cut);
-    (void)device;
     DT_STORAGE_SWITCH(args->in.u.dtype, T, launch<T>(args, cut, space, stream));
     return DT_LAUNCHED("scan_backward");
 }

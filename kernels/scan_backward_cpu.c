@@ -75,8 +75,7 @@ static int64_t scratch_bytes(const struct dt_scan_backward_args *args)
     return arena.used;
 }
 
-int64_t scan_backward_cpu_workspace(struct dt_device *device,
-                                    const struct dt_scan_backward_args *args)
+DT_OP_CPU_WORKSPACE(scan_backward)
 {
     struct dt_cut cut = dt_cut(args->in.batch, args->in.u.cols);
     struct dt_arena arena = dt_arena_measure();
@@ -344,15 +343,13 @@ static void add_parameters(const struct backward *job, int64_t first)
     add_sum(sum, count, args->accumulate, args->ddt_bias + first, 1);
 }
 
-dt_status scan_backward_cpu(struct dt_device *device, const struct dt_scan_backward_args *args,
-                            struct dt_stream *stream)
+DT_OP_CPU(scan_backward)
 {
     struct backward job = {.args = args,
                            .cut = dt_cut(args->in.batch, args->in.u.cols),
                            .n_state = scan_padded_state(args->in.b.cols)};
     struct dt_arena arena = scan_arena(args->workspace, args->workspace_bytes);
     int64_t bytes = scratch_bytes(args);
-    (void)stream;
     job.partials = take_partials(&arena, args, &job.cut);
     char *scratch_memory = dt_arena_take(&arena, bytes * dt_cpu_threads(device));
 #pragma omp parallel num_threads(dt_cpu_threads(device))

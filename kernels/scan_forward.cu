@@ -568,11 +568,9 @@ int dt_cuda_scan_forward_held(void)
                             0);
 }
 
-int64_t scan_forward_cuda_workspace(struct dt_device *device,
-                                    const struct dt_scan_forward_args *args)
+DT_OP_CUDA_WORKSPACE(scan_forward)
 {
     scan_taker taker = {NULL, 0};
-    (void)device;
     if (is_plain(args))
         scan_take(&taker, args->in.batch * args->in.b.cols * args->in.u.cols);
     else
@@ -580,13 +578,11 @@ int64_t scan_forward_cuda_workspace(struct dt_device *device,
     return taker.used * (int64_t)sizeof(float);
 }
 
-dt_status scan_forward_cuda(struct dt_device *device, const struct dt_scan_forward_args *args,
-                            struct dt_stream *stream)
+DT_OP_CUDA(scan_forward)
 {
     const scan_cut cut = forward_cut(args);
     scan_taker taker = {static_cast<float *>(args->workspace), 0};
     const scan_passing passing = scan_take_passing(&taker, args->in.batch, args->in.b.cols, cut);
-    (void)device;
     DT_STORAGE_SWITCH(args->in.u.dtype, T, launch<T>(args, cut, passing, stream));
     return DT_LAUNCHED("scan_forward");
 }

@@ -286,20 +286,17 @@ static int64_t scratch_bytes(int64_t n_state)
     return arena.used;
 }
 
-int64_t scan_forward_cpu_workspace(struct dt_device *device,
-                                   const struct dt_scan_forward_args *args)
+DT_OP_CPU_WORKSPACE(scan_forward)
 {
     return dt_cpu_threads(device) * scratch_bytes(scan_padded_state(args->in.b.cols)) + SCAN_SLACK;
 }
 
-dt_status scan_forward_cpu(struct dt_device *device, const struct dt_scan_forward_args *args,
-                           struct dt_stream *stream)
+DT_OP_CPU(scan_forward)
 {
     struct dt_cut cut = dt_cut(args->in.batch, args->in.u.cols);
     int64_t n_state = scan_padded_state(args->in.b.cols), bytes = scratch_bytes(n_state);
     struct dt_arena arena = scan_arena(args->workspace, args->workspace_bytes);
     char *memory = dt_arena_take(&arena, bytes * dt_cpu_threads(device));
-    (void)stream;
     if (args->in.length == 1 && !args->states && !args->s) {
         step(device, args);
         return DT_OK;

@@ -63,11 +63,8 @@ static void forward_typed(const struct dt_silu_gate_forward_args *a, struct dt_s
                   cols);
 }
 
-dt_status silu_gate_forward_cuda(struct dt_device *device,
-                                 const struct dt_silu_gate_forward_args *args,
-                                 struct dt_stream *stream)
+DT_OP_CUDA(silu_gate_forward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->x.dtype, T, forward_typed<T>(args, stream));
     return DT_LAUNCHED("silu_gate_forward");
 }
@@ -85,11 +82,8 @@ static void backward_typed(const struct dt_silu_gate_backward_args *a, struct dt
                   cols);
 }
 
-dt_status silu_gate_backward_cuda(struct dt_device *device,
-                                  const struct dt_silu_gate_backward_args *args,
-                                  struct dt_stream *stream)
+DT_OP_CUDA(silu_gate_backward)
 {
-    (void)device;
     DT_STORAGE_SWITCH(args->x.dtype, T, backward_typed<T>(args, stream));
     return DT_LAUNCHED("silu_gate_backward");
 }

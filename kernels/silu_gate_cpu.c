@@ -23,11 +23,8 @@ DT_CLONES static void forward(const struct dt_silu_gate_forward_args *a, int64_t
         forward_row(x, u, dt_view_at(&a->y, row, 0), a->x.cols, false);
 }
 
-dt_status silu_gate_forward_cpu(struct dt_device *device,
-                                const struct dt_silu_gate_forward_args *args,
-                                struct dt_stream *stream)
+DT_OP_CPU(silu_gate_forward)
 {
-    (void)stream;
 #pragma omp parallel for num_threads(dt_cpu_threads(device))
     for (int64_t row = 0; row < args->x.rows; row++)
         forward(args, row);
@@ -74,11 +71,8 @@ DT_CLONES static void backward(const struct dt_silu_gate_backward_args *a, int64
         backward_row(&r, a->x.cols, false, false);
 }
 
-dt_status silu_gate_backward_cpu(struct dt_device *device,
-                                 const struct dt_silu_gate_backward_args *args,
-                                 struct dt_stream *stream)
+DT_OP_CPU(silu_gate_backward)
 {
-    (void)stream;
 #pragma omp parallel for num_threads(dt_cpu_threads(device))
     for (int64_t row = 0; row < args->x.rows; row++)
         backward(args, row);

@@ -37,10 +37,8 @@ static __global__ void __launch_bounds__(THREADS) spin_kernel(const dt_spin_args
             args.y[first + k * THREADS] = x[k];
 }
 
-dt_status spin_cuda(struct dt_device *device, const struct dt_spin_args *args,
-                    struct dt_stream *stream)
+DT_OP_CUDA(spin)
 {
-    (void)device;
     const unsigned blocks = dt_blocks(args->n, THREADS * EACH);
     if (args->kind == DT_SPIN_EXP)
         DT_LAUNCH((spin_kernel<DT_SPIN_EXP>), blocks, THREADS, 0, stream, *args);

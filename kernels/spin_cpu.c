@@ -32,10 +32,8 @@ static void spin_fma(int64_t rounds, float a, float b, float *restrict x)
             x[i] = x[i] * a + b;
 }
 
-dt_status spin_cpu(struct dt_device *device, const struct dt_spin_args *args,
-                   struct dt_stream *stream)
+DT_OP_CPU(spin)
 {
-    (void)stream;
     int64_t rows = dt_ceil_div(args->n, ROW);
 #pragma omp parallel for num_threads(dt_cpu_threads(device))
     for (int64_t row = 0; row < rows; row++) {

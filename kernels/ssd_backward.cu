@@ -370,8 +370,7 @@ static dt_status backward_slab(const ssd_slab &s, const struct dt_ssd_backward_a
     return DT_LAUNCHED("ssd_backward");
 }
 
-dt_status ssd_backward_cuda(struct dt_device *device, const struct dt_ssd_backward_args *args,
-                            struct dt_stream *stream)
+DT_OP_CUDA(ssd_backward)
 {
     ssd_slab s = ssd_plan(args->in, true);
     const int64_t used = ssd_layout(&s, ssd_start(args->workspace), true);
@@ -390,8 +389,7 @@ dt_status ssd_backward_cuda(struct dt_device *device, const struct dt_ssd_backwa
     return DT_LAUNCHED("ssd_backward");
 }
 
-int64_t ssd_backward_cuda_workspace(struct dt_device *device,
-                                    const struct dt_ssd_backward_args *args)
+DT_OP_CUDA_WORKSPACE(ssd_backward)
 {
     ssd_slab s = ssd_plan(args->in, true);
     const int64_t used = ssd_layout(&s, NULL, true);

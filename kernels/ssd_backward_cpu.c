@@ -410,8 +410,7 @@ static void take_shared(struct dt_arena *arena, struct run *run)
     run->dc = ssd_take(arena, run->s.slices * in->b.rows, in->b.cols);
 }
 
-int64_t ssd_backward_cpu_workspace(struct dt_device *device,
-                                   const struct dt_ssd_backward_args *args)
+DT_OP_CPU_WORKSPACE(ssd_backward)
 {
     struct run run = {.args = args, .s = ssd_sizes(&args->in)};
     struct dt_arena arena = dt_arena_measure();
@@ -419,14 +418,12 @@ int64_t ssd_backward_cpu_workspace(struct dt_device *device,
     return arena.used + dt_cpu_threads(device) * scratch_bytes(&args->in, &run.s) + SSD_SLACK;
 }
 
-dt_status ssd_backward_cpu(struct dt_device *device, const struct dt_ssd_backward_args *args,
-                           struct dt_stream *stream)
+DT_OP_CPU(ssd_backward)
 {
     struct run run = {.args = args, .s = ssd_sizes(&args->in)};
     struct dt_arena shared =
         dt_arena_place(ssd_aligned(args->workspace), args->workspace_bytes - SSD_SLACK);
     int64_t bytes = scratch_bytes(&args->in, &run.s), rows = args->in.b.rows;
-    (void)stream;
     take_shared(&shared, &run);
     char *memory = shared.base + shared.used;
     memset(run.heads, 0, (size_t)(args->in.batch * args->in.heads * 3) * sizeof *run.heads);

@@ -140,8 +140,7 @@ static dt_status forward_slab(const ssd_slab &s, const struct dt_ssd_forward_arg
     return DT_LAUNCHED("ssd_forward");
 }
 
-dt_status ssd_forward_cuda(struct dt_device *device, const struct dt_ssd_forward_args *args,
-                           struct dt_stream *stream)
+DT_OP_CUDA(ssd_forward)
 {
     ssd_slab s = ssd_plan(args->in, false);
     const int64_t used = ssd_layout(&s, ssd_start(args->workspace), false);
@@ -154,7 +153,7 @@ dt_status ssd_forward_cuda(struct dt_device *device, const struct dt_ssd_forward
     return DT_OK;
 }
 
-int64_t ssd_forward_cuda_workspace(struct dt_device *device, const struct dt_ssd_forward_args *args)
+DT_OP_CUDA_WORKSPACE(ssd_forward)
 {
     ssd_slab s = ssd_plan(args->in, false);
     const int64_t used = ssd_layout(&s, NULL, false);

@@ -388,19 +388,17 @@ static int64_t scratch_bytes(const struct dt_ssd_inputs *in, const struct ssd_si
     return arena.used;
 }
 
-int64_t ssd_forward_cpu_workspace(struct dt_device *device, const struct dt_ssd_forward_args *args)
+DT_OP_CPU_WORKSPACE(ssd_forward)
 {
     struct ssd_sizes s = ssd_sizes(&args->in);
     return dt_cpu_threads(device) * scratch_bytes(&args->in, &s) + SSD_SLACK;
 }
 
-dt_status ssd_forward_cpu(struct dt_device *device, const struct dt_ssd_forward_args *args,
-                          struct dt_stream *stream)
+DT_OP_CPU(ssd_forward)
 {
     struct run run = {args, ssd_sizes(&args->in)};
     int64_t bytes = scratch_bytes(&args->in, &run.s);
     char *memory = ssd_aligned(args->workspace);
-    (void)stream;
 #pragma omp parallel num_threads(dt_cpu_threads(device)) if (run.s.pieces > 1)
     {
         struct dt_arena own = dt_arena_place(memory + omp_get_thread_num() * bytes, bytes);

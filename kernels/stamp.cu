@@ -12,10 +12,8 @@ __global__ static void stamp_kernel(struct dt_stamp_args args)
     }
 }
 
-dt_status stamp_cuda(struct dt_device *device, const struct dt_stamp_args *args,
-                     struct dt_stream *stream)
+DT_OP_CUDA(stamp)
 {
-    (void)device;
     DT_LAUNCH((stamp_kernel), 1, 1, 0, stream, *args);
     return DT_LAUNCHED("stamp");
 }

@@ -3,10 +3,8 @@
 
 #include <time.h>
 
-dt_status stamp_cpu(struct dt_device *device, const struct dt_stamp_args *args,
-                    struct dt_stream *stream)
+DT_OP_CPU(stamp)
 {
-    (void)device, (void)stream;
     if (args->time) {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);

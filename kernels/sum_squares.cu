@@ -48,10 +48,8 @@ __global__ static void __launch_bounds__(THREADS)
         *out = sum;
 }
 
-dt_status sum_squares_cuda(struct dt_device *device, const struct dt_sum_squares_args *args,
-                           struct dt_stream *stream)
+DT_OP_CUDA(sum_squares)
 {
-    (void)device;
     int64_t blocks = dt_div_up(args->n, DT_NORM_BLOCK);
     double *partial = (double *)args->workspace;
     bool forms = blocks > 0 && args->part != DT_SQUARES_TOTAL;
@@ -66,8 +64,7 @@ dt_status sum_squares_cuda(struct dt_device *device, const struct dt_sum_squares
     return DT_LAUNCHED("sum_squares");
 }
 
-int64_t sum_squares_cuda_workspace(struct dt_device *device, const struct dt_sum_squares_args *args)
+DT_OP_CUDA_WORKSPACE(sum_squares)
 {
-    (void)device;
     return dt_div_up(args->n, DT_NORM_BLOCK) * (int64_t)sizeof(double);
 }

@@ -12,10 +12,8 @@ DT_CLONES static double block_sum(const float *x, int64_t n)
     return sum;
 }
 
-dt_status sum_squares_cpu(struct dt_device *device, const struct dt_sum_squares_args *args,
-                          struct dt_stream *stream)
+DT_OP_CPU(sum_squares)
 {
-    (void)stream;
     double *partial = args->workspace, sum = 0.0;
     int64_t blocks = dt_ceil_div(args->n, DT_NORM_BLOCK);
     int64_t unknown = args->part == DT_SQUARES_TOTAL ? 0 : blocks;
@@ -31,8 +29,7 @@ dt_status sum_squares_cpu(struct dt_device *device, const struct dt_sum_squares_
     return DT_OK;
 }
 
-int64_t sum_squares_cpu_workspace(struct dt_device *device, const struct dt_sum_squares_args *args)
+DT_OP_CPU_WORKSPACE(sum_squares)
 {
-    (void)device;
     return dt_ceil_div(args->n, DT_NORM_BLOCK) * (int64_t)sizeof(double);
 }

@@ -34,10 +34,8 @@ __global__ static void update_control_kernel(struct dt_update_control_args args)
     *args.control = c;
 }
 
-dt_status update_control_cuda(struct dt_device *device, const struct dt_update_control_args *args,
-                              struct dt_stream *stream)
+DT_OP_CUDA(update_control)
 {
-    (void)device;
     DT_LAUNCH((update_control_kernel), 1, 1, 0, stream, *args);
     return DT_LAUNCHED("update_control");
 }

@@ -21,10 +21,8 @@ static void count_update(struct dt_update_control *c, const struct dt_update_con
     c->bias2 = (float)bias(args->beta2, c->updates);
 }
 
-dt_status update_control_cpu(struct dt_device *device, const struct dt_update_control_args *args,
-                             struct dt_stream *stream)
+DT_OP_CPU(update_control)
 {
-    (void)device, (void)stream;
     struct dt_update_control *c = args->control;
     double counted = args->sum->counted, clip = (double)args->grad_clip;
     double correction = args->expected / counted;

@@ -209,10 +209,8 @@ static void xent_typed(const struct dt_xent_args *a, float *losses, dt_stream *s
         DT_LAUNCH((xent_kernel<WIDE, false, T>), blocks, THREADS, 0, stream, *a, losses);
 }
 
-dt_status xent_cuda(struct dt_device *device, const struct dt_xent_args *args,
-                    struct dt_stream *stream)
+DT_OP_CUDA(xent)
 {
-    (void)device;
     float *losses = args->losses ? args->losses : (float *)args->workspace;
     DT_STORAGE_SWITCH(args->dlogits.dtype, T, xent_typed<T>(args, losses, stream));
     DT_LAUNCH((sum_losses_kernel), 1, THREADS, 0, stream, args->logits.rows, losses, args->labels,
@@ -220,8 +218,7 @@ dt_status xent_cuda(struct dt_device *device, const struct dt_xent_args *args,
     return DT_LAUNCHED("xent");
 }
 
-int64_t xent_cuda_workspace(struct dt_device *device, const struct dt_xent_args *args)
+DT_OP_CUDA_WORKSPACE(xent)
 {
-    (void)device;
     return args->logits.rows * (int64_t)sizeof(float);
 }

@@ -86,10 +86,8 @@ static float xent_row(const struct dt_xent_args *a, int64_t r)
     return loss;
 }
 
-dt_status xent_cpu(struct dt_device *device, const struct dt_xent_args *args,
-                   struct dt_stream *stream)
+DT_OP_CPU(xent)
 {
-    (void)stream;
     float *losses = args->losses ? args->losses : args->workspace;
 #pragma omp parallel for schedule(static, ROWS) num_threads(dt_cpu_threads(device))
     for (int64_t r = 0; r < args->logits.rows; r++)
@@ -101,8 +99,7 @@ dt_status xent_cpu(struct dt_device *device, const struct dt_xent_args *args,
     return DT_OK;
 }
 
-int64_t xent_cpu_workspace(struct dt_device *device, const struct dt_xent_args *args)
+DT_OP_CPU_WORKSPACE(xent)
 {
-    (void)device;
     return args->logits.rows * (int64_t)sizeof(float);
 }
