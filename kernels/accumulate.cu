@@ -32,13 +32,11 @@ __global__ static void __launch_bounds__(THREADS)
         y[i] += x[i];
 }
 
-template <class X> static void accumulate_typed(int64_t n, const X *x, float *y, dt_stream *stream)
+template <class X> static void launch(int64_t n, const X *x, float *y, dt_stream *stream)
 {
-    unsigned blocks = dt_blocks(n, THREADS * EACH);
-    if (dt_aligned<EACH>(x) && dt_aligned<EACH>(y))
-        DT_LAUNCH((accumulate_kernel<EACH, X>), blocks, THREADS, 0, stream, n, x, y);
-    else
-        DT_LAUNCH((accumulate_kernel<1, X>), blocks, THREADS, 0, stream, n, x, y);
+    DT_WIDE_SWITCH(dt_aligned<EACH>(x, y), N, EACH,
+                   DT_LAUNCH((accumulate_kernel<N, X>), dt_blocks(n, THREADS * EACH), THREADS, 0,
+                             stream, n, x, y));
 }
 
 DT_OP_CUDA(accumulate)
@@ -48,6 +46,6 @@ DT_OP_CUDA(accumulate)
                   (const double *)args->x, (double *)args->y);
     else
         DT_STORAGE_SWITCH(args->x_type, X,
-                          accumulate_typed(args->n, (const X *)args->x, (float *)args->y, stream));
+                          launch(args->n, (const X *)args->x, (float *)args->y, stream));
     return DT_LAUNCHED("accumulate");
 }

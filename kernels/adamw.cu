@@ -115,12 +115,10 @@ DT_OP_CUDA(adamw)
 {
     if (args->n == 0)
         return DT_OK;
-    unsigned blocks = dt_blocks(args->n, THREADS * EACH);
-    if (dt_aligned<EACH>(args->weight) && dt_aligned<EACH>(args->m) && dt_aligned<EACH>(args->v) &&
-        dt_aligned<EACH>(args->grad) && dt_aligned<EACH>(args->copy) &&
-        dt_aligned<EACH>(args->average))
-        DT_LAUNCH((adamw_kernel<EACH>), blocks, THREADS, 0, stream, *args);
-    else
-        DT_LAUNCH((adamw_kernel<1>), blocks, THREADS, 0, stream, *args);
+    const bool wide =
+        dt_aligned<EACH>(args->weight, args->m, args->v, args->grad, args->copy, args->average);
+    DT_WIDE_SWITCH(wide, N, EACH,
+                   DT_LAUNCH((adamw_kernel<N>), dt_blocks(args->n, THREADS * EACH), THREADS, 0,
+                             stream, *args));
     return DT_LAUNCHED("adamw");
 }

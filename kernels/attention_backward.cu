@@ -271,12 +271,11 @@ template <int E>
 static void launch_mma(const dt_attention_backward_args *a, const attention_shared &shared,
                        dt_stream *stream)
 {
-    const dt_attention_inputs *in = &a->in;
-    const int64_t pieces = in->batch * dt_div_up(in->length, MMA_TILE);
-    DT_LAUNCH((dq_mma_kernel<E>), dt_blocks(pieces * in->n_head, 1), MMA_THREADS, 0, stream, *a,
+    const int64_t pieces = a->in.batch * dt_div_up(a->in.length, MMA_TILE);
+    DT_LAUNCH((dq_mma_kernel<E>), dt_blocks(pieces * a->in.n_head, 1), MMA_THREADS, 0, stream, *a,
               shared);
-    DT_LAUNCH((dkv_mma_kernel<E>), dt_blocks(pieces * in->n_kv_head, 1), MMA_THREADS, 0, stream, *a,
-              shared);
+    DT_LAUNCH((dkv_mma_kernel<E>), dt_blocks(pieces * a->in.n_kv_head, 1), MMA_THREADS, 0, stream,
+              *a, shared);
 }
 
 DT_OP_CUDA(attention_backward)
@@ -289,8 +288,7 @@ DT_OP_CUDA(attention_backward)
                       DT_LAUNCH((delta_kernel<T>),
                                 dt_blocks(args->y.rows * in->n_head, ATTENTION_THREADS / DT_WARP),
                                 ATTENTION_THREADS, 0, stream, *args, shared.delta));
-    const bool mma = mma_fits(in) && dt_aligned<2>(args->dy) && dt_aligned<2>(args->dq) &&
-                     dt_aligned<2>(args->dk) && dt_aligned<2>(args->dv);
+    const bool mma = mma_fits(in) && dt_aligned<2>(args->dy, args->dq, args->dk, args->dv);
     if (mma && in->width == 64)
         launch_mma<64>(args, shared, stream);
     else if (mma)

@@ -154,7 +154,6 @@ template <int N> DT_DEVICE void mma_clear(float (&sums)[N][4])
 // For a launcher: whether these kernels take such heads.
 static inline bool mma_fits(const dt_attention_inputs *in)
 {
-    return in->q.dtype == DT_BF16 && (in->width == 32 || in->width == 64) && dt_aligned<2>(in->q) &&
-           dt_aligned<2>(in->k) && dt_aligned<2>(in->v) && dt_aligned<2>((const dt_bf16 *)in->k0) &&
-           dt_aligned<2>((const dt_bf16 *)in->v0);
+    return in->q.dtype == DT_BF16 && (in->width == 32 || in->width == 64) &&
+           dt_aligned<2>(in->q, in->k, in->v, (const dt_bf16 *)in->k0, (const dt_bf16 *)in->v0);
 }

@@ -9,7 +9,7 @@ __global__ static void __launch_bounds__(THREADS) forward_kernel(struct dt_bias_
 {
     const int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x;
     if (i < a.y.cols)
-        ((float *)a.y.data)[(int64_t)blockIdx.x * a.y.stride + i] += a.bias[i];
+        *dt_at<float>(a.y, blockIdx.x, i) += a.bias[i];
 }
 
 DT_OP_CUDA(bias_forward)
@@ -29,7 +29,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     const int64_t end = dt_least((blockIdx.x + (int64_t)1) * ROWS, a.dy.rows);
     float sum = 0.0f;
     for (int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.y; row < end; row += WARPS)
-        sum += i < a.dy.cols ? dt_to_f32(((const T *)a.dy.data)[row * a.dy.stride + i]) : 0.0f;
+        sum += i < a.dy.cols ? dt_to_f32(*dt_at<T>(a.dy, row, i)) : 0.0f;
     warps[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y > 0 || i >= a.dy.cols)
@@ -39,26 +39,16 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     partials[(int64_t)blockIdx.x * a.dy.cols + i] = sum;
 }
 
-template <class T>
-static void backward_typed(const struct dt_bias_backward_args *a, dt_stream *stream)
-{
-    DT_LAUNCH((backward_kernel<T>),
-              dim3(dt_blocks(a->dy.rows, ROWS), (unsigned)dt_div_up(a->dy.cols, DT_WARP)),
-              dim3(DT_WARP, WARPS), 0, stream, *a, (float *)a->workspace);
-}
-
 DT_OP_CUDA(bias_backward)
 {
-    DT_STORAGE_SWITCH(args->dy.dtype, T, backward_typed<T>(args, stream));
-    partial_sums sums = {(const float *)args->workspace,
-                         dt_div_up(args->dy.rows, ROWS),
-                         args->dy.cols,
-                         0,
-                         nullptr,
-                         args->dbias,
-                         nullptr,
-                         args->accumulate};
-    partials_launch(sums, stream);
+    DT_STORAGE_SWITCH(
+        args->dy.dtype, T,
+        DT_LAUNCH((backward_kernel<T>),
+                  dim3(dt_blocks(args->dy.rows, ROWS), (unsigned)dt_div_up(args->dy.cols, DT_WARP)),
+                  dim3(DT_WARP, WARPS), 0, stream, *args, (float *)args->workspace));
+    partials_launch({(const float *)args->workspace, dt_div_up(args->dy.rows, ROWS), args->dy.cols,
+                     0, nullptr, args->dbias, nullptr, args->accumulate},
+                    stream);
     return DT_LAUNCHED("bias_backward");
 }
 

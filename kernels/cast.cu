@@ -43,20 +43,17 @@ __global__ static void __launch_bounds__(THREADS) cast_kernel(int64_t n, const X
         convert(x[i], y + i);
 }
 
-template <class Y, class X> static void cast_typed(int64_t n, const X *x, Y *y, dt_stream *stream)
+template <class Y, class X> static void launch(int64_t n, const X *x, Y *y, dt_stream *stream)
 {
-    unsigned blocks = dt_blocks(n, THREADS * EACH);
-    if (dt_aligned<EACH>(x) && dt_aligned<EACH>(y))
-        DT_LAUNCH((cast_kernel<EACH, Y, X>), blocks, THREADS, 0, stream, n, x, y);
-    else
-        DT_LAUNCH((cast_kernel<1, Y, X>), blocks, THREADS, 0, stream, n, x, y);
+    DT_WIDE_SWITCH(dt_aligned<EACH>(x, y), N, EACH,
+                   DT_LAUNCH((cast_kernel<N, Y, X>), dt_blocks(n, THREADS * EACH), THREADS, 0,
+                             stream, n, x, y));
 }
 
 DT_OP_CUDA(cast)
 {
-    DT_STORAGE_SWITCH(
-        args->x_type, X,
-        DT_STORAGE_SWITCH(args->y_type, Y,
-                          cast_typed(args->n, (const X *)args->x, (Y *)args->y, stream)));
+    DT_STORAGE_SWITCH(args->x_type, X,
+                      DT_STORAGE_SWITCH(args->y_type, Y,
+                                        launch(args->n, (const X *)args->x, (Y *)args->y, stream)));
     return DT_LAUNCHED("cast");
 }

@@ -431,37 +431,29 @@ static conv_input<T> make_input(const dt_conv1d_silu_inputs &from, int64_t tile_
     return in;
 }
 
-// May rows of x, x0 and another argument be read V elements at a time?
-template <int V, class T> static bool inputs_aligned(const dt_conv1d_silu_inputs &in)
+// Whether rows of x and x0 may be read V elements at a time.
+template <int V> static bool inputs_aligned(const dt_conv1d_silu_inputs &in)
 {
     return in.x.cols % V == 0 && dt_aligned<V>(in.x) &&
-           dt_aligned<V>(static_cast<const T *>(in.x0), in.x.cols);
+           dt_aligned_rows<V>(in.x0, in.x.cols, dt_dtype_size(in.x.dtype));
 }
 
-template <class T, int V, int KM>
+template <class T, int MOST, int KM>
 static void launch_forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
 {
-    const conv_input<T> in = make_input<T>(args->in, FORWARD_TILE, V);
-    DT_LAUNCH((conv_forward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0, stream, in,
-              static_cast<T *>(args->y.data), args->y.stride);
-}
-
-template <class T, int V, int KM>
-static void choose_forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
-{
-    if (inputs_aligned<V, T>(args->in) && dt_aligned<V>(args->y))
-        launch_forward<T, V, KM>(args, stream);
-    else
-        launch_forward<T, 1, KM>(args, stream);
+    DT_WIDE_SWITCH(inputs_aligned<MOST>(args->in) && dt_aligned<MOST>(args->y), V, MOST,
+                   const conv_input<T> in = make_input<T>(args->in, FORWARD_TILE, V);
+                   DT_LAUNCH((conv_forward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0,
+                             stream, in, static_cast<T *>(args->y.data), args->y.stride));
 }
 
 template <class T>
 static void forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
 {
     if (args->in.taps == 4)
-        choose_forward<T, 16 / (int)sizeof(T), 4>(args, stream);
+        launch_forward<T, 16 / (int)sizeof(T), 4>(args, stream);
     else
-        choose_forward<T, 4, TAPS_MAX>(args, stream);
+        launch_forward<T, 4, TAPS_MAX>(args, stream);
     if (!args->x_last)
         return;
     conv_input<T> in = make_input<T>(args->in, FORWARD_TILE, 1);
@@ -470,38 +462,17 @@ static void forward(const struct dt_conv1d_silu_forward_args *args, struct dt_st
               static_cast<T *>(args->x_last));
 }
 
-template <class T, int V, int KM>
+template <class T, int MOST, int KM>
 static void launch_backward(const struct dt_conv1d_silu_backward_args *args,
                             struct dt_stream *stream)
 {
-    const conv_input<T> in = make_input<T>(args->in, BACKWARD_TILE, V);
-    conv_gradient<T> gradient;
-    gradient.dy = static_cast<const T *>(args->dy.data);
-    gradient.dy_stride = args->dy.stride;
-    gradient.dx = static_cast<T *>(args->dx.data);
-    gradient.dx_stride = args->dx.stride;
-    gradient.partials = static_cast<float *>(args->workspace);
-    DT_LAUNCH((conv_backward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0, stream, in,
-              gradient);
-}
-
-template <class T, int V, int KM>
-static void choose_backward(const struct dt_conv1d_silu_backward_args *args,
-                            struct dt_stream *stream)
-{
-    if (inputs_aligned<V, T>(args->in) && dt_aligned<V>(args->dy) && dt_aligned<V>(args->dx))
-        launch_backward<T, V, KM>(args, stream);
-    else
-        launch_backward<T, 1, KM>(args, stream);
-}
-
-template <class T>
-static void backward(const struct dt_conv1d_silu_backward_args *args, struct dt_stream *stream)
-{
-    if (args->in.taps == 4)
-        choose_backward<T, 4, 4>(args, stream);
-    else
-        choose_backward<T, 2, TAPS_MAX>(args, stream);
+    const conv_gradient<T> gradient = {static_cast<const T *>(args->dy.data), args->dy.stride,
+                                       static_cast<T *>(args->dx.data), args->dx.stride,
+                                       static_cast<float *>(args->workspace)};
+    DT_WIDE_SWITCH(inputs_aligned<MOST>(args->in) && dt_aligned<MOST>(args->dy, args->dx), V, MOST,
+                   const conv_input<T> in = make_input<T>(args->in, BACKWARD_TILE, V);
+                   DT_LAUNCH((conv_backward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0,
+                             stream, in, gradient));
 }
 
 static int64_t partial_rows(const struct dt_conv1d_silu_backward_args *args)
@@ -522,16 +493,12 @@ DT_OP_CUDA_WORKSPACE(conv1d_silu_backward)
 
 DT_OP_CUDA(conv1d_silu_backward)
 {
-    partial_sums sums;
-    DT_STORAGE_SWITCH(args->in.x.dtype, T, backward<T>(args, stream));
-    sums.partials = static_cast<const float *>(args->workspace);
-    sums.rows = partial_rows(args);
-    sums.channels = args->in.x.cols;
-    sums.width = args->in.taps;
-    sums.matrix = args->dweight;
-    sums.first = args->dbias;
-    sums.second = NULL;
-    sums.accumulate = args->accumulate;
-    partials_launch(sums, stream);
+    DT_STORAGE_SWITCH(args->in.x.dtype, T,
+                      if (args->in.taps == 4) launch_backward<T, 4, 4>(args, stream);
+                      else launch_backward<T, 2, TAPS_MAX>(args, stream));
+    partials_launch({static_cast<const float *>(args->workspace), partial_rows(args),
+                     args->in.x.cols, args->in.taps, args->dweight, args->dbias, NULL,
+                     args->accumulate},
+                    stream);
     return DT_LAUNCHED("conv1d_silu_backward");
 }

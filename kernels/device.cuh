@@ -63,6 +63,12 @@ static const unsigned DT_WHOLE_WARP = 0xffffffffu;
 
 // ---- storage: fp32 or bf16, computed on as fp32
 
+// Element [row, col] of a view of T.
+template <class T> DT_DEVICE T *dt_at(const dt_view &view, int64_t row, int64_t col = 0)
+{
+    return (T *)view.data + row * view.stride + col;
+}
+
 // For a launcher: runs the statement with T = float or dt_bf16.
 #define DT_STORAGE_SWITCH(type, T, ...)                                                            \
     do {                                                                                           \
@@ -71,6 +77,19 @@ static const unsigned DT_WHOLE_WARP = 0xffffffffu;
             __VA_ARGS__;                                                                           \
         } else {                                                                                   \
             using T = float;                                                                       \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+// For a launcher: runs the statement with N = most where arrays may be accessed so many elements at
+// a time (dt_aligned), else with N = 1.
+#define DT_WIDE_SWITCH(wide, N, most, ...)                                                         \
+    do {                                                                                           \
+        if (wide) {                                                                                \
+            constexpr int N = most;                                                                \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            constexpr int N = 1;                                                                   \
             __VA_ARGS__;                                                                           \
         }                                                                                          \
     } while (0)
@@ -215,19 +234,29 @@ template <class T, int N> DT_DEVICE void dt_unpack(const dt_packed<T, N> &packed
     dt_load<N>(reinterpret_cast<const T *>(&packed), out);
 }
 
-// For a launcher: may rows at `p`, `stride` elements apart, be accessed N elements at a time?
-template <int N, class T> static inline bool dt_aligned(const T *p, int64_t stride = 0)
+// For a launcher: may rows at `p`, `stride` elements of `size` bytes apart, be accessed N elements
+// at a time? There is nothing to access at NULL.
+template <int N>
+static inline bool dt_aligned_rows(const void *p, int64_t stride, int64_t size = sizeof(float))
 {
-    const int64_t bytes = N * (int64_t)sizeof(T) < 16 ? N * (int64_t)sizeof(T) : 16;
-    return (int64_t)((uintptr_t)p % (uintptr_t)bytes) == 0 &&
-           stride * (int64_t)sizeof(T) % bytes == 0;
+    const int64_t bytes = N * size < 16 ? N * size : 16;
+    return !p || ((int64_t)((uintptr_t)p % (uintptr_t)bytes) == 0 && stride * size % bytes == 0);
 }
 
-template <int N> static inline bool dt_aligned(const dt_view &view)
+template <int N> static inline bool dt_aligned_one(const dt_view &view)
 {
-    const int64_t size = dt_dtype_size(view.dtype), bytes = N * size < 16 ? N * size : 16;
-    return (int64_t)((uintptr_t)view.data % (uintptr_t)bytes) == 0 &&
-           view.stride * size % bytes == 0;
+    return dt_aligned_rows<N>(view.data, view.stride, dt_dtype_size(view.dtype));
+}
+
+template <int N, class T> static inline bool dt_aligned_one(const T *p)
+{
+    return dt_aligned_rows<N>(p, 0, sizeof(T));
+}
+
+// The same for each of several arrays: views and pointers to the elements of one row.
+template <int N, class... A> static inline bool dt_aligned(const A &...arrays)
+{
+    return (... && dt_aligned_one<N>(arrays));
 }
 
 // ---- functions of the special function unit, one instruction each; relative error below 3e-7

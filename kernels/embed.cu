@@ -58,20 +58,14 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     }
 }
 
-template <class T>
-static void forward_typed(const struct dt_embed_forward_args *a, dt_stream *stream)
-{
-    unsigned blocks = dt_blocks(a->ids.rows, WARPS);
-    if (a->table.cols % WIDE == 0 && dt_aligned<WIDE>((const T *)a->table.data, a->table.stride) &&
-        dt_aligned<WIDE>(a->out))
-        DT_LAUNCH((forward_kernel<WIDE, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
-    else
-        DT_LAUNCH((forward_kernel<1, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
-}
-
 DT_OP_CUDA(embed_forward)
 {
-    DT_STORAGE_SWITCH(args->table.dtype, T, forward_typed<T>(args, stream));
+    const bool wide = args->table.cols % WIDE == 0 && dt_aligned<WIDE>(args->table, args->out);
+    DT_STORAGE_SWITCH(
+        args->table.dtype, T,
+        DT_WIDE_SWITCH(wide, N, WIDE,
+                       DT_LAUNCH((forward_kernel<N, T>), dt_blocks(args->ids.rows, WARPS),
+                                 dim3(DT_WARP, WARPS), 0, stream, *args)));
     return DT_LAUNCHED("embed_forward");
 }
 
@@ -372,11 +366,9 @@ static void add_tokens(const struct dt_embed_backward_args *a, struct sort s, dt
 DT_OP_CUDA(embed_backward)
 {
     struct sort s = sort_rows(args, stream);
-    if (args->width % COLUMNS == 0 && dt_aligned<COLUMNS>(args->dout) &&
-        dt_aligned<COLUMNS>(args->dtable) && dt_aligned<COLUMNS>(s.sums))
-        add_tokens<COLUMNS>(args, s, stream);
-    else
-        add_tokens<1>(args, s, stream);
+    const bool wide =
+        args->width % COLUMNS == 0 && dt_aligned<COLUMNS>(args->dout, args->dtable, s.sums);
+    DT_WIDE_SWITCH(wide, N, COLUMNS, add_tokens<N>(args, s, stream));
     return DT_LAUNCHED("embed_backward");
 }
 

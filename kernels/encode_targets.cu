@@ -11,10 +11,10 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= a.out.rows)
         return;
-    T *out = (T *)a.out.data + row * a.out.stride;
+    T *out = dt_at<T>(a.out, row);
     for (int k = 0; k < (int)a.n; k++) {
         const struct dt_output_slice &o = a.outputs[k];
-        const float *t = (const float *)a.targets.data + row * a.targets.stride + o.target;
+        const float *t = dt_at<float>(a.targets, row, o.target);
         for (int i = (int)threadIdx.x; i < o.width; i += DT_WARP)
             out[o.first + i] = dt_from_f32<T>(o.kind != DT_OUTPUT_CATEGORICAL ? t[i]
                                               : i == (int)t[0]                ? 1.0f
@@ -22,15 +22,10 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     }
 }
 
-template <class T>
-static void encode_typed(const struct dt_encode_targets_args *a, dt_stream *stream)
-{
-    DT_LAUNCH((encode_kernel<T>), dt_blocks(a->out.rows, WARPS), dim3(DT_WARP, WARPS), 0, stream,
-              *a);
-}
-
 DT_OP_CUDA(encode_targets)
 {
-    DT_STORAGE_SWITCH(args->out.dtype, T, encode_typed<T>(args, stream));
+    DT_STORAGE_SWITCH(args->out.dtype, T,
+                      DT_LAUNCH((encode_kernel<T>), dt_blocks(args->out.rows, WARPS),
+                                dim3(DT_WARP, WARPS), 0, stream, *args));
     return DT_LAUNCHED("encode_targets");
 }

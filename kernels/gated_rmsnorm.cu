@@ -34,11 +34,6 @@ template <int N, class T> DT_DEVICE void load_gated(const T *x, const T *z, floa
         g[k] *= gate[k] * dt_sigmoid(gate[k]);
 }
 
-template <class T> DT_DEVICE T *element(const dt_view &view, int64_t row, int64_t column)
-{
-    return (T *)view.data + row * view.stride + column;
-}
-
 template <int N, class T>
 __global__ static void __launch_bounds__(DT_WARP *WARPS)
     forward_kernel(struct dt_gated_rmsnorm_forward_args a)
@@ -47,8 +42,8 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     if (pair >= a.x.rows * a.groups)
         return; // the whole warp
     const int64_t row = pair / a.groups, group = pair % a.groups, width = a.x.cols / a.groups;
-    const T *x = element<T>(a.x, row, group * width), *z = element<T>(a.z, row, group * width);
-    T *y = element<T>(a.y, row, group * width); // may be x: a lane reads before it writes
+    const T *x = dt_at<T>(a.x, row, group * width), *z = dt_at<T>(a.z, row, group * width);
+    T *y = dt_at<T>(a.y, row, group * width); // may be x: a lane reads before it writes
     const float *weight = a.weight + group * width;
     float sum = 0.0f;
     for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += DT_WARP * N) {
@@ -72,29 +67,15 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     }
 }
 
-// Whether all views, and the groups in them, may be accessed WIDE elements at a time.
-static bool fits(int64_t width, const float *weight, const dt_view *const *views, int n)
-{
-    bool wide = width % WIDE == 0 && dt_aligned<WIDE>(weight);
-    for (int i = 0; i < n; i++)
-        wide = wide && dt_aligned<WIDE>(*views[i]);
-    return wide;
-}
-
-template <class T>
-static void forward_typed(const struct dt_gated_rmsnorm_forward_args *a, dt_stream *stream)
-{
-    const dt_view *const views[] = {&a->x, &a->z, &a->y};
-    const unsigned blocks = dt_blocks(a->x.rows * a->groups, WARPS);
-    if (fits(a->x.cols / a->groups, a->weight, views, 3))
-        DT_LAUNCH((forward_kernel<WIDE, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
-    else
-        DT_LAUNCH((forward_kernel<1, T>), blocks, dim3(DT_WARP, WARPS), 0, stream, *a);
-}
-
 DT_OP_CUDA(gated_rmsnorm_forward)
 {
-    DT_STORAGE_SWITCH(args->x.dtype, T, forward_typed<T>(args, stream));
+    const bool wide = args->x.cols / args->groups % WIDE == 0 &&
+                      dt_aligned<WIDE>(args->x, args->z, args->y, args->weight);
+    DT_STORAGE_SWITCH(args->x.dtype, T,
+                      DT_WIDE_SWITCH(wide, N, WIDE,
+                                     DT_LAUNCH((forward_kernel<N, T>),
+                                               dt_blocks(args->x.rows * args->groups, WARPS),
+                                               dim3(DT_WARP, WARPS), 0, stream, *args)));
     return DT_LAUNCHED("gated_rmsnorm_forward");
 }
 
@@ -160,13 +141,13 @@ __global__ static void __launch_bounds__(THREADS)
     for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N)
         dt_store<N>(sums + i, zeros);
     for (int64_t row = from; row < end; row++) {
-        const T *x = element<T>(a.x, row, first), *z = element<T>(a.z, row, first);
-        const T *dy = element<T>(a.dy, row, first);
+        const T *x = dt_at<T>(a.x, row, first), *z = dt_at<T>(a.z, row, first);
+        const T *dy = dt_at<T>(a.dy, row, first);
         const float rstd = a.rstd[row * a.groups + group];
         const float sum = weight_row<N>(x, z, dy, rstd, a.weight + first, sums, width);
         const float mean = dt_block_sum<THREADS>(sum) / (float)width;
-        input_row<N>(x, z, dy, rstd, mean, a.weight + first, element<T>(a.dx, row, first),
-                     element<T>(a.dz, row, first), width);
+        input_row<N>(x, z, dy, rstd, mean, a.weight + first, dt_at<T>(a.dx, row, first),
+                     dt_at<T>(a.dz, row, first), width);
     }
     for (int64_t i = (int64_t)threadIdx.x * N; i < width && in_shared; i += THREADS * N) {
         float v[N]; // a thread's own columns: no barrier
@@ -185,23 +166,19 @@ static int64_t parts_of(int64_t rows)
     return dt_div_up(rows, rows_of_part(rows));
 }
 
-template <class T>
-static void backward_typed(const struct dt_gated_rmsnorm_backward_args *a, dt_stream *stream)
-{
-    const dt_view *const views[] = {&a->x, &a->z, &a->dy, &a->dx, &a->dz};
-    const int64_t width = a->x.cols / a->groups, each = rows_of_part(a->x.rows);
-    const unsigned blocks = (unsigned)(parts_of(a->x.rows) * a->groups);
-    const bool in_shared = width <= SHARED_WIDTH;
-    const int64_t shared = in_shared ? width * (int64_t)sizeof(float) : 0;
-    if (fits(width, a->weight, views, 5) && dt_aligned<WIDE>((float *)a->workspace))
-        DT_LAUNCH((backward_kernel<WIDE, T>), blocks, THREADS, shared, stream, *a, each, in_shared);
-    else
-        DT_LAUNCH((backward_kernel<1, T>), blocks, THREADS, shared, stream, *a, each, in_shared);
-}
-
 DT_OP_CUDA(gated_rmsnorm_backward)
 {
-    DT_STORAGE_SWITCH(args->x.dtype, T, backward_typed<T>(args, stream));
+    const int64_t width = args->x.cols / args->groups, each = rows_of_part(args->x.rows);
+    const unsigned blocks = (unsigned)(parts_of(args->x.rows) * args->groups);
+    const bool in_shared = width <= SHARED_WIDTH;
+    const int64_t shared = in_shared ? width * (int64_t)sizeof(float) : 0;
+    const bool wide =
+        width % WIDE == 0 && dt_aligned<WIDE>(args->x, args->z, args->dy, args->dx, args->dz,
+                                              args->weight, (const float *)args->workspace);
+    DT_STORAGE_SWITCH(args->x.dtype, T,
+                      DT_WIDE_SWITCH(wide, N, WIDE,
+                                     DT_LAUNCH((backward_kernel<N, T>), blocks, THREADS, shared,
+                                               stream, *args, each, in_shared)));
     partials_launch({(const float *)args->workspace, parts_of(args->x.rows), args->x.cols, 0, NULL,
                      args->dweight, NULL, args->accumulate},
                     stream);

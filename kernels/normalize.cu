@@ -35,35 +35,27 @@ __global__ static void __launch_bounds__(THREADS) normalize_kernel(struct dt_nor
     dt_load<N>(a.deviation + i, deviation);
     for (int64_t row = first; row < end; row++) {
         const bool keep = !a.keep || a.keep[row];
-        load_stored<N>((const X *)a.x.data + row * a.x.stride + i, v);
+        load_stored<N>(dt_at<X>(a.x, row, i), v);
 #pragma unroll
         for (int k = 0; k < N; k++)
             v[k] = keep ? (v[k] - mean[k]) / deviation[k] : 0.0f;
-        dt_store<N>((Y *)a.y.data + row * a.y.stride + i, v);
+        dt_store<N>(dt_at<Y>(a.y, row, i), v);
     }
 }
 
-template <int N, class Y, class X>
-static void launch(const struct dt_normalize_args *a, dt_stream *stream)
+template <class Y, class X> static void launch(const struct dt_normalize_args *a, dt_stream *stream)
 {
-    const dim3 grid(dt_blocks(a->x.rows, ROWS), (unsigned)dt_div_up(a->x.cols, THREADS * N));
-    DT_LAUNCH((normalize_kernel<N, Y, X>), grid, THREADS, 0, stream, *a);
-}
-
-template <class Y, class X>
-static void normalize_typed(const struct dt_normalize_args *a, dt_stream *stream)
-{
-    if (a->x.cols % EACH == 0 && dt_aligned<EACH>(a->x) && dt_aligned<EACH>(a->y) &&
-        dt_aligned<EACH>(a->mean) && dt_aligned<EACH>(a->deviation))
-        launch<EACH, Y, X>(a, stream);
-    else
-        launch<1, Y, X>(a, stream);
+    const bool wide = a->x.cols % EACH == 0 && dt_aligned<EACH>(a->x, a->y, a->mean, a->deviation);
+    DT_WIDE_SWITCH(wide, N, EACH,
+                   DT_LAUNCH((normalize_kernel<N, Y, X>),
+                             dim3(dt_blocks(a->x.rows, ROWS), dt_blocks(a->x.cols, THREADS * N)),
+                             THREADS, 0, stream, *a));
 }
 
 DT_OP_CUDA(normalize)
 {
     DT_STORAGE_SWITCH(args->y.dtype, Y,
-                      if (args->x.dtype == DT_U8) normalize_typed<Y, uint8_t>(args, stream);
-                      else normalize_typed<Y, float>(args, stream));
+                      if (args->x.dtype == DT_U8) launch<Y, uint8_t>(args, stream);
+                      else launch<Y, float>(args, stream));
     return DT_LAUNCHED("normalize");
 }

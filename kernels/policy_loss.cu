@@ -106,15 +106,15 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= a.logits.rows)
         return;
-    T *dx = a.dlogits.data ? (T *)a.dlogits.data + row * a.dlogits.stride : nullptr;
+    T *dx = a.dlogits.data ? dt_at<T>(a.dlogits, row) : nullptr;
     const bool counted = !a.mask || a.mask[row];
     int64_t done = 0;
     float loss = 0.0f;
     for (int k = 0; k < (int)a.n; k++) {
         const struct dt_output_slice &o = a.outputs[k];
-        const slice<T> s = {(const float *)a.logits.data + row * a.logits.stride + o.first,
+        const slice<T> s = {dt_at<float>(a.logits, row, o.first),
                             a.bias + o.first,
-                            (const float *)a.targets.data + row * a.targets.stride + o.target,
+                            dt_at<float>(a.targets, row, o.target),
                             o.width,
                             o.smoothing,
                             a.scale * o.weight,
@@ -160,17 +160,12 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-template <class T>
-static void loss_typed(const struct dt_policy_loss_args *a, float *scores, dt_stream *stream)
-{
-    DT_LAUNCH((loss_kernel<T>), dt_blocks(a->logits.rows, WARPS), dim3(DT_WARP, WARPS), 0, stream,
-              *a, scores);
-}
-
 DT_OP_CUDA(policy_loss)
 {
     float *scores = (float *)args->workspace;
-    DT_STORAGE_SWITCH(args->dlogits.dtype, T, loss_typed<T>(args, scores, stream));
+    DT_STORAGE_SWITCH(args->dlogits.dtype, T,
+                      DT_LAUNCH((loss_kernel<T>), dt_blocks(args->logits.rows, WARPS),
+                                dim3(DT_WARP, WARPS), 0, stream, *args, scores));
     DT_LAUNCH((sum_kernel), (unsigned)(2 * args->n + 1), THREADS, 0, stream, args->logits.rows,
               args->n, scores, args->mask, args->sum);
     return DT_LAUNCHED("policy_loss");

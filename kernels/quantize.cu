@@ -37,8 +37,7 @@ __global__ static void __launch_bounds__(THREADS)
         scale_out[blockIdx.x] = scale;
 }
 
-template <class X, class Y>
-static void quantize_typed(const dt_quantize_args *args, dt_stream *stream)
+template <class X, class Y> static void launch(const dt_quantize_args *args, dt_stream *stream)
 {
     DT_LAUNCH((quantize_kernel<X, Y>), (unsigned)args->x.rows, THREADS, 0, stream, args->x.cols,
               (const X *)args->x.data, args->x.stride, (Y *)args->y.data, args->y.stride,
@@ -47,8 +46,7 @@ static void quantize_typed(const dt_quantize_args *args, dt_stream *stream)
 
 DT_OP_CUDA(quantize)
 {
-    DT_STORAGE_SWITCH(args->x.dtype, X,
-                      if (args->y.dtype == DT_I8) quantize_typed<X, int8_t>(args, stream);
-                      else quantize_typed<X, X>(args, stream));
+    DT_STORAGE_SWITCH(args->x.dtype, X, if (args->y.dtype == DT_I8) launch<X, int8_t>(args, stream);
+                      else launch<X, X>(args, stream));
     return DT_LAUNCHED("quantize");
 }

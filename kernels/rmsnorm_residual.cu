@@ -161,10 +161,8 @@ static void forward_typed(const struct dt_rmsnorm_residual_forward_args *a, dt_s
 {
     unsigned blocks = dt_blocks(a->y.rows, WARPS);
     dim3 block(DT_WARP, WARPS);
-    if (!dt_aligned<WIDE>(a->residual, a->y.cols) ||
-        !dt_aligned<WIDE>((const T *)a->x.data, a->x.stride) ||
-        !dt_aligned<WIDE>(a->residual_out) || !dt_aligned<WIDE>(a->weight) ||
-        !dt_aligned<WIDE>((T *)a->y.data, a->y.stride) || a->y.cols % WIDE != 0)
+    if (a->y.cols % WIDE != 0 ||
+        !dt_aligned<WIDE>(a->residual, a->x, a->residual_out, a->weight, a->y))
         DT_LAUNCH((forward_kernel<1, T>), blocks, block, 0, stream, *a);
     else if (!forward_kept<3, T>(a, stream) && !forward_kept<4, T>(a, stream) &&
              !forward_kept<6, T>(a, stream) && !forward_kept<8, T>(a, stream) &&
@@ -366,10 +364,8 @@ static void backward_typed(const struct dt_rmsnorm_residual_backward_args *a, dt
     unsigned parts = (unsigned)parts_of(a->dy.rows);
     bool in_shared = a->dy.cols <= SHARED_WIDTH;
     int64_t shared = in_shared ? a->dy.cols * (int64_t)sizeof(float) : 0;
-    if (!dt_aligned<WIDE>(a->residual, a->dy.cols) ||
-        !dt_aligned<WIDE>((const T *)a->dy.data, a->dy.stride) || !dt_aligned<WIDE>(a->dresidual) ||
-        !dt_aligned<WIDE>((T *)a->dx.data, a->dx.stride) || !dt_aligned<WIDE>(a->weight) ||
-        !dt_aligned<WIDE>((float *)a->workspace) || a->dy.cols % WIDE != 0)
+    if (a->dy.cols % WIDE != 0 || !dt_aligned<WIDE>(a->residual, a->dy, a->dresidual, a->dx,
+                                                    a->weight, (const float *)a->workspace))
         DT_LAUNCH((backward_kernel<1, T>), parts, THREADS, shared, stream, *a, each, in_shared);
     else if (!backward_kept<96, T>(a, stream) && !backward_kept<128, T>(a, stream) &&
              !backward_kept<256, T>(a, stream) && !backward_kept<384, T>(a, stream))

@@ -326,12 +326,7 @@ static void backward_typed(const struct dt_rnn_backward_args *a, struct dt_strea
         DT_LAUNCH((backward_kernel<T>), blocks_of(a->in), THREADS, 0, stream, *a, t, carry);
     DT_LAUNCH((sums_kernel<T>), (unsigned)(parts * dt_div_up(width, SUM_THREADS)), SUM_THREADS, 0,
               stream, a->dx, dp, each, sums);
-    partial_sums add = {};
-    add.partials = sums;
-    add.rows = parts, add.channels = width, add.width = 0;
-    add.first = a->db_ih, add.second = a->db_hh;
-    add.accumulate = a->accumulate;
-    partials_launch(add, stream);
+    partials_launch({sums, parts, width, 0, NULL, a->db_ih, a->db_hh, a->accumulate}, stream);
 }
 
 DT_OP_CUDA(rnn_backward)

@@ -308,7 +308,7 @@ DT_DEVICE void scan_advance(const float (&step)[2 * F::CC], const float (&b)[F::
 template <class F>
 static inline bool scan_states_wide(const float *states, int64_t state, int64_t channels)
 {
-    return state == F::NP && channels % F::CC == 0 && dt_aligned<F::CC>(states, channels);
+    return state == F::NP && channels % F::CC == 0 && dt_aligned_rows<F::CC>(states, channels);
 }
 
 // Value n of row k of [rows, N, D].

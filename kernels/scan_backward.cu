@@ -121,28 +121,18 @@ static backward_space take_space(scan_taker *taker, const dt_scan_backward_args 
     return space;
 }
 
-template <class T>
-static void launch_plain(const dt_scan_backward_args *args, const scan_cut &cut,
-                         const backward_space &space, struct dt_stream *stream)
-{
-    DT_LAUNCH((scan_backward_plain<T>), dt_blocks(args->in.batch * cut.channel_blocks, 1),
-              PLAIN_CHANNELS, 0, stream, *args, cut.channel_blocks, space);
-}
-
 template <class F, class T>
 static backward_wide find_wide(const dt_scan_backward_args *args, const backward_space &space)
 {
     const int EACH = 16 / (int)sizeof(T);
     const float *starts = space.starts ? space.starts : args->states;
     backward_wide wide;
-    wide.channels = args->in.u.cols % EACH == 0 && dt_aligned<EACH>(args->in.u) &&
-                    dt_aligned<EACH>(args->in.delta) && dt_aligned<EACH>(args->in.z) &&
-                    dt_aligned<EACH>(args->dy) && dt_aligned<EACH>(args->du) &&
-                    dt_aligned<EACH>(args->ddelta) && dt_aligned<EACH>(args->dz) &&
-                    dt_aligned<4>(args->s, args->in.u.cols);
-    wide.columns =
-        args->in.b.cols == F::NP && dt_aligned<EACH>(args->in.b) && dt_aligned<EACH>(args->in.c);
-    wide.states = args->in.b.cols == F::NP && dt_aligned<4>(starts, args->in.u.cols);
+    wide.channels = args->in.u.cols % EACH == 0 &&
+                    dt_aligned<EACH>(args->in.u, args->in.delta, args->in.z, args->dy, args->du,
+                                     args->ddelta, args->dz) &&
+                    dt_aligned_rows<4>(args->s, args->in.u.cols);
+    wide.columns = args->in.b.cols == F::NP && dt_aligned<EACH>(args->in.b, args->in.c);
+    wide.states = args->in.b.cols == F::NP && dt_aligned_rows<4>(starts, args->in.u.cols);
     wide.all = wide.channels && wide.columns && wide.states;
     wide.slots = scan_states_wide<F>(space.passing.slots, args->in.b.cols, args->in.u.cols);
     return wide;
@@ -219,33 +209,22 @@ static void launch_registers(const dt_scan_backward_args *args, const scan_cut &
         launch_fast<scan_form<8, 1, TILE>, T>(args, cut, space, stream);
 }
 
-static void sum_parameters(const dt_scan_backward_args *args, const scan_cut &cut,
-                           const backward_space &space, struct dt_stream *stream)
-{
-    partial_sums sums;
-    sums.partials = space.parameters;
-    sums.rows = scan_runs(&cut, args->in.batch);
-    sums.channels = args->in.u.cols;
-    sums.width = args->in.b.cols;
-    sums.matrix = args->da_log;
-    sums.first = args->dd_skip;
-    sums.second = args->ddt_bias;
-    sums.accumulate = args->accumulate;
-    partials_launch(sums, stream);
-}
-
 template <class T>
 static void launch(const dt_scan_backward_args *args, const scan_cut &cut,
                    const backward_space &space, struct dt_stream *stream)
 {
     const int64_t columns = args->in.batch * args->in.length * 2 * args->in.b.cols;
     if (is_plain(args))
-        launch_plain<T>(args, cut, space, stream);
+        DT_LAUNCH((scan_backward_plain<T>), dt_blocks(args->in.batch * cut.channel_blocks, 1),
+                  PLAIN_CHANNELS, 0, stream, *args, cut.channel_blocks, space);
     else
         launch_registers<T>(args, cut, space, stream);
     DT_LAUNCH((scan_sum_columns<T>), dt_blocks(columns, SUM_THREADS), SUM_THREADS, 0, stream, *args,
               cut.channel_blocks, space.columns);
-    sum_parameters(args, cut, space, stream);
+    partials_launch({space.parameters, scan_runs(&cut, args->in.batch), args->in.u.cols,
+                     args->in.b.cols, args->da_log, args->dd_skip, args->ddt_bias,
+                     args->accumulate},
+                    stream);
 }
 
 int dt_cuda_scan_backward_held(int64_t *shared_bytes)

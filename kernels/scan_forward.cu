@@ -505,11 +505,10 @@ template <class F, class T> static forward_wide find_wide(const dt_scan_forward_
 {
     const int V = F::V, COLUMNS = F::COLUMNS;
     forward_wide wide;
-    wide.channels = args->in.u.cols % V == 0 && dt_aligned<V>(args->in.u) &&
-                    dt_aligned<V>(args->in.delta) && dt_aligned<V>(args->in.z) &&
-                    dt_aligned<V>(args->y) && dt_aligned<4>(args->s, args->in.u.cols);
-    wide.columns = args->in.b.cols == F::NP && dt_aligned<COLUMNS>(args->in.b) &&
-                   dt_aligned<COLUMNS>(args->in.c);
+    wide.channels = args->in.u.cols % V == 0 &&
+                    dt_aligned<V>(args->in.u, args->in.delta, args->in.z, args->y) &&
+                    dt_aligned_rows<4>(args->s, args->in.u.cols);
+    wide.columns = args->in.b.cols == F::NP && dt_aligned<COLUMNS>(args->in.b, args->in.c);
     wide.states = scan_states_wide<F>(args->states, args->in.b.cols, args->in.u.cols) &&
                   scan_states_wide<F>(static_cast<const float *>(args->workspace), args->in.b.cols,
                                       args->in.u.cols);

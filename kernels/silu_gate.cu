@@ -13,13 +13,13 @@ __global__ static void __launch_bounds__(THREADS)
     if (row >= a.x.rows)
         return;
     float x[N], u[N];
-    dt_load<N>((const T *)a.x.data + row * a.x.stride + col, x);
+    dt_load<N>(dt_at<T>(a.x, row, col), x);
     if (a.u.data)
-        dt_load<N>((const T *)a.u.data + row * a.u.stride + col, u);
+        dt_load<N>(dt_at<T>(a.u, row, col), u);
 #pragma unroll
     for (int i = 0; i < N; i++)
         x[i] = x[i] * dt_sigmoid(x[i]) * (a.u.data ? u[i] : 1.0f);
-    dt_store<N>((T *)a.y.data + row * a.y.stride + col, x);
+    dt_store<N>(dt_at<T>(a.y, row, col), x);
 }
 
 template <int N, class T>
@@ -30,10 +30,10 @@ __global__ static void __launch_bounds__(THREADS)
     if (row >= a.x.rows)
         return;
     float x[N], u[N], dy[N];
-    dt_load<N>((const T *)a.x.data + row * a.x.stride + col, x);
-    dt_load<N>((const T *)a.dy.data + row * a.dy.stride + col, dy);
+    dt_load<N>(dt_at<T>(a.x, row, col), x);
+    dt_load<N>(dt_at<T>(a.dy, row, col), dy);
     if (a.u.data)
-        dt_load<N>((const T *)a.u.data + row * a.u.stride + col, u);
+        dt_load<N>(dt_at<T>(a.u, row, col), u);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         const float s = dt_sigmoid(x[i]), slope = s * (1.0f + x[i] * (1.0f - s));
@@ -41,49 +41,32 @@ __global__ static void __launch_bounds__(THREADS)
         u[i] = dy[i] * x[i] * s;
         x[i] = dy[i] * gate * slope;
     }
-    dt_store<N>((T *)a.dx.data + row * a.dx.stride + col, x);
+    dt_store<N>(dt_at<T>(a.dx, row, col), x);
     if (a.u.data)
-        dt_store<N>((T *)a.du.data + row * a.du.stride + col, u);
-}
-
-template <class T> static bool wide(const struct dt_view &view)
-{
-    return dt_aligned<WIDE>((const T *)view.data, view.stride);
-}
-
-template <class T>
-static void forward_typed(const struct dt_silu_gate_forward_args *a, struct dt_stream *stream)
-{
-    const int64_t rows = a->x.rows, cols = a->x.cols;
-    if (cols % WIDE == 0 && wide<T>(a->x) && wide<T>(a->u) && wide<T>(a->y))
-        DT_LAUNCH((forward_kernel<WIDE, T>), dt_blocks(rows * (cols / WIDE), THREADS), THREADS, 0,
-                  stream, *a, cols / WIDE);
-    else
-        DT_LAUNCH((forward_kernel<1, T>), dt_blocks(rows * cols, THREADS), THREADS, 0, stream, *a,
-                  cols);
+        dt_store<N>(dt_at<T>(a.du, row, col), u);
 }
 
 DT_OP_CUDA(silu_gate_forward)
 {
-    DT_STORAGE_SWITCH(args->x.dtype, T, forward_typed<T>(args, stream));
+    const int64_t rows = args->x.rows, cols = args->x.cols;
+    const bool wide = cols % WIDE == 0 && dt_aligned<WIDE>(args->x, args->u, args->y);
+    DT_STORAGE_SWITCH(
+        args->x.dtype, T,
+        DT_WIDE_SWITCH(wide, N, WIDE,
+                       DT_LAUNCH((forward_kernel<N, T>), dt_blocks(rows * (cols / N), THREADS),
+                                 THREADS, 0, stream, *args, cols / N)));
     return DT_LAUNCHED("silu_gate_forward");
-}
-
-template <class T>
-static void backward_typed(const struct dt_silu_gate_backward_args *a, struct dt_stream *stream)
-{
-    const int64_t rows = a->x.rows, cols = a->x.cols;
-    if (cols % WIDE == 0 && wide<T>(a->x) && wide<T>(a->u) && wide<T>(a->dy) && wide<T>(a->dx) &&
-        wide<T>(a->du))
-        DT_LAUNCH((backward_kernel<WIDE, T>), dt_blocks(rows * (cols / WIDE), THREADS), THREADS, 0,
-                  stream, *a, cols / WIDE);
-    else
-        DT_LAUNCH((backward_kernel<1, T>), dt_blocks(rows * cols, THREADS), THREADS, 0, stream, *a,
-                  cols);
 }
 
 DT_OP_CUDA(silu_gate_backward)
 {
-    DT_STORAGE_SWITCH(args->x.dtype, T, backward_typed<T>(args, stream));
+    const int64_t rows = args->x.rows, cols = args->x.cols;
+    const bool wide =
+        cols % WIDE == 0 && dt_aligned<WIDE>(args->x, args->u, args->dy, args->dx, args->du);
+    DT_STORAGE_SWITCH(
+        args->x.dtype, T,
+        DT_WIDE_SWITCH(wide, N, WIDE,
+                       DT_LAUNCH((backward_kernel<N, T>), dt_blocks(rows * (cols / N), THREADS),
+                                 THREADS, 0, stream, *args, cols / N)));
     return DT_LAUNCHED("silu_gate_backward");
 }

@@ -422,17 +422,10 @@ static inline dt_status ssd_multiply(const ssd_call &call, dt_gemm_args product)
     return gemm_cuda(call.device, &product, call.stream);
 }
 
-// Whether B and C, and x and another view like it, may be read eight elements at a time.
-static inline bool ssd_wide_bc(const struct dt_ssd_inputs &in)
+// Whether two views of columns of `width` elements each may be accessed eight elements at a time.
+static inline bool ssd_wide(unsigned width, const dt_view &x, const dt_view &y)
 {
-    return in.b.cols / in.groups % SSD_EIGHT == 0 && dt_aligned<SSD_EIGHT>(in.b) &&
-           dt_aligned<SSD_EIGHT>(in.c);
-}
-
-static inline bool ssd_wide_x(const struct dt_ssd_inputs &in, const dt_view &like)
-{
-    return in.x.cols / in.heads % SSD_EIGHT == 0 && dt_aligned<SSD_EIGHT>(in.x) &&
-           dt_aligned<SSD_EIGHT>(like);
+    return width % SSD_EIGHT == 0 && dt_aligned<SSD_EIGHT>(x, y);
 }
 
 // Decays, operands and C Bᵀ of a slab; the right operand's lower rows, the states, are missing.
@@ -441,19 +434,13 @@ static inline dt_status ssd_prepare(const ssd_slab &s, const dt_view &dy, const 
 {
     const int64_t runs = ssd_runs(s), pairs = runs * s.heads;
     DT_LAUNCH((ssd_decays<T>), dt_blocks(pairs, SSD_WARPS), SSD_THREADS, 0, call.stream, s);
-    if (ssd_wide_bc(s.in))
-        DT_LAUNCH((ssd_copy_bc<T, SSD_EIGHT>),
-                  ssd_blocks(runs * s.groups, s.rows * (s.states / SSD_EIGHT)), SSD_THREADS, 0,
-                  call.stream, s);
-    else
-        DT_LAUNCH((ssd_copy_bc<T, 1>), ssd_blocks(runs * s.groups, s.rows * s.states), SSD_THREADS,
-                  0, call.stream, s);
-    if (ssd_wide_x(s.in, dy))
-        DT_LAUNCH((ssd_copy_x<T, SSD_EIGHT>), ssd_blocks(pairs, s.rows * (s.width / SSD_EIGHT)),
-                  SSD_THREADS, 0, call.stream, s, dy);
-    else
-        DT_LAUNCH((ssd_copy_x<T, 1>), ssd_blocks(pairs, s.rows * s.width), SSD_THREADS, 0,
-                  call.stream, s, dy);
+    DT_WIDE_SWITCH(ssd_wide(s.state, s.in.b, s.in.c), V, SSD_EIGHT,
+                   DT_LAUNCH((ssd_copy_bc<T, V>),
+                             ssd_blocks(runs * s.groups, s.rows * (s.states / V)), SSD_THREADS, 0,
+                             call.stream, s));
+    DT_WIDE_SWITCH(ssd_wide(s.head, s.in.x, dy), V, SSD_EIGHT,
+                   DT_LAUNCH((ssd_copy_x<T, V>), ssd_blocks(pairs, s.rows * (s.width / V)),
+                             SSD_THREADS, 0, call.stream, s, dy));
     DT_TRY(ssd_multiply(call, ssd_cb_product(s)));
     DT_LAUNCH((ssd_make_left<T>), ssd_blocks(pairs, s.rows * ((s.rows + s.states) / SSD_EIGHT)),
               SSD_THREADS, 0, call.stream, s);

@@ -360,13 +360,9 @@ static dt_status backward_slab(const ssd_slab &s, const struct dt_ssd_backward_a
     DT_TRY(ssd_multiply(call, products[DC]));
     DT_LAUNCH((token_gradients<T>), (unsigned)pairs, SSD_THREADS,
               (SSD_WARPS + 2) * s.rows * sizeof(float), call.stream, s, args->dx, args->ddt);
-    if (s.state % SSD_EIGHT == 0 && dt_aligned<SSD_EIGHT>(args->db) &&
-        dt_aligned<SSD_EIGHT>(args->dc))
-        DT_LAUNCH((write_dbc<T, SSD_EIGHT>), ssd_blocks(groups, s.rows * (s.states / SSD_EIGHT)),
-                  SSD_THREADS, 0, call.stream, s, args->db, args->dc);
-    else
-        DT_LAUNCH((write_dbc<T, 1>), ssd_blocks(groups, s.rows * s.states), SSD_THREADS, 0,
-                  call.stream, s, args->db, args->dc);
+    DT_WIDE_SWITCH(ssd_wide(s.state, args->db, args->dc), V, SSD_EIGHT,
+                   DT_LAUNCH((write_dbc<T, V>), ssd_blocks(groups, s.rows * (s.states / V)),
+                             SSD_THREADS, 0, call.stream, s, args->db, args->dc));
     return DT_LAUNCHED("ssd_backward");
 }
 

@@ -131,12 +131,9 @@ static dt_status forward_slab(const ssd_slab &s, const struct dt_ssd_forward_arg
         DT_LAUNCH((pass_states<T, false>), blocks, SSD_THREADS, 0, call.stream, s, args->states,
                   args->h_last);
     DT_TRY(ssd_multiply(call, products[OUTPUT]));
-    if (ssd_wide_x(s.in, args->y))
-        DT_LAUNCH((write_y<T, SSD_EIGHT>), ssd_blocks(pairs, s.rows * (s.width / SSD_EIGHT)),
-                  SSD_THREADS, 0, call.stream, s, args->y);
-    else
-        DT_LAUNCH((write_y<T, 1>), ssd_blocks(pairs, s.rows * s.width), SSD_THREADS, 0, call.stream,
-                  s, args->y);
+    DT_WIDE_SWITCH(ssd_wide(s.head, s.in.x, args->y), V, SSD_EIGHT,
+                   DT_LAUNCH((write_y<T, V>), ssd_blocks(pairs, s.rows * (s.width / V)),
+                             SSD_THREADS, 0, call.stream, s, args->y));
     return DT_LAUNCHED("ssd_forward");
 }
 

@@ -52,13 +52,10 @@ DT_OP_CUDA(sum_squares)
 {
     int64_t blocks = dt_div_up(args->n, DT_NORM_BLOCK);
     double *partial = (double *)args->workspace;
-    bool forms = blocks > 0 && args->part != DT_SQUARES_TOTAL;
-    if (forms && dt_aligned<EACH>(args->x))
-        DT_LAUNCH((sum_squares_kernel<EACH>), (unsigned)blocks, THREADS, 0, stream, args->n,
-                  args->x, partial);
-    else if (forms)
-        DT_LAUNCH((sum_squares_kernel<1>), (unsigned)blocks, THREADS, 0, stream, args->n, args->x,
-                  partial);
+    if (blocks > 0 && args->part != DT_SQUARES_TOTAL)
+        DT_WIDE_SWITCH(dt_aligned<EACH>(args->x), N, EACH,
+                       DT_LAUNCH((sum_squares_kernel<N>), (unsigned)blocks, THREADS, 0, stream,
+                                 args->n, args->x, partial));
     if (args->part != DT_SQUARES_BLOCKS)
         DT_LAUNCH((sum_partial_kernel), 1, THREADS, 0, stream, blocks, partial, args->sum);
     return DT_LAUNCHED("sum_squares");

@@ -200,8 +200,7 @@ static void xent_typed(const struct dt_xent_args *a, float *losses, dt_stream *s
 {
     unsigned blocks = dt_blocks(a->logits.rows, 1);
     int64_t row_bytes = a->vocab * (int64_t)sizeof(float);
-    if (!dt_aligned<WIDE>((const float *)a->logits.data, a->logits.stride) ||
-        !dt_aligned<WIDE>((T *)a->dlogits.data, a->dlogits.data ? a->dlogits.stride : 0))
+    if (!dt_aligned<WIDE>(a->logits, a->dlogits))
         DT_LAUNCH((xent_kernel<1, false, T>), blocks, THREADS, 0, stream, *a, losses);
     else if (a->dlogits.data && dt_allow_shared(xent_kernel<WIDE, true, T>, row_bytes))
         DT_LAUNCH((xent_kernel<WIDE, true, T>), blocks, THREADS, row_bytes, stream, *a, losses);
