@@ -102,7 +102,7 @@ DT_DEVICE const T *attention_row(const dt_attention_inputs &in, const dt_view &n
                                  const void *before, int64_t b, int64_t g, int64_t j)
 {
     if (j >= 0)
-        return (const T *)now.data + (b * in.length + j) * now.stride + g * in.width;
+        return dt_at<T>(now, b * in.length + j, g * in.width);
     return (const T *)before + (((b + 1) * (in.window - 1) + j) * in.n_kv_head + g) * in.width;
 }
 
@@ -159,7 +159,7 @@ DT_DEVICE void attention_store(const dt_attention_inputs &in, const attention_sh
             const float *angles = shared.angles + (shared.before + j) * in.width;
             c = angles[i] * scale, s = angles[half + i] * scale;
         }
-        T *out = (T *)to.data + (tile.b * in.length + j) * to.stride + tile.head * in.width;
+        T *out = dt_at<T>(to, tile.b * in.length + j, tile.head * in.width);
         out[i] = dt_from_f32<T>(x * c + y * s);
         out[half + i] = dt_from_f32<T>(y * c - x * s);
     }

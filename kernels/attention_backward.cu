@@ -15,8 +15,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     const int64_t row = index / a.in.n_head, col = index % a.in.n_head * a.in.width;
     if (row >= tokens)
         return; // the whole warp
-    const T *y = (const T *)a.y.data + row * a.y.stride + col;
-    const T *dy = (const T *)a.dy.data + row * a.dy.stride + col;
+    const T *y = dt_at<T>(a.y, row, col);
+    const T *dy = dt_at<T>(a.dy, row, col);
     float sum = 0.0f;
     for (int64_t i = threadIdx.x % DT_WARP; i < a.in.width; i += DT_WARP)
         sum += dt_to_f32(dy[i]) * dt_to_f32(y[i]);

@@ -119,7 +119,7 @@ DT_DEVICE void mma_store(const dt_attention_inputs &in, const attention_shared &
             continue;
         const int64_t j = tile.at + row;
         const float *angles = shared.angles + (shared.before + j) * E;
-        dt_bf16 *out = (dt_bf16 *)to.data + (tile.b * in.length + j) * to.stride + tile.head * E;
+        dt_bf16 *out = dt_at<dt_bf16>(to, tile.b * in.length + j, tile.head * E);
 #pragma unroll
         for (int n = 0; n < E / 16; n++) {
             const int i = n * 8 + lane % 4 * 2;

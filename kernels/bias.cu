@@ -29,7 +29,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     const int64_t end = dt_least((blockIdx.x + (int64_t)1) * ROWS, a.dy.rows);
     float sum = 0.0f;
     for (int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.y; row < end; row += WARPS)
-        sum += i < a.dy.cols ? dt_to_f32(*dt_at<T>(a.dy, row, i)) : 0.0f;
+        sum += i < a.dy.cols ? dt_get<T>(a.dy, row, i) : 0.0f;
     warps[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y > 0 || i >= a.dy.cols)

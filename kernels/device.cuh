@@ -66,7 +66,7 @@ static const unsigned DT_WHOLE_WARP = 0xffffffffu;
 // Element [row, col] of a view of T.
 template <class T> DT_DEVICE T *dt_at(const dt_view &view, int64_t row, int64_t col = 0)
 {
-    return (T *)view.data + row * view.stride + col;
+    return (T *)view.data + (row * view.stride + col);
 }
 
 // For a launcher: runs the statement with T = float or dt_bf16.
@@ -124,6 +124,16 @@ template <> __device__ __forceinline__ float dt_from_f32<float>(float x)
 template <> __device__ __forceinline__ dt_bf16 dt_from_f32<dt_bf16>(float x)
 {
     return dt_round_bf16(x);
+}
+
+template <class T> DT_DEVICE float dt_get(const dt_view &view, int64_t row, int64_t col)
+{
+    return dt_to_f32(*dt_at<T>(view, row, col));
+}
+
+template <class T> DT_DEVICE void dt_put(const dt_view &view, int64_t row, int64_t col, float x)
+{
+    *dt_at<T>(view, row, col) = dt_from_f32<T>(x);
 }
 
 DT_DEVICE unsigned dt_bf16_pair(float low, float high)

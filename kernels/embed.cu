@@ -41,8 +41,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= a.ids.rows)
         return;
-    const int64_t token = ((const int32_t *)a.ids.data)[row * a.ids.stride];
-    const T *from = (const T *)a.table.data + token * a.table.stride;
+    const T *from = dt_at<T>(a.table, *dt_at<int32_t>(a.ids, row));
     float *to = a.out + row * a.table.cols;
     for (int64_t i = (int64_t)threadIdx.x * N; i < a.table.cols; i += DT_WARP * N) {
         float v[N];

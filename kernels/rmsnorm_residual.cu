@@ -80,15 +80,15 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     if (row >= a.y.rows)
         return; // the whole warp
     const float *residual = a.residual + row * a.y.cols;
-    const T *x = a.x.data ? (const T *)a.x.data + row * a.x.stride : nullptr;
+    const T *x = a.x.data ? dt_at<T>(a.x, row) : nullptr;
     float *out = a.residual_out ? a.residual_out + row * a.y.cols : nullptr;
     float sum = add_row<N, T>(residual, x, out, a.y.cols);
     float rstd = 1.0f / sqrtf(sum / (float)a.y.cols + a.eps);
     if (a.rstd && threadIdx.x == 0)
         a.rstd[row] = rstd;
     // out may be residual: x is in it by now, written by this same thread
-    scale_row<N, T>(out ? out : residual, out ? nullptr : x, a.weight, rstd,
-                    (T *)a.y.data + row * a.y.stride, a.y.cols);
+    scale_row<N, T>(out ? out : residual, out ? nullptr : x, a.weight, rstd, dt_at<T>(a.y, row),
+                    a.y.cols);
 }
 
 // Blocks a multiprocessor holds at least, so that the compiler has the registers to load all of a
@@ -116,7 +116,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS, kept_forward(VECTORS))
     if (a.x.data) {
 #pragma unroll
         for (int v = 0; v < VECTORS; v++)
-            dt_load<WIDE>((const T *)a.x.data + row * a.x.stride + first + v * STEP, x[v]);
+            dt_load<WIDE>(dt_at<T>(a.x, row, first + v * STEP), x[v]);
 #pragma unroll
         for (int v = 0; v < VECTORS; v++)
 #pragma unroll
@@ -142,7 +142,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS, kept_forward(VECTORS))
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
             w[k] = r[v][k] * rstd * w[k];
-        dt_store<WIDE>((T *)a.y.data + row * a.y.stride + first + v * STEP, w);
+        dt_store<WIDE>(dt_at<T>(a.y, row, first + v * STEP), w);
     }
 }
 
@@ -254,8 +254,8 @@ __global__ static void __launch_bounds__(THREADS)
     zero_columns<N>(sums, a.dy.cols);
     for (int64_t i = from; i < end; i++) {
         struct row row = {a.residual + i * a.dy.cols, a.dresidual + i * a.dy.cols, a.rstd[i], 0.0f};
-        const T *dy = (const T *)a.dy.data + i * a.dy.stride;
-        T *dx = a.dx.data ? (T *)a.dx.data + i * a.dx.stride : nullptr;
+        const T *dy = dt_at<T>(a.dy, i);
+        T *dx = a.dx.data ? dt_at<T>(a.dx, i) : nullptr;
         float sum = weight_row<N, T>(&row, dy, a.weight, sums, a.dy.cols);
         row.mean = dt_block_sum<THREADS>(sum) / (float)a.dy.cols;
         input_row<N, T>(&row, dy, a.weight, a.first, dx, a.dy.cols);
@@ -289,7 +289,7 @@ __global__ static void __launch_bounds__(N_THREADS, kept_backward(N_THREADS))
         dt_load<WIDE>(a.weight + column, w);
     for (int64_t i = from; i < end; i++) {
         const float *residual = a.residual + i * a.dy.cols + column;
-        const T *dy = (const T *)a.dy.data + i * a.dy.stride + column;
+        const T *dy = dt_at<T>(a.dy, i, column);
         float *dresidual = a.dresidual + i * a.dy.cols + column;
         float d[WIDE] = {}, r[WIDE] = {}, dr[WIDE] = {}, rstd = a.rstd[i], sum = 0.0f;
         if (in_row) {
@@ -311,7 +311,7 @@ __global__ static void __launch_bounds__(N_THREADS, kept_backward(N_THREADS))
         if (in_row) {
             dt_store<WIDE>(dresidual, dr);
             if (a.dx.data)
-                dt_store<WIDE>((T *)a.dx.data + i * a.dx.stride + column, dr);
+                dt_store<WIDE>(dt_at<T>(a.dx, i, column), dr);
         }
     }
     if (in_row)

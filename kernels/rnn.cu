@@ -59,7 +59,7 @@ __global__ static void __launch_bounds__(THREADS)
     const float first = a.in.h0 && !starts(a.in, position) ? a.in.h0[i] : 0.0f;
     h[i] = first;
     c[i] = a.in.c0 && !starts(a.in, position) ? a.in.c0[i] : 0.0f;
-    ((T *)a.previous.data)[position * a.previous.stride + i % H] = dt_from_f32<T>(first);
+    dt_put<T>(a.previous, position, i % H, first);
 }
 
 // The gates' products with h_{t-1}, without bias. More than one turn at a time, and some
@@ -71,20 +71,18 @@ DT_DEVICE void recurrent(const struct dt_rnn_forward_args &a, const place &p, in
     DT_SHARED(float, left, [TILE][PITCH]);
     DT_SHARED(float, right, [G * TILE][PITCH]);
     const int64_t H = a.in.w_hh.cols, L = a.in.length;
-    const T *previous = (const T *)a.previous.data, *w = (const T *)a.in.w_hh.data;
     const int s = (int)threadIdx.x / TILE, u = (int)threadIdx.x % TILE;
     for (int64_t k0 = 0; k0 < H; k0 += TILE_K) {
         for (int i = (int)threadIdx.x; i < TILE * TILE_K; i += THREADS) {
             const int64_t b = p.b0 + i / TILE_K, k = k0 + i % TILE_K;
             left[i / TILE_K][i % TILE_K] =
-                b < a.in.batch && k < H ? dt_to_f32(previous[(b * L + t) * a.previous.stride + k])
-                                        : 0.0f;
+                b < a.in.batch && k < H ? dt_get<T>(a.previous, b * L + t, k) : 0.0f;
         }
         for (int i = (int)threadIdx.x; i < G * TILE * TILE_K; i += THREADS) {
             const int row = i / TILE_K; // gate · TILE + unit
             const int64_t j = p.j0 + row % TILE, k = k0 + i % TILE_K;
             right[row][i % TILE_K] =
-                j < H && k < H ? dt_to_f32(w[(row / TILE * H + j) * a.in.w_hh.stride + k]) : 0.0f;
+                j < H && k < H ? dt_get<T>(a.in.w_hh, row / TILE * H + j, k) : 0.0f;
         }
         __syncthreads();
 #pragma unroll 1
@@ -94,16 +92,6 @@ DT_DEVICE void recurrent(const struct dt_rnn_forward_args &a, const place &p, in
                 dot(&left[s][k], &right[g * TILE + u][k], sum[g]);
         __syncthreads();
     }
-}
-
-template <class T> DT_DEVICE void put(const struct dt_view &view, int64_t row, int64_t col, float x)
-{
-    ((T *)view.data)[row * view.stride + col] = dt_from_f32<T>(x);
-}
-
-template <class T> DT_DEVICE float at(const struct dt_view &view, int64_t row, int64_t col)
-{
-    return dt_to_f32(((const T *)view.data)[row * view.stride + col]);
 }
 
 template <class T>
@@ -118,22 +106,23 @@ __global__ static void __launch_bounds__(THREADS)
         return;
     const int64_t row = p.b * a.in.length + t, j = p.j;
     const float before = starts(a.in, row) ? 0.0f : state[p.b * H + j];
-    const float r = dt_sigmoid(at<T>(a.x, row, j) + a.b_ih[j] + (sum[0] + a.b_hh[j]));
-    const float z = dt_sigmoid(at<T>(a.x, row, H + j) + a.b_ih[H + j] + (sum[1] + a.b_hh[H + j]));
+    const float r = dt_sigmoid(dt_get<T>(a.x, row, j) + a.b_ih[j] + (sum[0] + a.b_hh[j]));
+    const float z =
+        dt_sigmoid(dt_get<T>(a.x, row, H + j) + a.b_ih[H + j] + (sum[1] + a.b_hh[H + j]));
     const float q = sum[2] + a.b_hh[2 * H + j];
-    const float n = tanhf(at<T>(a.x, row, 2 * H + j) + a.b_ih[2 * H + j] + r * q);
+    const float n = tanhf(dt_get<T>(a.x, row, 2 * H + j) + a.b_ih[2 * H + j] + r * q);
     const float h = n + z * (before - n);
-    put<T>(a.y, row, j, h);
+    dt_put<T>(a.y, row, j, h);
     state[p.b * H + j] = h;
     if (t + 1 < a.in.length)
-        put<T>(a.previous, row + 1, j, starts(a.in, row + 1) ? 0.0f : h);
+        dt_put<T>(a.previous, row + 1, j, starts(a.in, row + 1) ? 0.0f : h);
     else if (a.h_last)
         a.h_last[p.b * H + j] = h;
     if (a.gates.data) {
-        put<T>(a.gates, row, j, r);
-        put<T>(a.gates, row, H + j, z);
-        put<T>(a.gates, row, 2 * H + j, n);
-        put<T>(a.gates, row, 3 * H + j, q);
+        dt_put<T>(a.gates, row, j, r);
+        dt_put<T>(a.gates, row, H + j, z);
+        dt_put<T>(a.gates, row, 2 * H + j, n);
+        dt_put<T>(a.gates, row, 3 * H + j, q);
     }
 }
 
@@ -150,25 +139,25 @@ __global__ static void __launch_bounds__(THREADS)
     const int64_t row = p.b * a.in.length + t, j = p.j;
 #pragma unroll
     for (int g = 0; g < 4; g++)
-        sum[g] = at<T>(a.x, row, g * H + j) + a.b_ih[g * H + j] + (sum[g] + a.b_hh[g * H + j]);
+        sum[g] = dt_get<T>(a.x, row, g * H + j) + a.b_ih[g * H + j] + (sum[g] + a.b_hh[g * H + j]);
     const float before = starts(a.in, row) ? 0.0f : state[p.b * H + j];
     const float i = dt_sigmoid(sum[0]), f = dt_sigmoid(sum[1]), g = tanhf(sum[2]),
                 o = dt_sigmoid(sum[3]);
     const float c = f * before + i * g, h = o * tanhf(c);
-    put<T>(a.y, row, j, h);
+    dt_put<T>(a.y, row, j, h);
     state[p.b * H + j] = c;
     if (t + 1 < a.in.length) {
-        put<T>(a.previous, row + 1, j, starts(a.in, row + 1) ? 0.0f : h);
+        dt_put<T>(a.previous, row + 1, j, starts(a.in, row + 1) ? 0.0f : h);
     } else if (a.h_last) {
         a.h_last[p.b * H + j] = h;
         a.c_last[p.b * H + j] = c;
     }
     if (a.gates.data) {
-        put<T>(a.gates, row, j, i);
-        put<T>(a.gates, row, H + j, f);
-        put<T>(a.gates, row, 2 * H + j, g);
-        put<T>(a.gates, row, 3 * H + j, o);
-        put<T>(a.cells, row, j, c);
+        dt_put<T>(a.gates, row, j, i);
+        dt_put<T>(a.gates, row, H + j, f);
+        dt_put<T>(a.gates, row, 2 * H + j, g);
+        dt_put<T>(a.gates, row, 3 * H + j, o);
+        dt_put<T>(a.cells, row, j, c);
     }
 }
 
@@ -217,11 +206,11 @@ DT_DEVICE float from_next(const struct dt_rnn_inputs &in, const struct dt_view &
         for (int i = (int)threadIdx.x; i < TILE * TILE_K; i += THREADS) {
             const int64_t b = p.b0 + i / TILE_K, k = k0 + i % TILE_K;
             left[i / TILE_K][i % TILE_K] =
-                b < in.batch && k < K ? at<T>(dp, b * in.length + t + 1, k) : 0.0f;
+                b < in.batch && k < K ? dt_get<T>(dp, b * in.length + t + 1, k) : 0.0f;
         }
         for (int i = (int)threadIdx.x; i < TILE_K * TILE; i += THREADS) {
             const int64_t k = k0 + i / TILE, j = p.j0 + i % TILE;
-            right[i % TILE][i / TILE] = k < K && j < H ? at<T>(in.w_hh, k, j) : 0.0f;
+            right[i % TILE][i / TILE] = k < K && j < H ? dt_get<T>(in.w_hh, k, j) : 0.0f;
         }
         __syncthreads();
 #pragma unroll 4
@@ -237,18 +226,18 @@ DT_DEVICE void gru_slopes(const struct dt_rnn_backward_args &a, int64_t row, int
                           float *carry)
 {
     const int64_t H = a.in.w_hh.cols;
-    const float r = at<T>(a.gates, row, j), z = at<T>(a.gates, row, H + j),
-                n = at<T>(a.gates, row, 2 * H + j), q = at<T>(a.gates, row, 3 * H + j);
-    const float dz = dh * (at<T>(a.previous, row, j) - n) * z * (1.0f - z);
+    const float r = dt_get<T>(a.gates, row, j), z = dt_get<T>(a.gates, row, H + j),
+                n = dt_get<T>(a.gates, row, 2 * H + j), q = dt_get<T>(a.gates, row, 3 * H + j);
+    const float dz = dh * (dt_get<T>(a.previous, row, j) - n) * z * (1.0f - z);
     const float dn = dh * (1.0f - z) * (1.0f - n * n);
     const float dr = dn * q * r * (1.0f - r);
     *carry = dh * z;
-    put<T>(a.dx, row, j, dr);
-    put<T>(a.dx, row, H + j, dz);
-    put<T>(a.dx, row, 2 * H + j, dn);
-    put<T>(a.dp, row, j, dr);
-    put<T>(a.dp, row, H + j, dz);
-    put<T>(a.dp, row, 2 * H + j, dn * r);
+    dt_put<T>(a.dx, row, j, dr);
+    dt_put<T>(a.dx, row, H + j, dz);
+    dt_put<T>(a.dx, row, 2 * H + j, dn);
+    dt_put<T>(a.dp, row, j, dr);
+    dt_put<T>(a.dp, row, H + j, dz);
+    dt_put<T>(a.dp, row, 2 * H + j, dn * r);
 }
 
 template <class T>
@@ -256,18 +245,18 @@ DT_DEVICE void lstm_slopes(const struct dt_rnn_backward_args &a, int64_t row, in
                            int64_t j, float dh, float dc, float *carry)
 {
     const int64_t H = a.in.w_hh.cols;
-    const float i = at<T>(a.gates, row, j), f = at<T>(a.gates, row, H + j),
-                g = at<T>(a.gates, row, 2 * H + j), o = at<T>(a.gates, row, 3 * H + j);
-    const float c = tanhf(at<T>(a.cells, row, j));
+    const float i = dt_get<T>(a.gates, row, j), f = dt_get<T>(a.gates, row, H + j),
+                g = dt_get<T>(a.gates, row, 2 * H + j), o = dt_get<T>(a.gates, row, 3 * H + j);
+    const float c = tanhf(dt_get<T>(a.cells, row, j));
     float before = 0.0f;
     if (!starts(a.in, row))
-        before = t > 0 ? at<T>(a.cells, row - 1, j) : a.in.c0 ? a.in.c0[b * H + j] : 0.0f;
+        before = t > 0 ? dt_get<T>(a.cells, row - 1, j) : a.in.c0 ? a.in.c0[b * H + j] : 0.0f;
     dc += dh * o * (1.0f - c * c);
     *carry = dc * f;
-    put<T>(a.dx, row, j, dc * g * i * (1.0f - i));
-    put<T>(a.dx, row, H + j, dc * before * f * (1.0f - f));
-    put<T>(a.dx, row, 2 * H + j, dc * i * (1.0f - g * g));
-    put<T>(a.dx, row, 3 * H + j, dh * c * o * (1.0f - o));
+    dt_put<T>(a.dx, row, j, dc * g * i * (1.0f - i));
+    dt_put<T>(a.dx, row, H + j, dc * before * f * (1.0f - f));
+    dt_put<T>(a.dx, row, 2 * H + j, dc * i * (1.0f - g * g));
+    dt_put<T>(a.dx, row, 3 * H + j, dh * c * o * (1.0f - o));
 }
 
 // `carry` [B, H]: the cell's own part of what t + 1 gives to t: of h (GRU), of c (LSTM).
@@ -285,7 +274,7 @@ __global__ static void __launch_bounds__(THREADS)
     const bool last = t + 1 == L || starts(a.in, row + 1);
     float *own = carry + p.b * H + p.j;
     const float kept = last ? 0.0f : *own;
-    const float dh = at<T>(a.dy, row, p.j) + (last ? 0.0f : gru ? kept + sum : sum);
+    const float dh = dt_get<T>(a.dy, row, p.j) + (last ? 0.0f : gru ? kept + sum : sum);
     if (gru)
         gru_slopes<T>(a, row, p.j, dh, own);
     else
@@ -303,8 +292,8 @@ __global__ static void __launch_bounds__(SUM_THREADS)
         return;
     float x = 0.0f, p = 0.0f;
     for (int64_t row = part * each; row < dt_least((part + 1) * each, dx.rows); row++) {
-        x += at<T>(dx, row, column);
-        p += at<T>(dp, row, column);
+        x += dt_get<T>(dx, row, column);
+        p += dt_get<T>(dp, row, column);
     }
     parts[2 * part * dx.cols + column] = x;
     parts[(2 * part + 1) * dx.cols + column] = p;

@@ -49,12 +49,9 @@ static __global__ void __launch_bounds__(SUM_THREADS)
     float h = args.states[index];
     for (int64_t t = chunk * args.in.chunk; t < dt_least((chunk + 1) * args.in.chunk, L); t++) {
         const int64_t row = b * L + t;
-        const float raw =
-            dt_to_f32(static_cast<const T *>(args.in.delta.data)[row * args.in.delta.stride + d]);
-        const float u =
-            dt_to_f32(static_cast<const T *>(args.in.u.data)[row * args.in.u.stride + d]);
-        const float B =
-            dt_to_f32(static_cast<const T *>(args.in.b.data)[row * args.in.b.stride + n]);
+        const float raw = dt_get<T>(args.in.delta, row, d);
+        const float u = dt_get<T>(args.in.u, row, d);
+        const float B = dt_get<T>(args.in.b, row, n);
         const float delta = scan_softplus(raw + args.in.dt_bias[d]);
         if (t % TILE == 0)
             starts[((b * tiles + t / TILE) * N + n) * D + d] = h;
@@ -80,9 +77,9 @@ static __global__ void __launch_bounds__(SUM_THREADS)
     for (int64_t block = 0; block < blocks; block++)
         sum += columns[(row * blocks + block) * 2 * N + j];
     if (j < N)
-        static_cast<T *>(args.db.data)[row * args.db.stride + j] = dt_from_f32<T>(sum);
+        dt_put<T>(args.db, row, j, sum);
     else
-        static_cast<T *>(args.dc.data)[row * args.dc.stride + j - N] = dt_from_f32<T>(sum);
+        dt_put<T>(args.dc, row, j - N, sum);
 }
 
 static bool is_plain(const dt_scan_backward_args *args)

@@ -42,13 +42,11 @@ template <class T>
 DT_DEVICE token read_token(const dt_scan_backward_args &args, int64_t row, int64_t d)
 {
     token k;
-    const float z = dt_to_f32(static_cast<const T *>(args.in.z.data)[row * args.in.z.stride + d]);
-    const float dy = dt_to_f32(static_cast<const T *>(args.dy.data)[row * args.dy.stride + d]);
-    const float x =
-        dt_to_f32(static_cast<const T *>(args.in.delta.data)[row * args.in.delta.stride + d]) +
-        args.in.dt_bias[d];
+    const float z = dt_get<T>(args.in.z, row, d);
+    const float dy = dt_get<T>(args.dy, row, d);
+    const float x = dt_get<T>(args.in.delta, row, d) + args.in.dt_bias[d];
     const float open = dt_sigmoid(z);
-    k.u = dt_to_f32(static_cast<const T *>(args.in.u.data)[row * args.in.u.stride + d]);
+    k.u = dt_get<T>(args.in.u, row, d);
     k.delta = scan_softplus(x);
     k.ds = dy * z * open;
     k.gate = dy * open * (1.0f + z * (1.0f - open));
@@ -84,7 +82,7 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
             for (int64_t t = 0; t < steps && active; t++) {
                 const int64_t row = first + t;
                 const token k = read_token<T>(args, row, d);
-                const T *B = static_cast<const T *>(args.in.b.data) + row * args.in.b.stride;
+                const T *B = dt_at<T>(args.in.b, row);
                 h = args.in.reset && args.in.reset[row] ? 0.0f : h;
                 history[t * D] = h;
                 h = dt_exp2(k.delta * a) * h + k.delta * k.u * dt_to_f32(B[n]);
@@ -95,10 +93,8 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
                 float db = 0.0f, dc = 0.0f;
                 if (active) {
                     const token k = read_token<T>(args, row, d);
-                    const float B = dt_to_f32(
-                        static_cast<const T *>(args.in.b.data)[row * args.in.b.stride + n]);
-                    const float C = dt_to_f32(
-                        static_cast<const T *>(args.in.c.data)[row * args.in.c.stride + n]);
+                    const float B = dt_get<T>(args.in.b, row, n);
+                    const float C = dt_get<T>(args.in.c, row, n);
                     const float before = history[t * D], decay = dt_exp2(k.delta * a);
                     const float dh = k.ds * C + carry, back = dh * decay;
                     const float q = cut ? 0.0f : back * before;
@@ -125,12 +121,9 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
             const int64_t row = first + t;
             const token k = read_token<T>(args, row, d);
             const float ddelta = (dh_a[t * D] * DT_LN_2 + k.u * dh_b[t * D]) * scan_slope(k.delta);
-            static_cast<T *>(args.du.data)[row * args.du.stride + d] =
-                dt_from_f32<T>(k.ds * args.in.d_skip[d] + k.delta * dh_b[t * D]);
-            static_cast<T *>(args.ddelta.data)[row * args.ddelta.stride + d] =
-                dt_from_f32<T>(ddelta);
-            static_cast<T *>(args.dz.data)[row * args.dz.stride + d] =
-                dt_from_f32<T>(k.gate * args.s[row * D + d]);
+            dt_put<T>(args.du, row, d, k.ds * args.in.d_skip[d] + k.delta * dh_b[t * D]);
+            dt_put<T>(args.ddelta, row, d, ddelta);
+            dt_put<T>(args.dz, row, d, k.gate * args.s[row * D + d]);
             dd_skip += k.ds * k.u;
             ddt_bias += ddelta;
         }

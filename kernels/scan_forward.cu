@@ -39,12 +39,11 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
         h[n * D] = in.h0 ? in.h0[index * N + n] : 0.0f;
     for (int64_t t = 0; t < L; t++) {
         const int64_t row = b * L + t;
-        const T *B = static_cast<const T *>(in.b.data) + row * in.b.stride;
-        const T *C = static_cast<const T *>(in.c.data) + row * in.c.stride;
-        const float u = dt_to_f32(static_cast<const T *>(in.u.data)[row * in.u.stride + d]);
-        const float z = dt_to_f32(static_cast<const T *>(in.z.data)[row * in.z.stride + d]);
-        const float raw =
-            dt_to_f32(static_cast<const T *>(in.delta.data)[row * in.delta.stride + d]);
+        const T *B = dt_at<T>(in.b, row);
+        const T *C = dt_at<T>(in.c, row);
+        const float u = dt_get<T>(in.u, row, d);
+        const float z = dt_get<T>(in.z, row, d);
+        const float raw = dt_get<T>(in.delta, row, d);
         const float delta = scan_softplus(raw + in.dt_bias[d]);
         const bool keep = args.states && t % in.chunk == 0, cut = in.reset && in.reset[row];
         float s = in.d_skip[d] * u;
@@ -59,8 +58,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
         }
         if (args.s)
             args.s[row * D + d] = s;
-        static_cast<T *>(args.y.data)[row * args.y.stride + d] =
-            dt_from_f32<T>(s * z * dt_sigmoid(z));
+        dt_put<T>(args.y, row, d, s * z * dt_sigmoid(z));
     }
     for (int64_t n = 0; n < N && args.h_last; n++)
         args.h_last[index * N + n] = h[n * D];
@@ -97,12 +95,11 @@ DT_DEVICE forward_source<T> find_source(const dt_scan_forward_args &args, const 
     const int at = place.lane * F::COLUMNS;
     const int64_t row = place.b * cut.length, t = row + place.row, column = row + at / F::NP;
     forward_source<T> from;
-    from.u = static_cast<const T *>(args.in.u.data) + t * args.in.u.stride + place.carry;
-    from.delta =
-        static_cast<const T *>(args.in.delta.data) + t * args.in.delta.stride + place.carry;
-    from.z = static_cast<const T *>(args.in.z.data) + t * args.in.z.stride + place.carry;
-    from.b = static_cast<const T *>(args.in.b.data) + column * args.in.b.stride + at % F::NP;
-    from.c = static_cast<const T *>(args.in.c.data) + column * args.in.c.stride + at % F::NP;
+    from.u = dt_at<T>(args.in.u, t, place.carry);
+    from.delta = dt_at<T>(args.in.delta, t, place.carry);
+    from.z = dt_at<T>(args.in.z, t, place.carry);
+    from.b = dt_at<T>(args.in.b, column, at % F::NP);
+    from.c = dt_at<T>(args.in.c, column, at % F::NP);
     return from;
 }
 

@@ -225,7 +225,7 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_decays(const ssd_slab 
         return; // the whole warp
     const unsigned h = pair % s.heads, run = pair / s.heads;
     const ssd_run r = ssd_find_run(s, run);
-    const T *dt = (const T *)s.in.dt.data + r.row * s.in.dt.stride + h;
+    const T *dt = dt_at<T>(s.in.dt, r.row, h);
     const float a = -expf(s.in.a_log[h]), bias = s.in.dt_bias[h];
     float *delta = s.delta + (int64_t)pair * s.rows, *log = s.log + (int64_t)pair * s.rows;
     float before = 0.0f;
@@ -286,7 +286,7 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_copy_bc(const ssd_slab
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         float v[V];
-        const T *row = (const T *)from[k]->data + (r.row + t) * from[k]->stride + g * s.state;
+        const T *row = dt_at<T>(*from[k], r.row + t, g * s.state);
         ssd_load<V>(row, n, s.state, t < r.valid, v);
         dt_store<V>(out[k] + to, v);
     }
@@ -315,8 +315,7 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_copy_x(const ssd_slab 
     const float delta = s.delta[(int64_t)item.pair * s.rows + t];
     const float decay = ssd_decay(log, s.rows - 1, t, from);
     float x[V], w[V];
-    ssd_load<V>((const T *)s.in.x.data + (r.row + t) * s.in.x.stride + h * s.head, p, s.head,
-                t < r.valid, x);
+    ssd_load<V>(dt_at<T>(s.in.x, r.row + t, h * s.head), p, s.head, t < r.valid, x);
 #pragma unroll
     for (int k = 0; k < V; k++)
         x[k] *= delta, w[k] = x[k] * decay;
@@ -328,8 +327,7 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_copy_x(const ssd_slab 
     dt_store<V>((T *)s.weighted + weighted, w);
     if (!dy.data)
         return;
-    ssd_load<V>((const T *)dy.data + (r.row + t) * dy.stride + h * s.head, p, s.head, t < r.valid,
-                x);
+    ssd_load<V>(dt_at<T>(dy, r.row + t, h * s.head), p, s.head, t < r.valid, x);
     dt_store<V>((T *)s.dy + ((int64_t)item.pair * s.rows + t) * s.width + p, x);
 }
 

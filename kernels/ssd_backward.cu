@@ -239,8 +239,8 @@ DT_DEVICE float write_dx(const ssd_slab &s, const dt_view &dx, unsigned pair, co
                            (((int64_t)run * s.groups + g) * rows + t) * s.per_group * s.width +
                            h % s.per_group * s.width;
         const T *dy = (const T *)s.dy + ((int64_t)pair * rows + t) * s.width;
-        const T *x = (const T *)s.in.x.data + (r.row + t) * s.in.x.stride + h * s.head;
-        T *to = (T *)dx.data + (r.row + t) * dx.stride + h * s.head;
+        const T *x = dt_at<T>(s.in.x, r.row + t, h * s.head);
+        T *to = dt_at<T>(dx, r.row + t, h * s.head);
         float all = 0.0f, late = 0.0f;
         for (unsigned p = lane; p < s.head; p += DT_WARP) {
             const float x_p = dt_to_f32(x[p]), dy_p = dt_to_f32(dy[p]);
@@ -299,8 +299,8 @@ __global__ static void __launch_bounds__(SSD_THREADS)
         through += s.dots[(int64_t)pair * s.parts + i];
     const float keep = keep_all(s, run, pair), a = -expf(s.in.a_log[h]), bias = s.in.dt_bias[h];
     through = keep == 0.0f ? 0.0f : keep * through;
-    const T *dt = (const T *)s.in.dt.data + r.row * s.in.dt.stride + h;
-    T *to = (T *)ddt.data + r.row * ddt.stride + h;
+    const T *dt = dt_at<T>(s.in.dt, r.row, h);
+    T *to = dt_at<T>(ddt, r.row, h);
     for (unsigned first = 0; first < r.valid; first += DT_WARP) {
         const unsigned t = first + lane;
         const float late = t < r.valid ? later[t] : 0.0f, below = before + sum_below(late, lane);
@@ -336,9 +336,9 @@ __global__ static void __launch_bounds__(SSD_THREADS)
     const int64_t from = ((int64_t)item.pair * s.rows + t) * s.states + n;
     float v[V];
     dt_load<V>(s.db + from, v);
-    dt_store<V>((T *)db.data + (r.row + t) * db.stride + g * s.state + n, v);
+    dt_store<V>(dt_at<T>(db, r.row + t, g * s.state + n), v);
     dt_load<V>(s.dc + from, v);
-    dt_store<V>((T *)dc.data + (r.row + t) * dc.stride + g * s.state + n, v);
+    dt_store<V>(dt_at<T>(dc, r.row + t, g * s.state + n), v);
 }
 
 template <class T>

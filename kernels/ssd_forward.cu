@@ -106,11 +106,11 @@ __global__ static void __launch_bounds__(SSD_THREADS) write_y(const ssd_slab s, 
     const float skip = s.in.d_skip[h];
     float v[V], x[V];
     dt_load<V>(s.y + ((int64_t)item.pair * s.rows + t) * s.width + p, v);
-    dt_load<V>((const T *)s.in.x.data + (r.row + t) * s.in.x.stride + h * s.head + p, x);
+    dt_load<V>(dt_at<T>(s.in.x, r.row + t, h * s.head + p), x);
 #pragma unroll
     for (int k = 0; k < V; k++)
         v[k] += skip * x[k];
-    dt_store<V>((T *)y.data + (r.row + t) * y.stride + h * s.head + p, v);
+    dt_store<V>(dt_at<T>(y, r.row + t, h * s.head + p), v);
 }
 
 template <class T>

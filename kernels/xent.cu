@@ -158,8 +158,8 @@ __global__ static void __launch_bounds__(THREADS, (rows_held<KEEP>()))
 {
     DT_SHARED_DYN(float, kept);
     int64_t row = blockIdx.x;
-    const float *x = (const float *)a.logits.data + row * a.logits.stride;
-    T *dx = a.dlogits.data ? (T *)a.dlogits.data + row * a.dlogits.stride : nullptr;
+    const float *x = dt_at<float>(a.logits, row);
+    T *dx = a.dlogits.data ? dt_at<T>(a.dlogits, row) : nullptr;
     struct gradient g = {0.0f, 0.0f, a.scale, a.labels[row], 0.0f};
     if (g.label == DT_LABEL_IGNORED) { // the whole block
         if (dx)
