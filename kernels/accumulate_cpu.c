@@ -12,11 +12,8 @@ DT_INLINE void add(float *restrict y, const void *restrict x, int64_t n, bool bf
 
 DT_CLONES static void add_block(const struct dt_accumulate_args *args, int64_t from, int64_t n)
 {
-    float *y = args->y;
-    if (args->x_type == DT_BF16)
-        add(y + from, (const dt_bf16 *)args->x + from, n, true);
-    else
-        add(y + from, (const float *)args->x + from, n, false);
+    const char *x = (const char *)args->x + from * dt_dtype_size(args->x_type);
+    DT_STORAGE_SWITCH(args->x_type, bf16, add((float *)args->y + from, x, n, bf16));
 }
 
 static void add_f64(double *restrict y, const double *restrict x, int64_t n)

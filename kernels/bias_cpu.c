@@ -35,10 +35,7 @@ DT_CLONES static void sum_block(const struct dt_bias_backward_args *a, int64_t b
     memset(sum, 0, (size_t)width * sizeof *sum);
     for (int64_t row = block * ROWS; row < end; row++) {
         const void *dy = dt_view_at(&a->dy, row, 0);
-        if (a->dy.dtype == DT_BF16)
-            add_row(sum, dy, width, true);
-        else
-            add_row(sum, dy, width, false);
+        DT_STORAGE_SWITCH(a->dy.dtype, bf16, add_row(sum, dy, width, bf16));
     }
 }
 

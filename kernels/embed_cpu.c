@@ -14,12 +14,9 @@ DT_CLONES static void copy_row(const struct dt_embed_forward_args *args, int64_t
     float *out = args->out + r * width;
     if (!args->accumulate)
         dt_load_row(args->table.dtype, row, width, width, out);
-    else if (args->table.dtype == DT_BF16)
-        for (int64_t i = 0; i < width; i++)
-            out[i] += dt_load(row, i, true);
     else
-        for (int64_t i = 0; i < width; i++)
-            out[i] += dt_load(row, i, false);
+        DT_STORAGE_SWITCH(args->table.dtype, bf16,
+                          for (int64_t i = 0; i < width; i++) out[i] += dt_load(row, i, bf16));
 }
 
 DT_OP_CPU(embed_forward)

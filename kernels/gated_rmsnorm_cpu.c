@@ -82,10 +82,7 @@ DT_CLONES static void forward_rows(const struct dt_gated_rmsnorm_forward_args *a
 {
     for (int64_t row = from; row < end; row++)
         for (int64_t group = 0; group < a->groups; group++)
-            if (a->x.dtype == DT_BF16)
-                forward_group(a, row, group, true);
-            else
-                forward_group(a, row, group, false);
+            DT_STORAGE_SWITCH(a->x.dtype, bf16, forward_group(a, row, group, bf16));
 }
 
 DT_OP_CPU(gated_rmsnorm_forward)
@@ -161,10 +158,7 @@ DT_CLONES static void backward_rows(const struct dt_gated_rmsnorm_backward_args 
 {
     for (int64_t row = from; row < end; row++)
         for (int64_t group = 0; group < a->groups; group++)
-            if (a->x.dtype == DT_BF16)
-                backward_group(a, row, group, partial, true);
-            else
-                backward_group(a, row, group, partial, false);
+            DT_STORAGE_SWITCH(a->x.dtype, bf16, backward_group(a, row, group, partial, bf16));
 }
 
 DT_CLONES static void add_partial(const struct dt_gated_rmsnorm_backward_args *a, int64_t blocks)

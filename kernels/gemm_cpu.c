@@ -264,11 +264,9 @@ DT_INLINE void put_rows(void *c, int64_t ld, const float *from, int64_t rows, in
 DT_CLONES static void put(const struct dt_gemm_args *g, int64_t m0, int64_t n0, const float *from,
                           int64_t rows, int64_t columns)
 {
-    void *c = dt_view_at(&g->c, m0, n0);
-    if (g->c.dtype == DT_BF16)
-        put_rows(c, g->c.stride, from, rows, columns, g->accumulate, true);
-    else
-        put_rows(c, g->c.stride, from, rows, columns, g->accumulate, false);
+    DT_STORAGE_SWITCH(
+        g->c.dtype, bf16,
+        put_rows(dt_view_at(&g->c, m0, n0), g->c.stride, from, rows, columns, g->accumulate, bf16));
 }
 
 // A part of a tile: origin and size.

@@ -21,17 +21,12 @@ DT_CLONES static void normalize_row(const struct dt_normalize_args *a, int64_t r
 {
     const void *x = dt_view_at(&a->x, row, 0);
     void *y = dt_view_at(&a->y, row, 0);
-    bool bytes = a->x.dtype == DT_U8, bf16 = a->y.dtype == DT_BF16;
     if (a->keep && !a->keep[row])
         memset(y, 0, (size_t)(a->y.cols * dt_dtype_size(a->y.dtype)));
-    else if (bytes && bf16)
-        normalize_typed(a, x, y, true, true);
-    else if (bytes)
-        normalize_typed(a, x, y, true, false);
-    else if (bf16)
-        normalize_typed(a, x, y, false, true);
     else
-        normalize_typed(a, x, y, false, false);
+        DT_STORAGE_SWITCH(a->y.dtype, bf16,
+                          a->x.dtype == DT_U8 ? normalize_typed(a, x, y, true, bf16)
+                                              : normalize_typed(a, x, y, false, bf16));
 }
 
 DT_OP_CPU(normalize)

@@ -124,10 +124,7 @@ DT_INLINE void loss_row(const struct dt_policy_loss_args *a, int64_t row, bool b
 
 DT_CLONES static void loss_row_typed(const struct dt_policy_loss_args *a, int64_t row)
 {
-    if (a->dlogits.dtype == DT_BF16)
-        loss_row(a, row, true);
-    else
-        loss_row(a, row, false);
+    DT_STORAGE_SWITCH(a->dlogits.dtype, bf16, loss_row(a, row, bf16));
 }
 
 DT_OP_CPU(policy_loss)

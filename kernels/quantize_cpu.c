@@ -38,9 +38,7 @@ DT_CLONES static float quantize_row(const struct dt_quantize_args *args, int64_t
     const void *x = dt_view_at(&args->x, i, 0);
     void *y = dt_view_at(&args->y, i, 0);
     bool bytes = args->y.dtype == DT_I8;
-    if (args->x.dtype == DT_BF16)
-        return quantize_typed(x, args->x.cols, y, bytes, true);
-    return quantize_typed(x, args->x.cols, y, bytes, false);
+    DT_STORAGE_SWITCH(args->x.dtype, bf16, return quantize_typed(x, args->x.cols, y, bytes, bf16));
 }
 
 DT_OP_CPU(quantize)

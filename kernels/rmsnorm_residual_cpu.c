@@ -85,10 +85,7 @@ DT_CLONES static void forward_rows(const struct dt_rmsnorm_residual_forward_args
                                    int64_t end)
 {
     for (int64_t row = from; row < end; row++)
-        if (a->y.dtype == DT_BF16)
-            forward_row(a, row, true);
-        else
-            forward_row(a, row, false);
+        DT_STORAGE_SWITCH(a->y.dtype, bf16, forward_row(a, row, bf16));
 }
 
 DT_OP_CPU(rmsnorm_residual_forward)
@@ -150,10 +147,7 @@ DT_CLONES static void backward_rows(const struct dt_rmsnorm_residual_backward_ar
                                     float *partial, int64_t from, int64_t end)
 {
     for (int64_t row = from; row < end; row++)
-        if (a->dy.dtype == DT_BF16)
-            backward_row(a, row, partial, true);
-        else
-            backward_row(a, row, partial, false);
+        DT_STORAGE_SWITCH(a->dy.dtype, bf16, backward_row(a, row, partial, bf16));
 }
 
 DT_CLONES static void add_partial(const struct dt_rmsnorm_residual_backward_args *a, int64_t blocks,

@@ -1,137 +1,50 @@
 // GRU and LSTM on the CPU: a piece of work is up to PIECE sequences through all positions, so that
 // threads do not wait for each other at every position. The recurrent matrix is copied once a call
-// into panels as wide as the inner product reads them; a panel of BLOCK_K rows stays in L1 for all
-// rows of a piece, and all panels stay in L2 from position to position (measured at B = 32, H = 256
-// on one core: a gemm at each position takes 1.36 times as long, which copies the matrix again). A
-// sequence's numbers depend neither on its piece nor on threads. One position (L = 1) is a plain
-// gemm.
+// into panels as wide as the inner product (dt_gemm_direct) reads them, which stay in L2 from
+// position to position (measured at B = 32, H = 256 on one core: a gemm at each position takes 1.36
+// times as long, which copies the matrix again). A sequence's numbers depend neither on its piece
+// nor on threads. One position (L = 1) is a plain gemm.
 #include "kernels/cpu.h"
-#include "kernels/onednn.h"
+#include "kernels/gemm_tile_cpu.h"
 #include "kernels/storage_cpu.h"
 
 #include <omp.h>
 #include <string.h>
 
 enum {
-    PIECE = 16,    // sequences of a piece; half as many where there are few
-    BLOCK_K = 256, // rows of a panel
-    ALIGN = 64,    // bytes
-    PITCH = 16,    // floats more than a row has: no power of two, for the caches' sake
-    ROWS_MAX = 8,  // of the inner product
+    PIECE = 16,                  // sequences of a piece; half as many where there are few
+    ALIGN = 64,                  // bytes
+    COLUMNS = DT_DIRECT_COLUMNS, // of a panel
 };
 
-// c[ROWS, columns] (+)= a[ROWS, k] · panel[k, columns]
-struct product {
-    int64_t rows, columns;
-    void (*multiply)(const float *a, int64_t lda, const float *panel, int64_t k, float *c,
-                     int64_t ldc, bool add);
-};
-
-#define PRODUCT(set, LANES, ROWS, ...)                                                             \
-    typedef float set##_vector                                                                     \
-        __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));                \
-    __VA_ARGS__ static void set##_multiply(const float *a, int64_t lda, const float *panel,        \
-                                           int64_t k, float *c, int64_t ldc, bool add)             \
-    {                                                                                              \
-        set##_vector sum[ROWS][2];                                                                 \
-        for (int i = 0; i < ROWS; i++)                                                             \
-            for (int j = 0; j < 2; j++)                                                            \
-                sum[i][j] =                                                                        \
-                    add ? *(const set##_vector *)(c + i * ldc + j * LANES) : (set##_vector){0};    \
-        for (int64_t p = 0; p < k; p++, panel += 2 * LANES) {                                      \
-            set##_vector first = *(const set##_vector *)panel,                                     \
-                         second = *(const set##_vector *)(panel + LANES);                          \
-            _Pragma("GCC unroll 8") for (int i = 0; i < ROWS; i++)                                 \
-            {                                                                                      \
-                sum[i][0] += a[i * lda + p] * first;                                               \
-                sum[i][1] += a[i * lda + p] * second;                                              \
-            }                                                                                      \
-        }                                                                                          \
-        for (int i = 0; i < ROWS; i++)                                                             \
-            for (int j = 0; j < 2; j++)                                                            \
-                *(set##_vector *)(c + i * ldc + j * LANES) = sum[i][j];                            \
-    }                                                                                              \
-    static const struct product set##_product = {ROWS, 2 * LANES, set##_multiply};
-
-PRODUCT(plain, 4, 4)
-#ifdef __x86_64__
-PRODUCT(avx2, 8, 4, __attribute__((target("avx2,fma"))))
-PRODUCT(avx512, 16, ROWS_MAX,
-        __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"))))
-#endif
-
-static const struct product *choose_product(void)
-{
-#ifdef __x86_64__
-    enum dt_cpu_isa isa = dt_onednn_isa();
-    if (isa >= DT_ISA_AVX512)
-        return &avx512_product;
-    if (isa >= DT_ISA_AVX2)
-        return &avx2_product;
-#endif
-    return &plain_product;
-}
-
-// ---- the recurrent matrix in panels: [k in blocks of BLOCK_K][panels of columns][BLOCK_K,
-// columns]
+// ---- the recurrent matrix [k, n] in panels, [panels][k, COLUMNS]
 
 struct packed {
-    const struct product *product;
+    const struct dt_gemm_kernel *kernel;
     int64_t k, n, padded; // padded: n in whole panels
     float *panels;
 };
 
 static struct packed packed_of(int64_t k, int64_t n, float *panels)
 {
-    const struct product *product = choose_product();
-    return (struct packed){product, k, n, dt_round_up(n, product->columns), panels};
+    return (struct packed){dt_gemm_kernel(dt_onednn_isa()), k, n, dt_round_up(n, COLUMNS), panels};
 }
 
-static int64_t packed_floats(const struct packed *b)
-{
-    return dt_round_up(b->k, BLOCK_K) * b->padded;
-}
-
-static float *panel_at(const struct packed *b, int64_t k0, int64_t n0)
-{
-    return b->panels + k0 * b->padded + n0 * BLOCK_K;
-}
-
-// One panel; its element (p, j) is w[p, j] or, turned, w[j, p].
-static void pack_panel(const struct packed *b, const struct dt_view *w, bool turned, int64_t k0,
-                       int64_t n0)
-{
-    float *to = panel_at(b, k0, n0);
-    int64_t rows = dt_min_i64(BLOCK_K, b->k - k0), columns = b->product->columns,
-            inside = dt_min_i64(columns, b->n - n0);
-    bool bf16 = w->dtype == DT_BF16;
-    memset(to, 0, (size_t)(rows * columns) * sizeof *to);
-    for (int64_t i = 0; i < (turned ? inside : rows); i++)
-        for (int64_t j = 0; j < (turned ? rows : inside); j++)
-            to[turned ? j * columns + i : i * columns + j] =
-                turned ? dt_load(w->data, (n0 + i) * w->stride + k0 + j, bf16)
-                       : dt_load(w->data, (k0 + i) * w->stride + n0 + j, bf16);
-}
-
-// By all threads of a parallel region.
+// Element (p, j) of the matrix is w[p, j] or, turned, w[j, p]. Call inside a parallel region; its
+// threads share the panels.
 static void pack(const struct packed *b, const struct dt_view *w, bool turned)
 {
-    int64_t across = b->padded / b->product->columns, panels = across * dt_ceil_div(b->k, BLOCK_K);
+    bool bf16 = w->dtype == DT_BF16;
 #pragma omp for
-    for (int64_t i = 0; i < panels; i++)
-        pack_panel(b, w, turned, i / across * BLOCK_K, i % across * b->product->columns);
-}
-
-// c [rows, padded n] = a [rows, k] · b, rows a multiple of the inner product's.
-static void multiply(const struct packed *b, int64_t rows, const float *a, int64_t lda, float *c,
-                     int64_t ldc)
-{
-    const struct product *product = b->product;
-    for (int64_t k0 = 0; k0 < b->k; k0 += BLOCK_K)
-        for (int64_t n0 = 0; n0 < b->padded; n0 += product->columns)
-            for (int64_t i = 0; i < rows; i += product->rows)
-                product->multiply(a + i * lda + k0, lda, panel_at(b, k0, n0),
-                                  dt_min_i64(BLOCK_K, b->k - k0), c + i * ldc + n0, ldc, k0 > 0);
+    for (int64_t n0 = 0; n0 < b->padded; n0 += COLUMNS) {
+        float *to = b->panels + n0 * b->k;
+        int64_t inside = dt_min_i64(COLUMNS, b->n - n0);
+        memset(to, 0, (size_t)(b->k * COLUMNS) * sizeof *to);
+        for (int64_t i = 0; i < (turned ? inside : b->k); i++)
+            for (int64_t j = 0; j < (turned ? b->k : inside); j++)
+                to[turned ? j * COLUMNS + i : i * COLUMNS + j] = dt_load(
+                    w->data, turned ? (n0 + i) * w->stride + j : i * w->stride + n0 + j, bf16);
+    }
 }
 
 // ---- pieces and their memory
@@ -141,26 +54,43 @@ static int64_t piece_size(int64_t batch)
     return batch >= 2 * PIECE ? PIECE : PIECE / 2;
 }
 
-// A thread's rows: carried h and c (backward: their gradients), the operand of the product, [rows,
-// across]; the product, [rows, out].
+// A thread's rows, PIECE of each: carried h and c (backward: their gradients), the operand [k] and
+// the product [padded n].
 struct rows {
-    int64_t across, out; // floats between rows
+    int64_t state, in, out; // floats between rows of h and c, of the operand, of the product
     float *h, *c, *operand, *product;
 };
 
-static int64_t rows_floats(int64_t across, int64_t out)
+// Some more floats than a row has: no power of two, for the caches' sake.
+static int64_t pitch_of(int64_t size)
 {
-    return PIECE * (3 * across + out);
+    return dt_round_up(size, 16) + 16;
 }
 
-static struct rows rows_at(float *memory, int64_t across, int64_t out)
+static struct rows rows_at(const struct packed *w, int64_t H, float *memory)
 {
-    return (struct rows){across,
-                         out,
-                         memory,
-                         memory + PIECE * across,
-                         memory + 2 * PIECE * across,
-                         memory + 3 * PIECE * across};
+    struct rows r = {.state = pitch_of(H), .in = pitch_of(w->k), .out = pitch_of(w->padded)};
+    r.h = memory;
+    r.c = r.h + PIECE * r.state;
+    r.operand = r.c + PIECE * r.state;
+    r.product = r.operand + PIECE * r.in;
+    return r;
+}
+
+static int64_t rows_floats(const struct packed *w, int64_t H)
+{
+    return PIECE * (2 * pitch_of(H) + pitch_of(w->k) + pitch_of(w->padded));
+}
+
+// product = operand · the matrix, the first n rows.
+static void multiply(const struct packed *w, int64_t n, const struct rows *r)
+{
+    for (int64_t n0 = 0; n0 < w->padded; n0 += COLUMNS) {
+        struct dt_gemm_direct product = dt_gemm_direct_of(
+            n, COLUMNS, w->k, dt_as_rows(r->operand, r->in),
+            dt_as_rows(w->panels + n0 * w->k, COLUMNS), r->product + n0, r->out, 0.0f);
+        dt_gemm_direct(w->kernel, &product);
+    }
 }
 
 static float *aligned(const void *workspace)
@@ -168,9 +98,21 @@ static float *aligned(const void *workspace)
     return (float *)dt_round_up((int64_t)(intptr_t)workspace, ALIGN);
 }
 
-static float stored(float x, bool bf16)
+// Stores x; returns it as stored.
+DT_INLINE float put(void *to, int64_t i, float x, bool bf16)
 {
-    return bf16 ? dt_bf16_to_f32(dt_f32_to_bf16(x)) : x;
+    dt_store(to, i, x, bf16);
+    return dt_load(to, i, bf16);
+}
+
+// Unit j of an array of four gates of H.
+DT_INLINE void put_gates(void *to, int64_t j, int64_t H, float a, float b, float c, float d,
+                         bool bf16)
+{
+    dt_store(to, j, a, bf16);
+    dt_store(to, H + j, b, bf16);
+    dt_store(to, 2 * H + j, c, bf16);
+    dt_store(to, 3 * H + j, d, bf16);
 }
 
 // ---- a position of a sequence, forward
@@ -195,15 +137,10 @@ DT_INLINE void gru_forward(const struct cell *from, int64_t H, bool keep, bool b
         float n = dt_tanhf(dt_load(s.x, 2 * H + j, bf16) + bi[2 * H + j] + r * q);
         float next = n + z * (h[j] - n);
         dt_store(s.previous, j, operand[j], bf16);
-        dt_store(s.y, j, next, bf16);
+        operand[j] = put(s.y, j, next, bf16);
         h[j] = next;
-        operand[j] = dt_load(s.y, j, bf16);
-        if (keep) {
-            dt_store(s.gates, j, r, bf16);
-            dt_store(s.gates, H + j, z, bf16);
-            dt_store(s.gates, 2 * H + j, n, bf16);
-            dt_store(s.gates, 3 * H + j, q, bf16);
-        }
+        if (keep)
+            put_gates(s.gates, j, H, r, z, n, q, bf16);
     }
 }
 
@@ -222,30 +159,23 @@ DT_INLINE void lstm_forward(const struct cell *from, int64_t H, bool keep, bool 
                               (p[3 * H + j] + bh[3 * H + j]));
         float cell = f * c[j] + i * g, next = o * dt_tanhf(cell);
         dt_store(s.previous, j, operand[j], bf16);
-        dt_store(s.y, j, next, bf16);
+        operand[j] = put(s.y, j, next, bf16);
         c[j] = cell;
         h[j] = next;
-        operand[j] = dt_load(s.y, j, bf16);
         if (keep) {
-            dt_store(s.gates, j, i, bf16);
-            dt_store(s.gates, H + j, f, bf16);
-            dt_store(s.gates, 2 * H + j, g, bf16);
-            dt_store(s.gates, 3 * H + j, o, bf16);
+            put_gates(s.gates, j, H, i, f, g, o, bf16);
             dt_store(s.cells, j, cell, bf16);
         }
     }
 }
 
-DT_CLONES static void cell_forward(const struct cell *s, bool lstm, int64_t H, bool bf16)
+// The switches are constants in each call, so that the loops have no branches.
+DT_CLONES static void cell_forward(const struct cell *s, bool lstm, int64_t H, enum dt_dtype type)
 {
-    if (lstm && bf16)
-        s->gates ? lstm_forward(s, H, true, true) : lstm_forward(s, H, false, true);
-    else if (lstm)
-        s->gates ? lstm_forward(s, H, true, false) : lstm_forward(s, H, false, false);
-    else if (bf16)
-        s->gates ? gru_forward(s, H, true, true) : gru_forward(s, H, false, true);
-    else
-        s->gates ? gru_forward(s, H, true, false) : gru_forward(s, H, false, false);
+    DT_STORAGE_SWITCH(
+        type, bf16,
+        if (lstm) s->gates ? lstm_forward(s, H, true, bf16) : lstm_forward(s, H, false, bf16);
+        else s->gates ? gru_forward(s, H, true, bf16) : gru_forward(s, H, false, bf16));
 }
 
 static void run_cell(const struct dt_rnn_forward_args *a, const struct rows *rows, int64_t i,
@@ -255,14 +185,14 @@ static void run_cell(const struct dt_rnn_forward_args *a, const struct rows *row
                         .b_ih = a->b_ih,
                         .b_hh = a->b_hh,
                         .p = rows->product + i * rows->out,
-                        .h = rows->h + i * rows->across,
-                        .c = rows->c + i * rows->across,
-                        .operand = rows->operand + i * rows->across,
+                        .h = rows->h + i * rows->state,
+                        .c = rows->c + i * rows->state,
+                        .operand = rows->operand + i * rows->in,
                         .y = dt_view_at(&a->y, position, 0),
                         .previous = dt_view_at(&a->previous, position, 0),
                         .gates = dt_view_at(&a->gates, position, 0),
                         .cells = dt_view_at(&a->cells, position, 0)};
-    cell_forward(&cell, a->in.cell == DT_RNN_LSTM, a->in.w_hh.cols, a->x.dtype == DT_BF16);
+    cell_forward(&cell, a->in.cell == DT_RNN_LSTM, a->in.w_hh.cols, a->x.dtype);
 }
 
 static bool starts(const struct dt_rnn_inputs *in, int64_t position)
@@ -274,14 +204,14 @@ static bool starts(const struct dt_rnn_inputs *in, int64_t position)
 static void load_state(const struct dt_rnn_inputs *in, int64_t first, int64_t n,
                        const struct rows *rows)
 {
-    int64_t H = in->w_hh.cols, floats = rows_floats(rows->across, rows->out);
-    memset(rows->h, 0, (size_t)floats * sizeof(float));
+    int64_t H = in->w_hh.cols;
+    bool bf16 = in->w_hh.dtype == DT_BF16;
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < H; j++) {
-            int64_t at = i * rows->across + j, from = (first + i) * H + j;
-            rows->h[at] = in->h0 ? in->h0[from] : 0.0f;
-            rows->c[at] = in->c0 ? in->c0[from] : 0.0f;
-            rows->operand[at] = stored(rows->h[at], in->w_hh.dtype == DT_BF16);
+            float h = in->h0 ? in->h0[(first + i) * H + j] : 0.0f;
+            rows->h[i * rows->state + j] = h;
+            rows->c[i * rows->state + j] = in->c0 ? in->c0[(first + i) * H + j] : 0.0f;
+            rows->operand[i * rows->in + j] = bf16 ? dt_bf16_to_f32(dt_f32_to_bf16(h)) : h;
         }
 }
 
@@ -291,9 +221,9 @@ static void clear_started(const struct dt_rnn_inputs *in, int64_t first, int64_t
     size_t bytes = (size_t)in->w_hh.cols * sizeof(float);
     for (int64_t i = 0; i < n; i++)
         if (starts(in, (first + i) * in->length + t)) {
-            memset(rows->h + i * rows->across, 0, bytes);
-            memset(rows->c + i * rows->across, 0, bytes);
-            memset(rows->operand + i * rows->across, 0, bytes);
+            memset(rows->h + i * rows->state, 0, bytes);
+            memset(rows->c + i * rows->state, 0, bytes);
+            memset(rows->operand + i * rows->in, 0, bytes);
         }
 }
 
@@ -303,9 +233,9 @@ static void store_state(const struct dt_rnn_forward_args *a, int64_t first, int6
     int64_t H = a->in.w_hh.cols;
     for (int64_t i = 0; i < n; i++) {
         if (a->h_last)
-            memcpy(a->h_last + (first + i) * H, rows->h + i * rows->across, (size_t)H * 4);
+            memcpy(a->h_last + (first + i) * H, rows->h + i * rows->state, (size_t)H * 4);
         if (a->c_last)
-            memcpy(a->c_last + (first + i) * H, rows->c + i * rows->across, (size_t)H * 4);
+            memcpy(a->c_last + (first + i) * H, rows->c + i * rows->state, (size_t)H * 4);
     }
 }
 
@@ -316,17 +246,11 @@ static void piece_forward(const struct dt_rnn_forward_args *a, const struct pack
     load_state(&a->in, first, n, rows);
     for (int64_t t = 0; t < L; t++) {
         clear_started(&a->in, first, n, t, rows);
-        multiply(w, dt_round_up(n, w->product->rows), rows->operand, rows->across, rows->product,
-                 rows->out);
+        multiply(w, n, rows);
         for (int64_t i = 0; i < n; i++)
             run_cell(a, rows, i, (first + i) * L + t);
     }
     store_state(a, first, n, rows);
-}
-
-static int64_t across_of(int64_t size)
-{
-    return dt_round_up(size, 16) + PITCH;
 }
 
 // The product of one position as a gemm: fp32 [B, G·H] at the start of the workspace.
@@ -342,23 +266,22 @@ static struct dt_gemm_args single(const struct dt_rnn_forward_args *a)
     return gemm;
 }
 
-static dt_status single_position(struct dt_device *device, const struct dt_rnn_forward_args *a)
+static dt_status single_position(struct dt_device *device, const struct dt_rnn_forward_args *a,
+                                 const struct packed *w)
 {
     struct dt_gemm_args gemm = single(a);
     int64_t H = a->in.w_hh.cols;
-    bool bf16 = a->x.dtype == DT_BF16;
     gemm.workspace_bytes = gemm_cpu_workspace(device, &gemm);
-    float *sequences =
-        (float *)dt_round_up((int64_t)(intptr_t)gemm.workspace + gemm.workspace_bytes, ALIGN);
+    float *sequences = aligned((char *)gemm.workspace + gemm.workspace_bytes);
     for (int64_t b = 0; b < a->in.batch; b++)
         for (int64_t j = 0; j < H; j++)
             dt_store(a->previous.data, b * a->previous.stride + j,
-                     a->in.h0 && !starts(&a->in, b) ? a->in.h0[b * H + j] : 0.0f, bf16);
+                     a->in.h0 && !starts(&a->in, b) ? a->in.h0[b * H + j] : 0.0f,
+                     a->x.dtype == DT_BF16);
     DT_TRY(gemm_cpu(device, &gemm, NULL));
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (a->in.batch > 1)
     for (int64_t b = 0; b < a->in.batch; b++) {
-        struct rows rows = rows_at(sequences + omp_get_thread_num() * rows_floats(across_of(H), 0),
-                                   across_of(H), 0);
+        struct rows rows = rows_at(w, H, sequences + omp_get_thread_num() * rows_floats(w, H));
         load_state(&a->in, b, 1, &rows);
         clear_started(&a->in, b, 1, 0, &rows);
         rows.product = (float *)gemm.c.data + b * gemm.c.cols;
@@ -368,37 +291,29 @@ static dt_status single_position(struct dt_device *device, const struct dt_rnn_f
     return DT_OK;
 }
 
-static struct packed forward_panels(const struct dt_rnn_inputs *in, float *panels)
-{
-    return packed_of(in->w_hh.cols, in->w_hh.rows, panels);
-}
-
 DT_OP_CPU_WORKSPACE(rnn_forward)
 {
     const struct dt_rnn_inputs *in = &args->in;
-    struct packed w = forward_panels(in, NULL);
-    int64_t across = across_of(w.k), threads = dt_cpu_threads(device),
-            bytes = (int64_t)sizeof(float);
+    struct packed w = packed_of(in->w_hh.cols, in->w_hh.rows, NULL);
     struct dt_gemm_args gemm = single(args);
-    int64_t many = (packed_floats(&w) + threads * rows_floats(across, across_of(w.padded))) * bytes;
-    int64_t one = (in->batch * w.n + threads * rows_floats(across, 0)) * bytes +
-                  gemm_cpu_workspace(device, &gemm) + ALIGN;
-    return ALIGN + (in->length == 1 ? one : many);
+    int64_t threads = dt_cpu_threads(device) * rows_floats(&w, w.k);
+    int64_t shared = in->length == 1 ? in->batch * w.n : w.k * w.padded;
+    return (shared + threads) * (int64_t)sizeof(float) + 2 * ALIGN +
+           (in->length == 1 ? gemm_cpu_workspace(device, &gemm) : 0);
 }
 
 DT_OP_CPU(rnn_forward)
 {
+    const struct packed w =
+        packed_of(args->in.w_hh.cols, args->in.w_hh.rows, aligned(args->workspace));
+    int64_t batch = args->in.batch, size = piece_size(batch);
     if (args->in.length == 1)
-        return single_position(device, args);
-    const struct packed w = forward_panels(&args->in, aligned(args->workspace));
-    int64_t batch = args->in.batch, size = piece_size(batch), across = across_of(w.k),
-            out = across_of(w.padded);
+        return single_position(device, args, &w);
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
         pack(&w, &args->in.w_hh, true);
-        struct rows rows =
-            rows_at(w.panels + packed_floats(&w) + omp_get_thread_num() * rows_floats(across, out),
-                    across, out);
+        struct rows rows = rows_at(
+            &w, w.k, w.panels + w.k * w.padded + omp_get_thread_num() * rows_floats(&w, w.k));
 #pragma omp for schedule(dynamic)
         for (int64_t first = 0; first < batch; first += size)
             piece_forward(args, &w, &rows, first, dt_min_i64(size, batch - first));
@@ -436,12 +351,9 @@ DT_INLINE void gru_backward(const struct slope *from, int64_t H, bool bf16)
         dt_store(s.dx, j, dr, bf16);
         dt_store(s.dx, H + j, dz, bf16);
         dt_store(s.dx, 2 * H + j, dn, bf16);
-        dt_store(s.dp, j, dr, bf16);
-        dt_store(s.dp, H + j, dz, bf16);
-        dt_store(s.dp, 2 * H + j, dq, bf16);
-        dp[j] = dt_load(s.dp, j, bf16);
-        dp[H + j] = dt_load(s.dp, H + j, bf16);
-        dp[2 * H + j] = dt_load(s.dp, 2 * H + j, bf16);
+        dp[j] = put(s.dp, j, dr, bf16);
+        dp[H + j] = put(s.dp, H + j, dz, bf16);
+        dp[2 * H + j] = put(s.dp, 2 * H + j, dq, bf16);
     }
 }
 
@@ -463,26 +375,19 @@ DT_INLINE void lstm_backward(const struct slope *from, int64_t H, bool bf16)
         dh[j] = 0.0f;
         dcs[j] = dc * f;
         sx[j] += di, sx[H + j] += df, sx[2 * H + j] += dg, sx[3 * H + j] += dO;
-        dt_store(s.dx, j, di, bf16);
-        dt_store(s.dx, H + j, df, bf16);
-        dt_store(s.dx, 2 * H + j, dg, bf16);
-        dt_store(s.dx, 3 * H + j, dO, bf16);
-        dp[j] = dt_load(s.dx, j, bf16);
-        dp[H + j] = dt_load(s.dx, H + j, bf16);
-        dp[2 * H + j] = dt_load(s.dx, 2 * H + j, bf16);
-        dp[3 * H + j] = dt_load(s.dx, 3 * H + j, bf16);
+        dp[j] = put(s.dx, j, di, bf16);
+        dp[H + j] = put(s.dx, H + j, df, bf16);
+        dp[2 * H + j] = put(s.dx, 2 * H + j, dg, bf16);
+        dp[3 * H + j] = put(s.dx, 3 * H + j, dO, bf16);
     }
 }
 
-DT_CLONES static void cell_backward(const struct slope *s, bool lstm, int64_t H, bool bf16)
+DT_CLONES static void cell_backward(const struct slope *s, bool lstm, int64_t H, enum dt_dtype type)
 {
-    if (lstm)
-        bf16 ? lstm_backward(s, H, true) : lstm_backward(s, H, false);
-    else
-        bf16 ? gru_backward(s, H, true) : gru_backward(s, H, false);
+    DT_STORAGE_SWITCH(type, bf16, lstm ? lstm_backward(s, H, bf16) : gru_backward(s, H, bf16));
 }
 
-// `zeros` [H]. Row i's operand is as wide as the product's inputs, `wide` floats apart.
+// Sequence b at position t, row i of the piece; `zeros` [H].
 static void run_slope(const struct dt_rnn_backward_args *a, const struct rows *rows,
                       const float *zeros, float *sums, int64_t i, int64_t b, int64_t t)
 {
@@ -498,9 +403,9 @@ static void run_slope(const struct dt_rnn_backward_args *a, const struct rows *r
                       .dx = dt_view_at(&a->dx, at, 0),
                       .dp = dt_view_at(&a->dp, at, 0),
                       .product = rows->product + i * rows->out,
-                      .dh = rows->h + i * rows->out,
-                      .dc = rows->c + i * rows->out,
-                      .operand = rows->operand + i * rows->across,
+                      .dh = rows->h + i * rows->state,
+                      .dc = rows->c + i * rows->state,
+                      .operand = rows->operand + i * rows->in,
                       .sum_x = sums,
                       .sum_p = sums + in->w_hh.rows};
     if (t + 1 == in->length || starts(in, at + 1)) {
@@ -508,7 +413,7 @@ static void run_slope(const struct dt_rnn_backward_args *a, const struct rows *r
         memset(s.dc, 0, (size_t)H * sizeof(float));
         s.product = zeros;
     }
-    cell_backward(&s, in->cell == DT_RNN_LSTM, H, a->dy.dtype == DT_BF16);
+    cell_backward(&s, in->cell == DT_RNN_LSTM, H, a->dy.dtype);
 }
 
 static void piece_backward(const struct dt_rnn_backward_args *a, const struct packed *w,
@@ -520,8 +425,7 @@ static void piece_backward(const struct dt_rnn_backward_args *a, const struct pa
         for (int64_t i = 0; i < n; i++)
             run_slope(a, rows, zeros, sums, i, first + i, t);
         if (t > 0)
-            multiply(w, dt_round_up(n, w->product->rows), rows->operand, rows->across,
-                     rows->product, rows->out);
+            multiply(w, n, rows);
     }
 }
 
@@ -539,51 +443,28 @@ static void add_biases(const struct dt_rnn_backward_args *a, const float *sums, 
     }
 }
 
-// Of a thread: dh and dc [PIECE, out], product [PIECE, out], operand [PIECE, across].
-static struct rows backward_rows(float *memory, int64_t across, int64_t out)
-{
-    return (struct rows){across,
-                         out,
-                         memory,
-                         memory + PIECE * out,
-                         memory + 3 * PIECE * out,
-                         memory + 2 * PIECE * out};
-}
-
-static int64_t backward_floats(int64_t across, int64_t out)
-{
-    return PIECE * (3 * out + across);
-}
-
-static struct packed backward_panels(const struct dt_rnn_inputs *in, float *panels)
-{
-    return packed_of(in->w_hh.rows, in->w_hh.cols, panels);
-}
-
 DT_OP_CPU_WORKSPACE(rnn_backward)
 {
-    struct packed w = backward_panels(&args->in, NULL);
-    int64_t across = across_of(w.k), out = across_of(w.padded);
-    int64_t pieces = dt_ceil_div(args->in.batch, piece_size(args->in.batch));
-    int64_t floats = packed_floats(&w) + out + pieces * 2 * dt_round_up(w.k, 16) +
-                     dt_cpu_threads(device) * backward_floats(across, out);
-    return ALIGN + floats * (int64_t)sizeof(float);
+    int64_t H = args->in.w_hh.cols,
+            pieces = dt_ceil_div(args->in.batch, piece_size(args->in.batch));
+    struct packed w = packed_of(args->in.w_hh.rows, H, NULL);
+    int64_t floats =
+        w.k * w.padded + H + pieces * 2 * w.k + dt_cpu_threads(device) * rows_floats(&w, H);
+    return 2 * ALIGN + floats * (int64_t)sizeof(float);
 }
 
 DT_OP_CPU(rnn_backward)
 {
-    const struct packed w = backward_panels(&args->in, aligned(args->workspace));
-    int64_t batch = args->in.batch, size = piece_size(batch), pieces = dt_ceil_div(batch, size),
-            across = across_of(w.k), out = across_of(w.padded);
-    float *zeros = w.panels + packed_floats(&w), *sums = zeros + out,
-          *threads = sums + pieces * 2 * dt_round_up(w.k, 16);
-    memset(zeros, 0, (size_t)out * sizeof *zeros);
+    int64_t H = args->in.w_hh.cols, batch = args->in.batch, size = piece_size(batch),
+            pieces = dt_ceil_div(batch, size);
+    const struct packed w = packed_of(args->in.w_hh.rows, H, aligned(args->workspace));
+    float *zeros = w.panels + w.k * w.padded, *sums = zeros + H,
+          *threads = aligned(sums + pieces * 2 * w.k);
+    memset(zeros, 0, (size_t)H * sizeof *zeros);
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
         pack(&w, &args->in.w_hh, false);
-        float *own = threads + omp_get_thread_num() * backward_floats(across, out);
-        struct rows rows = backward_rows(own, across, out);
-        memset(own, 0, (size_t)backward_floats(across, out) * sizeof *own);
+        struct rows rows = rows_at(&w, H, threads + omp_get_thread_num() * rows_floats(&w, H));
 #pragma omp for schedule(dynamic)
         for (int64_t piece = 0; piece < pieces; piece++)
             piece_backward(args, &w, &rows, zeros, sums + piece * 2 * w.k, piece * size,

@@ -17,10 +17,8 @@ DT_INLINE void forward_row(const void *x, const void *u, void *y, int64_t n, boo
 DT_CLONES static void forward(const struct dt_silu_gate_forward_args *a, int64_t row)
 {
     const void *x = dt_view_at(&a->x, row, 0), *u = dt_view_at(&a->u, row, 0);
-    if (a->x.dtype == DT_BF16)
-        forward_row(x, u, dt_view_at(&a->y, row, 0), a->x.cols, true);
-    else
-        forward_row(x, u, dt_view_at(&a->y, row, 0), a->x.cols, false);
+    void *y = dt_view_at(&a->y, row, 0);
+    DT_STORAGE_SWITCH(a->x.dtype, bf16, forward_row(x, u, y, a->x.cols, bf16));
 }
 
 DT_OP_CPU(silu_gate_forward)
@@ -60,15 +58,9 @@ DT_CLONES static void backward(const struct dt_silu_gate_backward_args *a, int64
     const struct row r = {dt_view_at(&a->x, row, 0), dt_view_at(&a->u, row, 0),
                           dt_view_at(&a->dy, row, 0), dt_view_at(&a->dx, row, 0),
                           dt_view_at(&a->du, row, 0)};
-    bool bf16 = a->x.dtype == DT_BF16;
-    if (r.u && bf16)
-        backward_row(&r, a->x.cols, true, true);
-    else if (r.u)
-        backward_row(&r, a->x.cols, true, false);
-    else if (bf16)
-        backward_row(&r, a->x.cols, false, true);
-    else
-        backward_row(&r, a->x.cols, false, false);
+    DT_STORAGE_SWITCH(a->x.dtype, bf16,
+                      r.u ? backward_row(&r, a->x.cols, true, bf16)
+                          : backward_row(&r, a->x.cols, false, bf16));
 }
 
 DT_OP_CPU(silu_gate_backward)

@@ -1,5 +1,5 @@
 // Elements in storage (fp32 or bf16) read and written as fp32, one by one or a row at a time, for
-// cloned loops. `bf16` is a constant where these are inlined, so the choice costs nothing.
+// cloned loops.
 #pragma once
 
 #include "kernels/math_cpu.h"
@@ -8,6 +8,18 @@
 #include "base/view.h"
 
 #include <stdbool.h>
+
+// Runs the statement with `bf16` as a constant: loops that it inlines do not choose again.
+#define DT_STORAGE_SWITCH(type, bf16, ...)                                                         \
+    do {                                                                                           \
+        if ((type) == DT_BF16) {                                                                   \
+            const bool bf16 = true;                                                                \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            const bool bf16 = false;                                                               \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
 
 DT_INLINE float dt_load(const void *x, int64_t i, bool bf16)
 {

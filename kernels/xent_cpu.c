@@ -58,10 +58,7 @@ DT_INLINE void gradient(const struct dt_xent_args *a, const float *x, float max,
 DT_CLONES static void gradient_row(const struct dt_xent_args *a, const float *x, float max,
                                    float scale, void *dx)
 {
-    if (a->dlogits.dtype == DT_BF16)
-        gradient(a, x, max, scale, dx, true);
-    else
-        gradient(a, x, max, scale, dx, false);
+    DT_STORAGE_SWITCH(a->dlogits.dtype, bf16, gradient(a, x, max, scale, dx, bf16));
 }
 
 static float xent_row(const struct dt_xent_args *a, int64_t r)
