@@ -11,10 +11,6 @@
 
 #include <stdbool.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     DT_KEYS = 96,                     // of a tile, and the pitch of an array of scores
     DT_QUERIES = 4 * DT_DIRECT_ROWS,  // of a tile of backward
@@ -78,7 +74,3 @@ static inline float *dt_attention_carve(float *memory, int64_t *used, int64_t fl
     *used += dt_round_up(floats, 16);
     return at;
 }
-
-#ifdef __cplusplus
-}
-#endif

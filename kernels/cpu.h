@@ -12,10 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct dt_gemm_cpu; // the inner product, oneDNN's engine and primitives (gemm_cpu.c)
 struct dt_stream;
 
@@ -52,7 +48,3 @@ void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm);   // NULL is fine
 bool dt_gemm_cpu_has_bf16(void);                    // by instructions
 bool dt_gemm_cpu_prefers_bf16(void);                // a step with bf16 storage is faster
 void dt_gemm_cpu_describe(char *text, size_t size); // "avx512 bf16, oneDNN 2.6.3"
-
-#ifdef __cplusplus
-}
-#endif

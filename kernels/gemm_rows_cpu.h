@@ -7,15 +7,7 @@
 #include "kernels/gemm.h"
 #include "kernels/onednn.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 bool dt_gemm_rows_suits(const struct dt_gemm_args *args);
 int64_t dt_gemm_rows_workspace(const struct dt_gemm_args *args);
 // One product, as gemm.h.
 void dt_gemm_rows(enum dt_cpu_isa isa, int threads, const struct dt_gemm_args *args);
-
-#ifdef __cplusplus
-}
-#endif

@@ -5,10 +5,6 @@
 #include "kernels/gemm.h"
 #include "kernels/onednn.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct dt_gemm_kernel; // the inner product for one instruction set
 
 const struct dt_gemm_kernel *dt_gemm_kernel(enum dt_cpu_isa isa);
@@ -69,7 +65,3 @@ int64_t dt_gemm_direct_bf16_bytes(int64_t m, int64_t n, int64_t k);
 // to[p · to_row + i] = from[i · from_row + p], p < k, i < n; k and n are multiples of 4.
 void dt_gemm_turn(float *to, int64_t to_row, const float *from, int64_t from_row, int64_t k,
                   int64_t n);
-
-#ifdef __cplusplus
-}
-#endif

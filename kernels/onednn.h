@@ -10,10 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct dt_onednn; // engine and stream
 struct dt_matmul;
 
@@ -43,7 +39,3 @@ int64_t dt_matmul_scratch(const struct dt_matmul *matmul); // bytes
 // 0, or oneDNN's error code.
 int dt_matmul_run(const struct dt_matmul *matmul, const void *a, const void *b, void *c,
                   void *scratch);
-
-#ifdef __cplusplus
-}
-#endif
