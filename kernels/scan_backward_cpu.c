@@ -7,8 +7,6 @@
 
 #include "kernels/cpu.h"
 
-#include <omp.h>
-
 static const float ln2 = 0x1.62e43p-1f;
 
 // Partial sums of all pieces.
@@ -25,26 +23,17 @@ struct backward {
     struct backward_partials partials;
 };
 
-static struct scan_rows take_scratch(struct dt_arena *arena, int64_t n_state, int64_t blocks)
+static struct scan_scratch take_scratch(struct dt_arena *arena, int64_t n_state, int64_t blocks)
 {
-    struct scan_rows scratch;
-    float **by_state[] = {&scratch.a, &scratch.carry, &scratch.da};
-    float **one[] = {&scratch.d_skip, &scratch.dt_bias, &scratch.dd_skip, &scratch.ddt_bias};
-    float **by_step[] = {&scratch.u,  &scratch.delta, &scratch.du,   &scratch.slope, &scratch.ds,
-                         &scratch.dz, &scratch.s,     &scratch.dh_b, &scratch.dh_a};
-    float **columns[] = {&scratch.b, &scratch.c};
-    float **tiles[] = {&scratch.decay, &scratch.before, &scratch.db, &scratch.dc};
-    for (size_t i = 0; i < sizeof by_state / sizeof *by_state; i++)
-        *by_state[i] = scan_take_rows(arena, n_state);
-    for (size_t i = 0; i < sizeof one / sizeof *one; i++)
-        *one[i] = scan_take_rows(arena, 1);
-    for (size_t i = 0; i < sizeof by_step / sizeof *by_step; i++)
-        *by_step[i] = scan_take_rows(arena, DT_BLOCK);
-    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
-        *columns[i] = scan_take(arena, DT_BLOCK * n_state);
-    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
-        *tiles[i] = scan_take(arena, DT_BLOCK * SCAN_TILE);
-    scratch.starts = scan_take_rows(arena, blocks * n_state);
+    struct scan_scratch scratch = {.in = scan_take_rows(arena, n_state)};
+    dt_take_arrays(arena, n_state, DT_PITCH, (float **[]){&scratch.carry, &scratch.da, NULL});
+    dt_take_arrays(arena, blocks * n_state, DT_PITCH, (float **[]){&scratch.starts, NULL});
+    dt_take_arrays(arena, 1, DT_PITCH, (float **[]){&scratch.dd_skip, &scratch.ddt_bias, NULL});
+    dt_take_arrays(arena, DT_BLOCK, DT_PITCH,
+                   (float **[]){&scratch.u, &scratch.slope, &scratch.ds, &scratch.dz, &scratch.dh_b,
+                                &scratch.dh_a, NULL});
+    dt_take_arrays(arena, DT_BLOCK, SCAN_TILE,
+                   (float **[]){&scratch.decay, &scratch.before, &scratch.db, &scratch.dc, NULL});
     return scratch;
 }
 
@@ -54,12 +43,11 @@ static struct backward_partials take_partials(struct dt_arena *arena,
 {
     struct backward_partials partials;
     int64_t n_state = scan_padded_state(args->in.b.cols), channels = cut->groups * cut->width;
-    int64_t columns = args->in.batch * cut->groups * args->in.length * n_state;
-    partials.db = scan_take(arena, columns);
-    partials.dc = scan_take(arena, columns);
-    partials.da_log = scan_take(arena, args->in.batch * n_state * channels);
-    partials.dd_skip = scan_take(arena, args->in.batch * channels);
-    partials.ddt_bias = scan_take(arena, args->in.batch * channels);
+    dt_take_arrays(arena, args->in.batch * cut->groups * args->in.length, n_state,
+                   (float **[]){&partials.db, &partials.dc, NULL});
+    dt_take_arrays(arena, args->in.batch * n_state, channels, (float **[]){&partials.da_log, NULL});
+    dt_take_arrays(arena, args->in.batch, channels,
+                   (float **[]){&partials.dd_skip, &partials.ddt_bias, NULL});
     return partials;
 }
 
@@ -80,21 +68,21 @@ DT_OP_CPU_WORKSPACE(scan_backward)
     struct dt_cut cut = dt_cut(args->in.batch, args->in.u.cols);
     struct dt_arena arena = dt_arena_measure();
     take_partials(&arena, args, &cut);
-    return arena.used + dt_cpu_threads(device) * scratch_bytes(args) + SCAN_SLACK;
+    return arena.used + dt_cpu_threads(device) * scratch_bytes(args) + DT_SLACK;
 }
 
 // Rows of tokens [row, row + steps) of all B · L, and zeros where sums begin.
 DT_CLONES
 static void stage(const struct dt_scan_backward_args *args, const struct dt_piece *piece,
-                  int64_t row, int64_t steps, const struct scan_rows *scratch)
+                  int64_t row, int64_t steps, const struct scan_scratch *scratch)
 {
     float raw[DT_GROUP], z[DT_GROUP], dy[DT_GROUP];
     for (int64_t t = 0; t < steps; t++) {
         int64_t at = t * DT_PITCH;
-        float *restrict u = scratch->u + at, *restrict delta = scratch->delta + at;
-        float *restrict du = scratch->du + at, *restrict slope = scratch->slope + at;
+        float *restrict u = scratch->u + at, *restrict delta = scratch->in.delta + at;
+        float *restrict du = scratch->in.du + at, *restrict slope = scratch->slope + at;
         float *restrict ds = scratch->ds + at, *restrict dz = scratch->dz + at;
-        float *restrict s = scratch->s + at, *restrict dh_b = scratch->dh_b + at;
+        float *restrict s = scratch->in.s + at, *restrict dh_b = scratch->dh_b + at;
         float *restrict dh_a = scratch->dh_a + at;
         dt_load_piece(piece, &args->in.u, row + t, u);
         dt_load_piece(piece, &args->in.delta, row + t, raw);
@@ -102,7 +90,7 @@ static void stage(const struct dt_scan_backward_args *args, const struct dt_piec
         dt_load_piece(piece, &args->dy, row + t, dy);
 #pragma omp simd
         for (int64_t i = 0; i < piece->padded; i++) {
-            float x = raw[i] + scratch->dt_bias[i], e = dt_expf(x < 0.0f ? x : -x);
+            float x = raw[i] + scratch->in.dt_bias[i], e = dt_expf(x < 0.0f ? x : -x);
             float gate = dt_sigmoidf(z[i]);
             delta[i] =
                 (x < 0.0f ? 0.0f : x) + dt_log1pf_unit(e); // softplus, e shared with its slope
@@ -110,7 +98,7 @@ static void stage(const struct dt_scan_backward_args *args, const struct dt_piec
             du[i] = delta[i] * u[i];
             ds[i] = dy[i] * z[i] * gate;
             dz[i] = dy[i] * gate * (1.0f + z[i] * (1.0f - gate));
-            s[i] = scratch->d_skip[i] * u[i];
+            s[i] = scratch->in.d_skip[i] * u[i];
             dh_b[i] = 0.0f;
             dh_a[i] = 0.0f;
         }
@@ -120,19 +108,19 @@ static void stage(const struct dt_scan_backward_args *args, const struct dt_piec
 // The gradients of a block's rows, and its share of the sums over time.
 DT_CLONES
 static void finish(const struct dt_scan_backward_args *args, const struct dt_piece *piece,
-                   int64_t row, int64_t steps, const struct scan_rows *scratch)
+                   int64_t row, int64_t steps, const struct scan_scratch *scratch)
 {
     float du[DT_GROUP], ddelta[DT_GROUP], dz[DT_GROUP];
     float skip_sum[DT_GROUP] = {0}, bias_sum[DT_GROUP] = {0};
     for (int64_t t = 0; t < steps; t++) {
         int64_t at = t * DT_PITCH;
-        const float *restrict u = scratch->u + at, *restrict delta = scratch->delta + at;
+        const float *restrict u = scratch->u + at, *restrict delta = scratch->in.delta + at;
         const float *restrict slope = scratch->slope + at, *restrict ds = scratch->ds + at;
-        const float *restrict gate = scratch->dz + at, *restrict s = scratch->s + at;
+        const float *restrict gate = scratch->dz + at, *restrict s = scratch->in.s + at;
         const float *restrict dh_b = scratch->dh_b + at, *restrict dh_a = scratch->dh_a + at;
 #pragma omp simd
         for (int64_t i = 0; i < piece->padded; i++) {
-            du[i] = ds[i] * scratch->d_skip[i] + delta[i] * dh_b[i];
+            du[i] = ds[i] * scratch->in.d_skip[i] + delta[i] * dh_b[i];
             ddelta[i] = (dh_a[i] * ln2 + u[i] * dh_b[i]) * slope[i];
             dz[i] = gate[i] * s[i];
             skip_sum[i] += ds[i] * u[i];
@@ -149,67 +137,36 @@ static void finish(const struct dt_scan_backward_args *args, const struct dt_pie
     }
 }
 
-// The piece's first row in the partials of dB and dC.
-static int64_t piece_rows(const struct backward *job, const struct dt_piece *piece)
-{
-    return (piece->sequence * job->cut.groups + piece->group) * job->args->in.length;
-}
-
-// Loads the block's rows.
-static struct scan_block load_block(const struct backward *job, const struct dt_piece *piece,
-                                    int64_t row, int64_t steps, const struct scan_rows *scratch)
-{
-    const struct dt_scan_backward_args *args = job->args;
-    int64_t n_state = job->n_state;
-    stage(args, piece, row, steps, scratch);
-    scan_load_columns(&args->in.b, row, steps, n_state, scratch->b);
-    scan_load_columns(&args->in.c, row, steps, n_state, scratch->c);
-    return (struct scan_block){.steps = steps,
-                               .padded = piece->padded,
-                               .n_state = n_state,
-                               .a = scratch->a,
-                               .delta = scratch->delta,
-                               .du = scratch->du,
-                               .b = scratch->b,
-                               .c = scratch->c,
-                               .reset = args->in.reset ? args->in.reset + row : NULL};
-}
-
-// While a block is replayed, the inputs of the one before it in time are fetched.
-static void look_back(const struct dt_scan_backward_args *args, const struct dt_piece *piece,
-                      int64_t row, struct scan_block *block)
-{
-    int64_t next = row - DT_BLOCK;
-    if (next < piece->sequence * args->in.length)
-        return;
-    block->ahead[0] = dt_ahead(piece, &args->in.u, next);
-    block->ahead[1] = dt_ahead(piece, &args->in.delta, next);
-    block->ahead[2] = dt_ahead(piece, &args->in.z, next);
-    block->ahead[3] = dt_ahead(piece, &args->dy, next);
-}
-
-// The block of tokens [row, row + steps) of all B · L, `start` being h before it.
+// The block of tokens [row, row + steps) of all B · L, `start` being h before it. While it is
+// replayed, the inputs of the one before it in time are fetched.
 static void run_block(const struct backward *job, const struct dt_piece *piece, int64_t row,
-                      int64_t steps, const float *start, const struct scan_rows *scratch)
+                      int64_t steps, const float *start, const struct scan_scratch *scratch)
 {
     const struct dt_scan_backward_args *args = job->args;
-    struct scan_block block = load_block(job, piece, row, steps, scratch);
+    int64_t n_state = job->n_state, first = piece->sequence * args->in.length,
+            next = row - DT_BLOCK,
+            partial =
+                (first * job->cut.groups + piece->group * args->in.length + row - first) * n_state;
+    stage(args, piece, row, steps, scratch);
+    struct scan_block block = scan_open_block(&args->in, piece, n_state, row, steps, &scratch->in);
     struct dt_ahead out[DT_AHEAD] = {dt_ahead(piece, &args->du, row),
                                      dt_ahead(piece, &args->ddelta, row),
                                      dt_ahead(piece, &args->dz, row)};
-    int64_t partial = piece_rows(job, piece) + row - piece->sequence * args->in.length;
-    look_back(args, piece, row, &block);
-    for (int64_t n0 = 0; n0 < block.n_state; n0 += SCAN_STATES) {
+    if (next >= first) {
+        block.ahead[0] = dt_ahead(piece, &args->in.u, next);
+        block.ahead[1] = dt_ahead(piece, &args->in.delta, next);
+        block.ahead[2] = dt_ahead(piece, &args->in.z, next);
+        block.ahead[3] = dt_ahead(piece, &args->dy, next);
+    }
+    for (int64_t n0 = 0; n0 < n_state; n0 += SCAN_STATES) {
         memset(scratch->db, 0, (size_t)(steps * SCAN_TILE) * sizeof *scratch->db);
         memset(scratch->dc, 0, (size_t)(steps * SCAN_TILE) * sizeof *scratch->dc);
         for (int64_t lane = 0; lane < piece->padded; lane += DT_LANES) {
             scan_replay(&block, scratch, start, n0, lane);
             scan_sweep(&block, scratch, out, n0, lane);
         }
-        scan_sum_lanes(scratch->db, steps, block.n_state,
-                       job->partials.db + partial * block.n_state + n0);
-        scan_sum_lanes(scratch->dc, steps, block.n_state,
-                       job->partials.dc + partial * block.n_state + n0);
+        scan_sum_lanes(scratch->db, steps, n_state, job->partials.db + partial + n0);
+        scan_sum_lanes(scratch->dc, steps, n_state, job->partials.dc + partial + n0);
     }
     finish(args, piece, row, steps, scratch);
 }
@@ -217,43 +174,29 @@ static void run_block(const struct backward *job, const struct dt_piece *piece, 
 // starts[k] = h before the k-th block of the chunk that begins at token t: the first from `states`,
 // the others by running on from it.
 static void make_starts(const struct backward *job, const struct dt_piece *piece, int64_t t,
-                        const struct scan_rows *scratch)
+                        const struct scan_scratch *scratch)
 {
     const struct dt_scan_backward_args *args = job->args;
-    int64_t chunks = dt_ceil_div(args->in.length, args->in.chunk), size = job->n_state * DT_PITCH;
-    int64_t end = args->in.length - t < args->in.chunk ? args->in.length : t + args->in.chunk;
-    const float *state = args->states + (piece->sequence * chunks + t / args->in.chunk) *
-                                            args->in.b.cols * args->in.u.cols;
+    int64_t size = job->n_state * DT_PITCH, sequence = piece->sequence * args->in.length;
+    int64_t end = dt_min_i64(args->in.length, t + args->in.chunk);
+    const float *state = args->states + scan_state_at(&args->in, piece, t);
     float *start = scratch->starts;
     memset(start, 0, (size_t)size * sizeof *start);
     for (int64_t n = 0; n < args->in.b.cols; n++)
-        memcpy(start + n * DT_PITCH, state + n * args->in.u.cols + piece->first,
+        memcpy(start + n * DT_PITCH, state + n * args->in.u.cols,
                (size_t)piece->count * sizeof *start);
     for (; t + DT_BLOCK < end; t += DT_BLOCK, start += size) {
+        stage(args, piece, sequence + t, DT_BLOCK, scratch);
         struct scan_block block =
-            load_block(job, piece, piece->sequence * args->in.length + t, DT_BLOCK, scratch);
+            scan_open_block(&args->in, piece, job->n_state, sequence + t, DT_BLOCK, &scratch->in);
         memcpy(start + size, start, (size_t)size * sizeof *start);
-        scan_advance(&block, start + size, scratch->s);
+        scan_advance(&block, start + size, scratch->in.s);
     }
-}
-
-static void begin_piece(const struct backward *job, const struct dt_piece *piece,
-                        const struct scan_rows *scratch)
-{
-    const struct dt_scan_backward_args *args = job->args;
-    size_t row = DT_PITCH * sizeof(float), rows = (size_t)job->n_state * row;
-    scan_load_a(piece, args->in.b.cols, job->n_state, args->in.a_log, scratch->a);
-    scan_load_channels(piece, args->in.d_skip, scratch->d_skip);
-    scan_load_channels(piece, args->in.dt_bias, scratch->dt_bias);
-    memset(scratch->carry, 0, rows);
-    memset(scratch->da, 0, rows);
-    memset(scratch->dd_skip, 0, row);
-    memset(scratch->ddt_bias, 0, row);
 }
 
 // The piece's sums over time become the partials of its sequence.
 static void end_piece(const struct backward *job, const struct dt_piece *piece,
-                      const struct scan_rows *scratch)
+                      const struct scan_scratch *scratch)
 {
     int64_t channels = job->cut.groups * job->cut.width, n_state = job->n_state;
     float *da_log = job->partials.da_log + piece->sequence * n_state * channels + piece->first;
@@ -262,26 +205,30 @@ static void end_piece(const struct backward *job, const struct dt_piece *piece,
     for (int64_t n = 0; n < n_state; n++)
         for (int64_t i = 0; i < piece->padded; i++)
             da_log[n * channels + i] =
-                scratch->da[n * DT_PITCH + i] * scratch->a[n * DT_PITCH + i] * ln2;
+                scratch->da[n * DT_PITCH + i] * scratch->in.a[n * DT_PITCH + i] * ln2;
     memcpy(dd_skip, scratch->dd_skip, (size_t)piece->padded * sizeof *dd_skip);
     memcpy(ddt_bias, scratch->ddt_bias, (size_t)piece->padded * sizeof *ddt_bias);
 }
 
 static void run_piece(const struct backward *job, const struct dt_piece *piece,
-                      const struct scan_rows *scratch)
+                      const struct scan_scratch *scratch)
 {
     const struct dt_scan_backward_args *args = job->args;
-    int64_t size = job->n_state * DT_PITCH;
-    begin_piece(job, piece, scratch);
+    size_t row = DT_PITCH * sizeof(float), rows = (size_t)job->n_state * row;
+    scan_open_piece(&args->in, piece, job->n_state, &scratch->in);
+    memset(scratch->carry, 0, rows);
+    memset(scratch->da, 0, rows);
+    memset(scratch->dd_skip, 0, row);
+    memset(scratch->ddt_bias, 0, row);
     for (int64_t chunk = (args->in.length - 1) / args->in.chunk; chunk >= 0; chunk--) {
         int64_t begin = chunk * args->in.chunk;
-        int64_t end =
-            args->in.length - begin < args->in.chunk ? args->in.length : begin + args->in.chunk;
+        int64_t end = dt_min_i64(args->in.length, begin + args->in.chunk);
         make_starts(job, piece, begin, scratch);
         for (int64_t k = (end - begin - 1) / DT_BLOCK; k >= 0; k--) {
             int64_t t = begin + k * DT_BLOCK;
             run_block(job, piece, piece->sequence * args->in.length + t,
-                      end - t < DT_BLOCK ? end - t : DT_BLOCK, scratch->starts + k * size, scratch);
+                      dt_min_i64(DT_BLOCK, end - t), scratch->starts + k * job->n_state * DT_PITCH,
+                      scratch);
         }
     }
     end_piece(job, piece, scratch);
@@ -329,7 +276,7 @@ static void add_parameters(const struct backward *job, int64_t first)
 {
     const struct dt_scan_backward_args *args = job->args;
     int64_t channels = job->cut.groups * job->cut.width;
-    int64_t left = args->in.u.cols - first, count = left < DT_LANES ? left : DT_LANES;
+    int64_t count = dt_min_i64(DT_LANES, args->in.u.cols - first);
     double sum[DT_LANES];
     for (int64_t n = 0; n < args->in.b.cols; n++) {
         add_sequences(job->partials.da_log + n * channels + first, args->in.batch,
@@ -348,14 +295,13 @@ DT_OP_CPU(scan_backward)
     struct backward job = {.args = args,
                            .cut = dt_cut(args->in.batch, args->in.u.cols),
                            .n_state = scan_padded_state(args->in.b.cols)};
-    struct dt_arena arena = scan_arena(args->workspace, args->workspace_bytes);
+    struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
     int64_t bytes = scratch_bytes(args);
     job.partials = take_partials(&arena, args, &job.cut);
-    char *scratch_memory = dt_arena_take(&arena, bytes * dt_cpu_threads(device));
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
-        struct dt_arena own = dt_arena_place(scratch_memory + omp_get_thread_num() * bytes, bytes);
-        struct scan_rows scratch = take_scratch(&own, job.n_state, blocks_of_chunk(args));
+        struct dt_arena own = dt_thread_arena(&arena, bytes);
+        struct scan_scratch scratch = take_scratch(&own, job.n_state, blocks_of_chunk(args));
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < args->in.batch * job.cut.groups; i++) {
             struct dt_piece piece = dt_piece(&job.cut, args->in.u.cols, i);

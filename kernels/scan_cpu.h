@@ -13,20 +13,25 @@
 // an element (b, t, d, n). Softplus and gate come on top, an N-th of an element each.
 #pragma once
 
-#include "base/arena.h"
 #include "kernels/piece_cpu.h"
 #include "kernels/scan.h"
+#include "kernels/workspace_cpu.h"
 
 enum { SCAN_STATES = 8 };
 
-// What the recurrence needs of one block; rows are DT_PITCH apart.
+// What a piece keeps in fast memory in both directions; rows are DT_PITCH apart.
+struct scan_rows {
+    float *a;                // [n_state] rows: A · log2(e)
+    float *d_skip, *dt_bias; // a row each
+    float *delta, *du, *s;   // [DT_BLOCK] rows: Δ, Δ · u, s
+    float *b, *c;            // [DT_BLOCK, n_state]
+};
+
+// What the recurrence needs of one block.
 struct scan_block {
     int64_t steps, padded, n_state;
-    const float *a;       // [n_state] rows: A · log2(e)
-    const float *delta;   // [steps] rows: Δ
-    const float *du;      // [steps] rows: Δ · u
-    const float *b, *c;   // [steps, n_state]
-    const uint8_t *reset; // [steps], or NULL
+    const float *a, *delta, *du, *b, *c; // as in scan_rows
+    const uint8_t *reset;                // [steps], or NULL
     struct dt_ahead ahead[DT_AHEAD];
 };
 
@@ -41,24 +46,12 @@ static inline int64_t scan_steps(int64_t length, int64_t chunk, int64_t t)
     return dt_min_i64(length - t, dt_min_i64(chunk - t % chunk, DT_BLOCK));
 }
 
-// A workspace need not be aligned; this much more of it lets its arena be.
-enum { SCAN_SLACK = DT_ARENA_ALIGN };
-
-static inline struct dt_arena scan_arena(void *workspace, int64_t bytes)
+// Where a piece's part of the state that is kept before token t, [N, D], lies among all of them.
+static inline int64_t scan_state_at(const struct dt_scan_inputs *in, const struct dt_piece *piece,
+                                    int64_t t)
 {
-    uintptr_t base = (uintptr_t)workspace;
-    uintptr_t skip = (DT_ARENA_ALIGN - base % DT_ARENA_ALIGN) % DT_ARENA_ALIGN;
-    return dt_arena_place((char *)workspace + skip, bytes - SCAN_SLACK);
-}
-
-static inline float *scan_take(struct dt_arena *arena, int64_t floats)
-{
-    return dt_arena_take(arena, floats * (int64_t)sizeof(float));
-}
-
-static inline float *scan_take_rows(struct dt_arena *arena, int64_t rows)
-{
-    return scan_take(arena, rows * DT_PITCH);
+    int64_t chunk = piece->sequence * dt_ceil_div(in->length, in->chunk) + t / in->chunk;
+    return chunk * in->b.cols * in->u.cols + piece->first;
 }
 
 // 2^x for x <= 0, the one exponential of the recurrence: x = k + r with |r| <= 1/2, a polynomial of
@@ -95,13 +88,13 @@ DT_INLINE void scan_clear(float tile[SCAN_STATES][DT_LANES])
             tile[n][l] = 0.0f;
 }
 
-// a[n][i] = scan_a(a_log[i, n]); padding gets 0.
-void scan_load_a(const struct dt_piece *piece, int64_t state, int64_t n_state, const float *a_log,
-                 float *a);
-// to[t, n] = rows [row, row + steps) of b or c, padded by zeros.
-void scan_load_columns(const struct dt_view *from, int64_t row, int64_t steps, int64_t n_state,
-                       float *to);
-// to[i] = from[first + i], padding 0.
-void scan_load_channels(const struct dt_piece *piece, const float *from, float *to);
+struct scan_rows scan_take_rows(struct dt_arena *arena, int64_t n_state);
+// Loads the parameters of a piece's channels.
+void scan_open_piece(const struct dt_scan_inputs *in, const struct dt_piece *piece, int64_t n_state,
+                     const struct scan_rows *rows);
+// Loads B and C of the block of tokens [row, row + steps) of all B · L; its other rows are there.
+struct scan_block scan_open_block(const struct dt_scan_inputs *in, const struct dt_piece *piece,
+                                  int64_t n_state, int64_t row, int64_t steps,
+                                  const struct scan_rows *rows);
 // Runs a block: h ([n_state] rows) is carried on, s ([steps] rows) += C · h.
 void scan_advance(const struct scan_block *block, float *h, float *s);

@@ -5,36 +5,34 @@
 
 #include "kernels/cpu.h"
 
-#include <omp.h>
-
 enum { ALONE = 1 << 16 }; // states of a step that do not pay for a second thread
 
 // A thread's rows.
 struct forward_scratch {
-    float *a, *h;            // [n_state] rows
-    float *d_skip, *dt_bias; // a row each
-    float *delta, *du, *s;   // [DT_BLOCK] rows
-    float *b, *c;            // [DT_BLOCK, n_state]
+    struct scan_rows in;
+    float *h; // [n_state] rows
 };
+
+struct scan_rows scan_take_rows(struct dt_arena *arena, int64_t n_state)
+{
+    struct scan_rows rows;
+    dt_take_arrays(arena, n_state, DT_PITCH, (float **[]){&rows.a, NULL});
+    dt_take_arrays(arena, 1, DT_PITCH, (float **[]){&rows.d_skip, &rows.dt_bias, NULL});
+    dt_take_arrays(arena, DT_BLOCK, DT_PITCH, (float **[]){&rows.delta, &rows.du, &rows.s, NULL});
+    dt_take_arrays(arena, DT_BLOCK, n_state, (float **[]){&rows.b, &rows.c, NULL});
+    return rows;
+}
 
 static struct forward_scratch take_scratch(struct dt_arena *arena, int64_t n_state)
 {
-    struct forward_scratch scratch;
-    scratch.a = scan_take_rows(arena, n_state);
-    scratch.h = scan_take_rows(arena, n_state);
-    scratch.d_skip = scan_take_rows(arena, 1);
-    scratch.dt_bias = scan_take_rows(arena, 1);
-    scratch.delta = scan_take_rows(arena, DT_BLOCK);
-    scratch.du = scan_take_rows(arena, DT_BLOCK);
-    scratch.s = scan_take_rows(arena, DT_BLOCK);
-    scratch.b = scan_take(arena, DT_BLOCK * n_state);
-    scratch.c = scan_take(arena, DT_BLOCK * n_state);
-    return scratch;
+    struct scan_rows rows = scan_take_rows(arena, n_state);
+    return (struct forward_scratch){rows, dt_take_floats(arena, n_state, DT_PITCH)};
 }
 
+// a[n][i] = scan_a(a_log[i, n]); padding gets 0.
 DT_CLONES
-void scan_load_a(const struct dt_piece *piece, int64_t state, int64_t n_state, const float *a_log,
-                 float *a)
+static void load_a(const struct dt_piece *piece, int64_t state, int64_t n_state, const float *a_log,
+                   float *a)
 {
     for (int64_t i = 0; i < n_state * DT_PITCH; i++)
         a[i] = 0.0f;
@@ -47,18 +45,34 @@ void scan_load_a(const struct dt_piece *piece, int64_t state, int64_t n_state, c
     }
 }
 
-DT_CLONES
-void scan_load_columns(const struct dt_view *from, int64_t row, int64_t steps, int64_t n_state,
-                       float *to)
+void scan_open_piece(const struct dt_scan_inputs *in, const struct dt_piece *piece, int64_t n_state,
+                     const struct scan_rows *rows)
 {
-    for (int64_t t = 0; t < steps; t++)
-        dt_load_row(from->dtype, dt_view_at(from, row + t, 0), from->cols, n_state,
-                    to + t * n_state);
+    load_a(piece, in->b.cols, n_state, in->a_log, rows->a);
+    dt_load_row(DT_F32, in->d_skip + piece->first, piece->count, piece->padded, rows->d_skip);
+    dt_load_row(DT_F32, in->dt_bias + piece->first, piece->count, piece->padded, rows->dt_bias);
 }
 
-void scan_load_channels(const struct dt_piece *piece, const float *from, float *to)
+DT_CLONES
+struct scan_block scan_open_block(const struct dt_scan_inputs *in, const struct dt_piece *piece,
+                                  int64_t n_state, int64_t row, int64_t steps,
+                                  const struct scan_rows *rows)
 {
-    dt_load_row(DT_F32, from + piece->first, piece->count, piece->padded, to);
+    for (int64_t t = 0; t < steps; t++) {
+        dt_load_row(in->b.dtype, dt_view_at(&in->b, row + t, 0), in->b.cols, n_state,
+                    rows->b + t * n_state);
+        dt_load_row(in->c.dtype, dt_view_at(&in->c, row + t, 0), in->c.cols, n_state,
+                    rows->c + t * n_state);
+    }
+    return (struct scan_block){.steps = steps,
+                               .padded = piece->padded,
+                               .n_state = n_state,
+                               .a = rows->a,
+                               .delta = rows->delta,
+                               .du = rows->du,
+                               .b = rows->b,
+                               .c = rows->c,
+                               .reset = in->reset ? in->reset + row : NULL};
 }
 
 // SCAN_STATES states of DT_LANES channels over a block. h is a local array of constant size so
@@ -107,20 +121,20 @@ void scan_advance(const struct scan_block *block, float *h, float *s)
 // Rows of Δ, Δ · u and d_skip · u (which s starts from) for tokens [row, row + steps) of all B · L.
 DT_CLONES
 static void stage(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
-                  int64_t row, int64_t steps, const struct forward_scratch *scratch)
+                  int64_t row, int64_t steps, const struct scan_rows *rows)
 {
     float u[DT_GROUP], raw[DT_GROUP];
     for (int64_t t = 0; t < steps; t++) {
-        float *restrict delta = scratch->delta + t * DT_PITCH;
-        float *restrict du = scratch->du + t * DT_PITCH;
-        float *restrict s = scratch->s + t * DT_PITCH;
+        float *restrict delta = rows->delta + t * DT_PITCH;
+        float *restrict du = rows->du + t * DT_PITCH;
+        float *restrict s = rows->s + t * DT_PITCH;
         dt_load_piece(piece, &args->in.u, row + t, u);
         dt_load_piece(piece, &args->in.delta, row + t, raw);
 #pragma omp simd
         for (int64_t i = 0; i < piece->padded; i++) {
-            delta[i] = dt_softplusf(raw[i] + scratch->dt_bias[i]);
+            delta[i] = dt_softplusf(raw[i] + rows->dt_bias[i]);
             du[i] = delta[i] * u[i];
-            s[i] = scratch->d_skip[i] * u[i];
+            s[i] = rows->d_skip[i] * u[i];
         }
     }
 }
@@ -146,81 +160,55 @@ static void gate(const struct dt_scan_forward_args *args, const struct dt_piece 
 static void load_h0(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                     int64_t n_state, float *h)
 {
-    const float *h0 = args->in.h0;
+    int64_t N = args->in.b.cols, first = (piece->sequence * args->in.u.cols + piece->first) * N;
     memset(h, 0, (size_t)(n_state * DT_PITCH) * sizeof *h);
-    if (!h0)
-        return;
-    h0 += (piece->sequence * args->in.u.cols + piece->first) * args->in.b.cols;
-    for (int64_t i = 0; i < piece->count; i++)
-        for (int64_t n = 0; n < args->in.b.cols; n++)
-            h[n * DT_PITCH + i] = h0[i * args->in.b.cols + n];
+    for (int64_t i = 0; args->in.h0 && i < piece->count; i++)
+        for (int64_t n = 0; n < N; n++)
+            h[n * DT_PITCH + i] = args->in.h0[first + i * N + n];
 }
 
 static void store_h_last(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                          const float *h)
 {
-    float *h_last = args->h_last;
-    if (!h_last)
-        return;
-    h_last += (piece->sequence * args->in.u.cols + piece->first) * args->in.b.cols;
-    for (int64_t i = 0; i < piece->count; i++)
-        for (int64_t n = 0; n < args->in.b.cols; n++)
-            h_last[i * args->in.b.cols + n] = h[n * DT_PITCH + i];
+    int64_t N = args->in.b.cols, first = (piece->sequence * args->in.u.cols + piece->first) * N;
+    for (int64_t i = 0; args->h_last && i < piece->count; i++)
+        for (int64_t n = 0; n < N; n++)
+            args->h_last[first + i * N + n] = h[n * DT_PITCH + i];
 }
 
 static void keep_state(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                        int64_t t, const float *h)
 {
-    int64_t chunks = dt_ceil_div(args->in.length, args->in.chunk);
     if (!args->states || t % args->in.chunk != 0)
         return;
-    float *state = args->states + (piece->sequence * chunks + t / args->in.chunk) *
-                                      args->in.b.cols * args->in.u.cols;
+    float *state = args->states + scan_state_at(&args->in, piece, t);
     for (int64_t n = 0; n < args->in.b.cols; n++)
-        memcpy(state + n * args->in.u.cols + piece->first, h + n * DT_PITCH,
-               (size_t)piece->count * sizeof *h);
+        memcpy(state + n * args->in.u.cols, h + n * DT_PITCH, (size_t)piece->count * sizeof *h);
 }
 
-// What this block reads and writes at its end, and what the next one reads.
-static void look_ahead(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
-                       int64_t row, struct scan_block *block)
-{
-    int64_t next = row + block->steps;
-    block->ahead[0] = dt_ahead(piece, &args->in.z, row);
-    block->ahead[1] = dt_ahead(piece, &args->y, row);
-    if (next == (piece->sequence + 1) * args->in.length)
-        return;
-    block->ahead[2] = dt_ahead(piece, &args->in.u, next);
-    block->ahead[3] = dt_ahead(piece, &args->in.delta, next);
-}
-
+// Tokens [row, row + steps) of all B · L. Meanwhile what the block reads and writes at its end is
+// fetched, and what the next one reads.
 static void run_block(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                       int64_t n_state, int64_t row, int64_t steps,
                       const struct forward_scratch *scratch)
 {
-    struct scan_block block = {.steps = steps,
-                               .padded = piece->padded,
-                               .n_state = n_state,
-                               .a = scratch->a,
-                               .delta = scratch->delta,
-                               .du = scratch->du,
-                               .b = scratch->b,
-                               .c = scratch->c,
-                               .reset = args->in.reset ? args->in.reset + row : NULL};
-    look_ahead(args, piece, row, &block);
-    stage(args, piece, row, steps, scratch);
-    scan_load_columns(&args->in.b, row, steps, n_state, scratch->b);
-    scan_load_columns(&args->in.c, row, steps, n_state, scratch->c);
-    scan_advance(&block, scratch->h, scratch->s);
-    gate(args, piece, row, steps, scratch->s);
+    int64_t next = row + steps;
+    stage(args, piece, row, steps, &scratch->in);
+    struct scan_block block = scan_open_block(&args->in, piece, n_state, row, steps, &scratch->in);
+    block.ahead[0] = dt_ahead(piece, &args->in.z, row);
+    block.ahead[1] = dt_ahead(piece, &args->y, row);
+    if (next < (piece->sequence + 1) * args->in.length) {
+        block.ahead[2] = dt_ahead(piece, &args->in.u, next);
+        block.ahead[3] = dt_ahead(piece, &args->in.delta, next);
+    }
+    scan_advance(&block, scratch->h, scratch->in.s);
+    gate(args, piece, row, steps, scratch->in.s);
 }
 
 static void run_piece(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                       int64_t n_state, const struct forward_scratch *scratch)
 {
-    scan_load_a(piece, args->in.b.cols, n_state, args->in.a_log, scratch->a);
-    scan_load_channels(piece, args->in.d_skip, scratch->d_skip);
-    scan_load_channels(piece, args->in.dt_bias, scratch->dt_bias);
+    scan_open_piece(&args->in, piece, n_state, &scratch->in);
     load_h0(args, piece, n_state, scratch->h);
     for (int64_t t = 0, steps; t < args->in.length; t += steps) {
         steps = scan_steps(args->in.length, args->in.chunk, t);
@@ -288,22 +276,21 @@ static int64_t scratch_bytes(int64_t n_state)
 
 DT_OP_CPU_WORKSPACE(scan_forward)
 {
-    return dt_cpu_threads(device) * scratch_bytes(scan_padded_state(args->in.b.cols)) + SCAN_SLACK;
+    return dt_cpu_threads(device) * scratch_bytes(scan_padded_state(args->in.b.cols)) + DT_SLACK;
 }
 
 DT_OP_CPU(scan_forward)
 {
     struct dt_cut cut = dt_cut(args->in.batch, args->in.u.cols);
     int64_t n_state = scan_padded_state(args->in.b.cols), bytes = scratch_bytes(n_state);
-    struct dt_arena arena = scan_arena(args->workspace, args->workspace_bytes);
-    char *memory = dt_arena_take(&arena, bytes * dt_cpu_threads(device));
+    struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
     if (args->in.length == 1 && !args->states && !args->s) {
         step(device, args);
         return DT_OK;
     }
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
-        struct dt_arena own = dt_arena_place(memory + omp_get_thread_num() * bytes, bytes);
+        struct dt_arena own = dt_thread_arena(&arena, bytes);
         struct forward_scratch scratch = take_scratch(&own, n_state);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {

@@ -4,7 +4,7 @@
 #include "kernels/scan_backward_cpu.h"
 
 DT_CLONES
-void scan_replay(const struct scan_block *block, const struct scan_rows *scratch,
+void scan_replay(const struct scan_block *block, const struct scan_scratch *scratch,
                  const float *start, int64_t n0, int64_t lane)
 {
     const float *restrict a = block->a + n0 * DT_PITCH + lane;
@@ -23,7 +23,7 @@ void scan_replay(const struct scan_block *block, const struct scan_rows *scratch
         dt_load_lanes(block->delta + row, delta);
         dt_load_lanes(block->du + row, du);
         dt_load_lanes(scratch->ds + row, ds);
-        dt_load_lanes(scratch->s + row, s);
+        dt_load_lanes(scratch->in.s + row, s);
         if (n0 == 0)
             dt_prefetch(block->ahead, t, lane);
         if (reset)
@@ -39,14 +39,14 @@ void scan_replay(const struct scan_block *block, const struct scan_rows *scratch
                 s[l] += c[n] * h[n][l];
                 dc[n * DT_LANES + l] += ds[l] * h[n][l];
             }
-        dt_store_lanes(s, scratch->s + row);
+        dt_store_lanes(s, scratch->in.s + row);
         if (reset) // no gradient goes to t - 1
             memset(decay, 0, SCAN_TILE * sizeof *decay);
     }
 }
 
 DT_CLONES
-void scan_sweep(const struct scan_block *block, const struct scan_rows *scratch,
+void scan_sweep(const struct scan_block *block, const struct scan_scratch *scratch,
                 const struct dt_ahead *ahead, int64_t n0, int64_t lane)
 {
     const float *restrict a = block->a + n0 * DT_PITCH + lane;

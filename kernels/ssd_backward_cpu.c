@@ -5,8 +5,6 @@
 
 #include "kernels/cpu.h"
 
-#include <omp.h>
-
 // A thread's rows.
 struct scratch {
     struct ssd_chunk chunk;
@@ -32,30 +30,17 @@ struct scratch {
 static struct scratch take_scratch(struct dt_arena *arena, const struct dt_ssd_inputs *in,
                                    const struct ssd_sizes *s)
 {
-    struct scratch x;
-    x.chunk = ssd_take_chunk(arena, s);
-    x.steps = ssd_take_steps(arena, s);
-    x.c_turned = ssd_take(arena, s->n, s->q_pitch);
-    x.scores = ssd_take(arena, s->q, s->q_pitch);
-    x.dscores = ssd_take(arena, s->q, s->q_pitch);
-    x.m = ssd_take(arena, s->q, s->q_pitch);
-    x.dm = ssd_take(arena, s->q, s->q_pitch);
-    x.x = ssd_take(arena, s->q, s->p_pitch);
-    x.dy = ssd_take(arena, s->q, s->p_pitch);
-    x.din = ssd_take(arena, s->q, s->p_pitch);
-    x.dx = ssd_take(arena, s->q, s->p_pitch);
-    x.turned = ssd_take(arena, s->p, s->q_pitch);
-    x.dc_head = ssd_take(arena, s->n, s->q_pitch);
-    x.db = ssd_take(arena, s->n, s->q_pitch);
-    x.dc = ssd_take(arena, s->n, s->q_pitch);
-    x.rows = ssd_take(arena, s->q, s->n_pitch);
-    x.columns = ssd_take(arena, 1, s->q);
-    x.square = ssd_take(arena, 1, s->q + 1);
-    x.before = ssd_take(arena, 1, s->q);
-    x.after = ssd_take(arena, 1, s->q);
-    x.dlog = ssd_take(arena, 1, s->q);
-    x.ddelta = ssd_take(arena, 1, s->q);
-    x.dh = ssd_take(arena, s->each * s->n, s->p_pitch);
+    struct scratch x = {.chunk = ssd_take_chunk(arena, s), .steps = ssd_take_steps(arena, s)};
+    dt_take_arrays(arena, s->q, s->q_pitch, (float **[]){&x.scores, &x.dscores, &x.m, &x.dm, NULL});
+    dt_take_arrays(arena, s->q, s->p_pitch, (float **[]){&x.x, &x.dy, &x.din, &x.dx, NULL});
+    dt_take_arrays(arena, s->n, s->q_pitch,
+                   (float **[]){&x.c_turned, &x.dc_head, &x.db, &x.dc, NULL});
+    dt_take_arrays(arena, s->p, s->q_pitch, (float **[]){&x.turned, NULL});
+    dt_take_arrays(arena, s->q, s->n_pitch, (float **[]){&x.rows, NULL});
+    dt_take_arrays(
+        arena, 1, s->q + 1,
+        (float **[]){&x.columns, &x.square, &x.before, &x.after, &x.dlog, &x.ddelta, NULL});
+    dt_take_arrays(arena, s->each * s->n, s->p_pitch, (float **[]){&x.dh, NULL});
     x.engine = ssd_take_engine(arena, in, s);
     return x;
 }
@@ -405,9 +390,9 @@ static int64_t scratch_bytes(const struct dt_ssd_inputs *in, const struct ssd_si
 static void take_shared(struct dt_arena *arena, struct run *run)
 {
     const struct dt_ssd_inputs *in = &run->args->in;
-    run->heads = ssd_take(arena, in->batch * in->heads, 3);
-    run->db = ssd_take(arena, run->s.slices * in->b.rows, in->b.cols);
-    run->dc = ssd_take(arena, run->s.slices * in->b.rows, in->b.cols);
+    dt_take_arrays(arena, in->batch * in->heads, 3, (float **[]){&run->heads, NULL});
+    dt_take_arrays(arena, run->s.slices * in->b.rows, in->b.cols,
+                   (float **[]){&run->db, &run->dc, NULL});
 }
 
 DT_OP_CPU_WORKSPACE(ssd_backward)
@@ -415,21 +400,19 @@ DT_OP_CPU_WORKSPACE(ssd_backward)
     struct run run = {.args = args, .s = ssd_sizes(&args->in)};
     struct dt_arena arena = dt_arena_measure();
     take_shared(&arena, &run);
-    return arena.used + dt_cpu_threads(device) * scratch_bytes(&args->in, &run.s) + SSD_SLACK;
+    return arena.used + dt_cpu_threads(device) * scratch_bytes(&args->in, &run.s) + DT_SLACK;
 }
 
 DT_OP_CPU(ssd_backward)
 {
     struct run run = {.args = args, .s = ssd_sizes(&args->in)};
-    struct dt_arena shared =
-        dt_arena_place(ssd_aligned(args->workspace), args->workspace_bytes - SSD_SLACK);
+    struct dt_arena shared = dt_workspace_arena(args->workspace, args->workspace_bytes);
     int64_t bytes = scratch_bytes(&args->in, &run.s), rows = args->in.b.rows;
     take_shared(&shared, &run);
-    char *memory = shared.base + shared.used;
     memset(run.heads, 0, (size_t)(args->in.batch * args->in.heads * 3) * sizeof *run.heads);
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
-        struct dt_arena own = dt_arena_place(memory + omp_get_thread_num() * bytes, bytes);
+        struct dt_arena own = dt_thread_arena(&shared, bytes);
         struct scratch scratch = take_scratch(&own, &args->in, &run.s);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < run.s.pieces; i++) {

@@ -10,17 +10,16 @@
 // within the chunk; with AVX-512 a core does 32 a cycle at most.
 #pragma once
 
-#include "base/arena.h"
 #include "kernels/gemm_tile_cpu.h"
 #include "kernels/piece_cpu.h"
 #include "kernels/ssd.h"
+#include "kernels/workspace_cpu.h"
 
 enum {
     SSD_SLICE = 8,       // heads of a piece
     SSD_SLICE_LEAST = 4, // where there would be fewer pieces than SSD_PIECES, down to this many
     SSD_PIECES = 6,
     SSD_ROWS = DT_LANES, // of a strip of a chunk's square; what is not causal of it is left out
-    SSD_SLACK = DT_ARENA_ALIGN, // a workspace need not be aligned
 };
 
 struct ssd_sizes {
@@ -88,16 +87,6 @@ struct ssd_steps {
     float a;       // A
     float all;     // keep of the last token
 };
-
-static inline float *ssd_take(struct dt_arena *arena, int64_t rows, int64_t pitch)
-{
-    return dt_arena_take(arena, rows * pitch * (int64_t)sizeof(float));
-}
-
-static inline char *ssd_aligned(void *workspace)
-{
-    return (char *)dt_round_up((int64_t)(intptr_t)workspace, DT_ARENA_ALIGN);
-}
 
 // A thread's products: in bf16 storage their operands are rounded where the CPU has instructions
 // for that.

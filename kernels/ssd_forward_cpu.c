@@ -4,30 +4,24 @@
 
 #include "kernels/cpu.h"
 
-#include <omp.h>
-
 // Tokens; up to this many, the recurrence itself is quicker than products.
 enum { SHORT = 4 };
 
 struct ssd_chunk ssd_take_chunk(struct dt_arena *arena, const struct ssd_sizes *s)
 {
     struct ssd_chunk chunk = {0};
-    chunk.b = ssd_take(arena, s->q, s->n_pitch);
-    chunk.c = ssd_take(arena, s->q, s->n_pitch);
-    chunk.segment = ssd_take(arena, 1, s->q);
+    dt_take_arrays(arena, s->q, s->n_pitch, (float **[]){&chunk.b, &chunk.c, NULL});
+    dt_take_arrays(arena, 1, s->q, (float **[]){&chunk.segment, NULL});
     return chunk;
 }
 
 struct ssd_steps ssd_take_steps(struct dt_arena *arena, const struct ssd_sizes *s)
 {
     struct ssd_steps steps = {0};
-    steps.raw = ssd_take(arena, 1, s->q);
-    steps.delta = ssd_take(arena, 1, s->q);
-    steps.log = ssd_take(arena, 1, s->q);
-    steps.keep = ssd_take(arena, 1, s->q);
-    steps.end = ssd_take(arena, 1, s->q);
-    steps.column = ssd_take(arena, 1, s->q);
-    steps.strip = ssd_take(arena, s->q / SSD_ROWS, s->q);
+    dt_take_arrays(arena, 1, s->q,
+                   (float **[]){&steps.raw, &steps.delta, &steps.log, &steps.keep, &steps.end,
+                                &steps.column, NULL});
+    dt_take_arrays(arena, s->q / SSD_ROWS, s->q, (float **[]){&steps.strip, NULL});
     return steps;
 }
 
@@ -142,17 +136,13 @@ struct scratch {
 static struct scratch take_scratch(struct dt_arena *arena, const struct dt_ssd_inputs *in,
                                    const struct ssd_sizes *s)
 {
-    struct scratch scratch;
-    scratch.chunk = ssd_take_chunk(arena, s);
-    scratch.steps = ssd_take_steps(arena, s);
-    scratch.b_turned = ssd_take(arena, s->n, s->q_pitch);
-    scratch.scores = ssd_take(arena, s->q, s->q_pitch);
-    scratch.m = ssd_take(arena, s->q, s->q_pitch);
-    scratch.x = ssd_take(arena, s->q, s->p_pitch);
-    scratch.y = ssd_take(arena, s->q, s->p_pitch);
-    scratch.h = ssd_take(arena, s->each * s->n, s->p_pitch);
-    scratch.engine = ssd_take_engine(arena, in, s);
-    return scratch;
+    struct scratch x = {.chunk = ssd_take_chunk(arena, s), .steps = ssd_take_steps(arena, s)};
+    dt_take_arrays(arena, s->n, s->q_pitch, (float **[]){&x.b_turned, NULL});
+    dt_take_arrays(arena, s->q, s->q_pitch, (float **[]){&x.scores, &x.m, NULL});
+    dt_take_arrays(arena, s->q, s->p_pitch, (float **[]){&x.x, &x.y, NULL});
+    dt_take_arrays(arena, s->each * s->n, s->p_pitch, (float **[]){&x.h, NULL});
+    x.engine = ssd_take_engine(arena, in, s);
+    return x;
 }
 
 struct run {
@@ -391,17 +381,17 @@ static int64_t scratch_bytes(const struct dt_ssd_inputs *in, const struct ssd_si
 DT_OP_CPU_WORKSPACE(ssd_forward)
 {
     struct ssd_sizes s = ssd_sizes(&args->in);
-    return dt_cpu_threads(device) * scratch_bytes(&args->in, &s) + SSD_SLACK;
+    return dt_cpu_threads(device) * scratch_bytes(&args->in, &s) + DT_SLACK;
 }
 
 DT_OP_CPU(ssd_forward)
 {
     struct run run = {args, ssd_sizes(&args->in)};
     int64_t bytes = scratch_bytes(&args->in, &run.s);
-    char *memory = ssd_aligned(args->workspace);
+    struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
 #pragma omp parallel num_threads(dt_cpu_threads(device)) if (run.s.pieces > 1)
     {
-        struct dt_arena own = dt_arena_place(memory + omp_get_thread_num() * bytes, bytes);
+        struct dt_arena own = dt_thread_arena(&arena, bytes);
         struct scratch scratch = take_scratch(&own, &args->in, &run.s);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < run.s.pieces; i++) {
