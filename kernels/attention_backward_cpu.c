@@ -7,7 +7,6 @@
 // the gradients of values, keys and queries), and an exponential.
 #include "kernels/attention_cpu.h"
 
-#include <omp.h>
 #include <string.h>
 
 // A thread's arrays.
@@ -19,39 +18,31 @@ struct tiles {
     struct dt_attention_keys tile;
 };
 
-static struct tiles take_tiles(const struct dt_attention_shared *shared, float *memory,
-                               int64_t *floats)
+static struct tiles take_tiles(const struct dt_attention_shared *shared, struct dt_arena *arena)
 {
     struct tiles t;
     int64_t L = shared->in->length, pitch = shared->pitch;
-    const struct {
-        float **array;
-        int64_t floats;
-    } arrays[] = {{&t.q, L * pitch},
-                  {&t.dy, L * pitch},
-                  {&t.dq, L * pitch},
-                  {&t.lse, L},
-                  {&t.delta, L},
-                  {&t.dkeys, L * pitch},
-                  {&t.dvalues, L * pitch},
-                  {&t.p, DT_QUERIES * DT_KEYS},
-                  {&t.ds, DT_QUERIES * DT_KEYS},
-                  {&t.tile.keys, DT_KEYS * pitch},
-                  {&t.tile.values, DT_KEYS * pitch},
-                  {&t.tile.turned_keys, DT_KEYS * pitch},
-                  {&t.tile.turned_values, DT_KEYS * pitch}};
-    *floats = 0;
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        *arrays[i].array = dt_attention_carve(memory, floats, arrays[i].floats);
+    dt_take_arrays(arena, L, pitch, (float **[]){&t.q, &t.dy, &t.dq, &t.dkeys, &t.dvalues, NULL});
+    dt_take_arrays(arena, 1, L, (float **[]){&t.lse, &t.delta, NULL});
+    dt_take_arrays(arena, DT_QUERIES, DT_KEYS, (float **[]){&t.p, &t.ds, NULL});
+    dt_take_arrays(arena, DT_KEYS, pitch,
+                   (float **[]){&t.tile.keys, &t.tile.values, &t.tile.turned_keys,
+                                &t.tile.turned_values, NULL});
     return t;
+}
+
+static int64_t tiles_bytes(const struct dt_attention_shared *shared)
+{
+    struct dt_arena arena = dt_arena_measure();
+    take_tiles(shared, &arena);
+    return arena.used;
 }
 
 DT_OP_CPU_WORKSPACE(attention_backward)
 {
-    int64_t shared_floats, floats;
-    struct dt_attention_shared shared = dt_attention_share(&args->in, NULL, &shared_floats);
-    take_tiles(&shared, NULL, &floats);
-    return (shared_floats + dt_cpu_threads(device) * floats) * (int64_t)sizeof(float);
+    struct dt_arena arena = dt_arena_measure();
+    struct dt_attention_shared shared = dt_attention_share(&args->in, &arena);
+    return arena.used + dt_cpu_threads(device) * tiles_bytes(&shared) + DT_SLACK;
 }
 
 struct piece {
@@ -218,14 +209,13 @@ static void run_piece(const struct dt_attention_backward_args *args,
 DT_OP_CPU(attention_backward)
 {
     const struct dt_attention_inputs *in = &args->in;
-    int64_t shared_floats;
-    struct dt_attention_shared shared = dt_attention_share(in, args->workspace, &shared_floats);
+    struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
+    struct dt_attention_shared shared = dt_attention_share(in, &arena);
+    int64_t bytes = tiles_bytes(&shared);
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
-        int64_t floats;
-        take_tiles(&shared, NULL, &floats);
-        float *memory = (float *)args->workspace + shared_floats + omp_get_thread_num() * floats;
-        struct tiles t = take_tiles(&shared, memory, &floats);
+        struct dt_arena own = dt_thread_arena(&arena, bytes);
+        struct tiles t = take_tiles(&shared, &own);
         dt_attention_prepare(&shared);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < in->batch * in->n_kv_head; i++) {

@@ -7,7 +7,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 enum {
@@ -17,8 +16,8 @@ enum {
 
 // ---- what both passes share
 
-struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *in, void *workspace,
-                                              int64_t *floats)
+struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *in,
+                                              struct dt_arena *arena)
 {
     struct dt_attention_shared shared = {.in = in,
                                          .kernel = dt_gemm_kernel(dt_onednn_isa()),
@@ -26,12 +25,9 @@ struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *
                                          .pitch = dt_round_up(in->width, DT_DIRECT_COLUMNS),
                                          .heads = in->n_head / in->n_kv_head,
                                          .scale = (float)(1 / sqrt((double)in->width))};
-    *floats = 0;
     // with room for a state where this call has none: memory is measured without
-    shared.angles =
-        dt_attention_carve(workspace, floats, (in->window - 1 + in->length) * in->width);
-    shared.starts =
-        (int32_t *)(void *)dt_attention_carve(workspace, floats, in->batch * in->length);
+    shared.angles = dt_take_floats(arena, in->window - 1 + in->length, in->width);
+    shared.starts = dt_arena_take(arena, in->batch * in->length * (int64_t)sizeof(int32_t));
     return shared;
 }
 
@@ -199,29 +195,30 @@ static int64_t chunk_of(const struct dt_attention_shared *shared)
     return dt_min_i64(queries, dt_round_up(shared->in->length, DT_PANEL));
 }
 
-static struct tiles take_tiles(const struct dt_attention_shared *shared, float *memory,
-                               int64_t *floats)
+static struct tiles take_tiles(const struct dt_attention_shared *shared, struct dt_arena *arena)
 {
     struct tiles t = {.chunk = chunk_of(shared)};
     int64_t rows = shared->heads * t.chunk, pitch = shared->pitch;
-    *floats = 0;
-    t.q = dt_attention_carve(memory, floats, rows * pitch);
-    t.out = dt_attention_carve(memory, floats, rows * pitch);
-    t.most = dt_attention_carve(memory, floats, rows);
-    t.sum = dt_attention_carve(memory, floats, rows);
-    t.scores = dt_attention_carve(memory, floats, DT_PANEL * DT_KEYS);
-    t.tile.keys = dt_attention_carve(memory, floats, DT_KEYS * pitch);
-    t.tile.values = dt_attention_carve(memory, floats, DT_KEYS * pitch);
-    t.tile.turned_keys = dt_attention_carve(memory, floats, DT_KEYS * pitch);
+    dt_take_arrays(arena, rows, pitch, (float **[]){&t.q, &t.out, NULL});
+    dt_take_arrays(arena, 1, rows, (float **[]){&t.most, &t.sum, NULL});
+    dt_take_arrays(arena, DT_PANEL, DT_KEYS, (float **[]){&t.scores, NULL});
+    dt_take_arrays(arena, DT_KEYS, pitch,
+                   (float **[]){&t.tile.keys, &t.tile.values, &t.tile.turned_keys, NULL});
     return t;
+}
+
+static int64_t tiles_bytes(const struct dt_attention_shared *shared)
+{
+    struct dt_arena arena = dt_arena_measure();
+    take_tiles(shared, &arena);
+    return arena.used;
 }
 
 DT_OP_CPU_WORKSPACE(attention_forward)
 {
-    int64_t shared_floats, floats;
-    struct dt_attention_shared shared = dt_attention_share(&args->in, NULL, &shared_floats);
-    take_tiles(&shared, NULL, &floats);
-    return (shared_floats + dt_cpu_threads(device) * floats) * (int64_t)sizeof(float);
+    struct dt_arena arena = dt_arena_measure();
+    struct dt_attention_shared shared = dt_attention_share(&args->in, &arena);
+    return arena.used + dt_cpu_threads(device) * tiles_bytes(&shared) + DT_SLACK;
 }
 
 // A piece: queries [begin, end) of sequence b for the heads of group g.
@@ -347,15 +344,14 @@ static void run_piece(const struct dt_attention_forward_args *args,
 DT_OP_CPU(attention_forward)
 {
     const struct dt_attention_inputs *in = &args->in;
-    int64_t shared_floats;
-    struct dt_attention_shared shared = dt_attention_share(in, args->workspace, &shared_floats);
-    int64_t chunk = chunk_of(&shared), chunks = dt_ceil_div(in->length, chunk);
+    struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
+    struct dt_attention_shared shared = dt_attention_share(in, &arena);
+    int64_t chunk = chunk_of(&shared), chunks = dt_ceil_div(in->length, chunk),
+            bytes = tiles_bytes(&shared);
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
-        int64_t floats;
-        take_tiles(&shared, NULL, &floats);
-        float *memory = (float *)args->workspace + shared_floats + omp_get_thread_num() * floats;
-        struct tiles t = take_tiles(&shared, memory, &floats);
+        struct dt_arena own = dt_thread_arena(&arena, bytes);
+        struct tiles t = take_tiles(&shared, &own);
         dt_attention_prepare(&shared);
 #pragma omp for schedule(dynamic) nowait
         for (int64_t i = 0; i < in->batch * in->n_kv_head * chunks; i++) {

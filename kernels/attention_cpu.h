@@ -8,6 +8,7 @@
 #include "kernels/cpu.h"
 #include "kernels/gemm_tile_cpu.h"
 #include "kernels/storage_cpu.h"
+#include "kernels/workspace_cpu.h"
 
 #include <stdbool.h>
 
@@ -31,11 +32,9 @@ struct dt_attention_shared {
     int32_t *starts; // [B, L]: the first position that t sees
 };
 
-// Carves the shared arrays from a workspace (NULL: measures them). The threads' memory follows
-// after *floats of it.
-struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *in, void *workspace,
-                                              int64_t *floats);
-// Fills them: called by every thread of a team, which must meet a barrier after it.
+struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *in,
+                                              struct dt_arena *arena);
+// Fills the arrays: called by every thread of a team, which must meet a barrier after it.
 void dt_attention_prepare(const struct dt_attention_shared *shared);
 
 // A row of E values to fp32, rotated as position j, times scale; zeros to the end of the pitch.
@@ -66,11 +65,3 @@ struct dt_attention_keys {
 // Positions [j, j + n) of sequence b, group g.
 void dt_attention_load_keys(const struct dt_attention_shared *shared, int64_t b, int64_t g,
                             int64_t j, int64_t n, const struct dt_attention_keys *tile);
-
-// The next `floats` of `memory` after *used, aligned; NULL where memory is measured.
-static inline float *dt_attention_carve(float *memory, int64_t *used, int64_t floats)
-{
-    float *at = memory ? memory + *used : NULL;
-    *used += dt_round_up(floats, 16);
-    return at;
-}

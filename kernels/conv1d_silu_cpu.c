@@ -73,26 +73,27 @@ static void find_outputs(const struct dt_conv1d_silu_inputs *in, const struct dt
     }
 }
 
-// Row t of the piece's inputs, t >= 1 - K: from x, x0, or zeros.
-DT_INLINE void load_input(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
-                          int64_t t, float *row)
+// The piece's part of input t >= 1 - K in storage: of x, of x0, or NULL, which stands for zeros.
+static inline const void *input_at(const struct dt_conv1d_silu_inputs *in,
+                                   const struct dt_piece *piece, int64_t t)
 {
     int64_t keep = in->taps - 1;
     struct dt_view x0 = dt_view_of(in->x0, in->batch * keep, in->x.cols, in->x.dtype);
-    if (t >= 0)
-        dt_load_piece(piece, &in->x, piece->sequence * in->length + t, row);
-    else if (in->x0)
-        dt_load_piece(piece, &x0, (piece->sequence + 1) * keep + t, row);
-    else
-        memset(row, 0, DT_PITCH * sizeof *row);
+    return t >= 0 ? dt_view_at(&in->x, piece->sequence * in->length + t, piece->first)
+                  : dt_view_at(&x0, (piece->sequence + 1) * keep + t, piece->first);
 }
 
 DT_CLONES
 static void load_window(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
                         int64_t begin, int64_t steps, struct window *x)
 {
-    for (int64_t t = 1 - in->taps; t < steps; t++)
-        load_input(in, piece, begin + t, x->rows[LEAD + t]);
+    for (int64_t t = 1 - in->taps; t < steps; t++) {
+        const void *from = input_at(in, piece, begin + t);
+        if (from)
+            dt_load_row(in->x.dtype, from, piece->count, piece->padded, x->rows[LEAD + t]);
+        else
+            memset(x->rows[LEAD + t], 0, sizeof x->rows[LEAD + t]);
+    }
     memset(x->rows[ZEROS], 0, sizeof x->rows[ZEROS]);
     find_inputs(in, piece, begin, steps, x);
 }
@@ -216,16 +217,6 @@ static void run_forward(const struct dt_conv1d_silu_forward_args *args,
         dt_store_piece(piece, &args->y, row + t, y + t * DT_PITCH);
 }
 
-// The piece's part of input t >= 1 - K in storage, or NULL: zeros.
-static const void *input_at(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
-                            int64_t t)
-{
-    int64_t keep = in->taps - 1;
-    struct dt_view x0 = dt_view_of(in->x0, in->batch * keep, in->x.cols, in->x.dtype);
-    return t >= 0 ? dt_view_at(&in->x, piece->sequence * in->length + t, piece->first)
-                  : dt_view_at(&x0, (piece->sequence + 1) * keep + t, piece->first);
-}
-
 // The inputs that a call for what follows needs before its first.
 static void store_x_last(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
                          void *x_last)
@@ -256,8 +247,7 @@ DT_OP_CPU(conv1d_silu_forward)
         struct weights weights;
         load_weights(&args->in, &piece, &weights);
         for (int64_t t = 0; t < args->in.length; t += DT_BLOCK)
-            run_forward(args, &piece, &weights, t,
-                        args->in.length - t < DT_BLOCK ? args->in.length - t : DT_BLOCK);
+            run_forward(args, &piece, &weights, t, dt_min_i64(DT_BLOCK, args->in.length - t));
         if (args->x_last)
             store_x_last(&args->in, &piece, args->x_last);
     }
@@ -327,28 +317,19 @@ static void backward_piece(const struct dt_conv1d_silu_backward_args *args,
                (size_t)piece->padded * sizeof *partials);
 }
 
-// Σ over sequences of a channel's partials of lag m, in order.
-static double add_partials(const struct dt_conv1d_silu_backward_args *args,
-                           const struct dt_cut *cut, int64_t m, int64_t channel)
-{
-    const float *partials = args->workspace;
-    double sum = 0.0;
-    for (int64_t b = 0; b < args->in.batch; b++)
-        sum += (double)partials[partial_row(cut, args->in.taps, b, m) + channel];
-    return sum;
-}
-
+// A channel's dweight, whose taps are lags in reverse, and dbias: partials in order of sequences.
 static void finish_channel(const struct dt_conv1d_silu_backward_args *args,
                            const struct dt_cut *cut, int64_t d)
 {
-    float *dweight = args->dweight + d * args->in.taps, *dbias = args->dbias + d;
-    for (int64_t m = 0; m < args->in.taps; m++) {
-        float *dw = dweight + args->in.taps - 1 - m;
-        double sum = add_partials(args, cut, m, d);
-        *dw = (float)(args->accumulate ? (double)*dw + sum : sum);
+    const float *partials = args->workspace;
+    int64_t taps = args->in.taps;
+    for (int64_t m = 0; m <= taps; m++) {
+        float *to = m < taps ? args->dweight + d * taps + taps - 1 - m : args->dbias + d;
+        double sum = 0.0;
+        for (int64_t b = 0; b < args->in.batch; b++)
+            sum += (double)partials[partial_row(cut, taps, b, m) + d];
+        *to = (float)(args->accumulate ? (double)*to + sum : sum);
     }
-    double sum = add_partials(args, cut, args->in.taps, d);
-    *dbias = (float)(args->accumulate ? (double)*dbias + sum : sum);
 }
 
 DT_OP_CPU(conv1d_silu_backward)
