@@ -112,6 +112,15 @@ struct attention_tile {
     int64_t at, n;   // first position, positions: the other rows are zero
 };
 
+// The tile that the block owns, of `heads` heads or groups.
+template <int TILE>
+DT_DEVICE attention_tile attention_own(const dt_attention_inputs &in, int64_t heads)
+{
+    const int64_t tiles = dt_div_up(in.length, TILE), block = blockIdx.x;
+    const int64_t at = block % tiles * TILE;
+    return {block / tiles / heads, block / tiles % heads, at, dt_least(TILE, in.length - at)};
+}
+
 // Rows of a view, and of the state before position 0, into shared memory; `rotated` by their
 // positions, times scale. E is the padded width.
 template <class T, int E, int TILE>

@@ -25,23 +25,18 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
         delta[index] = sum;
 }
 
-// A tile of queries: where its rows' numbers are.
-struct queries {
-    int64_t b, h, t0, n;
-};
-
 // Scores to probabilities and dp to ds, zero for pairs that are not seen. j: the first key.
 template <int R>
 DT_DEVICE void slope(const dt_attention_backward_args &a, const attention_shared &shared,
-                     const queries &tile, int64_t j, int64_t end, float (&p)[R][R],
+                     const attention_tile &tile, int64_t j, int64_t end, float (&p)[R][R],
                      float (&ds)[R][R])
 {
     const int ty = (int)threadIdx.x / ATTENTION_SIDE, tx = (int)threadIdx.x % ATTENTION_SIDE;
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        const int64_t i = ty * R + r, t = tile.t0 + i,
-                      row = tile.b * a.in.length + (i < tile.n ? t : tile.t0),
-                      at = row * a.in.n_head + tile.h;
+        const int64_t i = ty * R + r, t = tile.at + i,
+                      row = tile.b * a.in.length + (i < tile.n ? t : tile.at),
+                      at = row * a.in.n_head + tile.head;
         const float lse = a.lse[at], delta = shared.delta[at];
         const int64_t start = shared.starts[row];
 #pragma unroll
@@ -63,12 +58,10 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     float *q = memory, *dy = q + TILE * PITCH, *keys = dy + TILE * PITCH,
           *values = keys + TILE * PITCH, *pairs = values + TILE * PITCH;
     const dt_attention_inputs &in = a.in;
-    const int64_t tiles = dt_div_up(in.length, TILE), block = blockIdx.x;
-    const int64_t b = block / tiles / in.n_head, h = block / tiles % in.n_head,
-                  g = h / (in.n_head / in.n_kv_head), t0 = block % tiles * TILE,
-                  n = dt_least(TILE, in.length - t0);
+    const attention_tile mine = attention_own<TILE>(in, in.n_head);
+    const auto [b, h, t0, n] = mine;
+    const int64_t g = h / (in.n_head / in.n_kv_head);
     float sums[R][E / ATTENTION_SIDE] = {};
-    const attention_tile mine = {b, h, t0, n};
     attention_load<T, E, TILE>(in, shared, in.q, nullptr, mine, true, shared.scale, q);
     attention_load<T, E, TILE>(in, shared, a.dy, nullptr, mine, false, 1.0f, dy);
     for (int64_t j = shared.starts[b * in.length + t0]; j < t0 + n; j += TILE) {
@@ -80,7 +73,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
         __syncthreads();
         attention_scores<E, R>(q, keys, p);
         attention_scores<E, R>(dy, values, ds);
-        slope<R>(a, shared, {b, h, t0, n}, j, t0 + n, p, ds);
+        slope<R>(a, shared, mine, j, t0 + n, p, ds);
         attention_put_pairs<R>(ds, pairs);
         __syncthreads();
         attention_weigh<E, R, false>(pairs, keys, sums);
@@ -100,13 +93,11 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     float *q = memory, *dy = q + TILE * PITCH, *keys = dy + TILE * PITCH,
           *values = keys + TILE * PITCH, *pairs = values + TILE * PITCH;
     const dt_attention_inputs &in = a.in;
-    const int64_t tiles = dt_div_up(in.length, TILE), block = blockIdx.x,
-                  heads = in.n_head / in.n_kv_head;
-    const int64_t b = block / tiles / in.n_kv_head, g = block / tiles % in.n_kv_head,
-                  j = block % tiles * TILE, n = dt_least(TILE, in.length - j);
+    const attention_tile mine = attention_own<TILE>(in, in.n_kv_head);
+    const auto [b, g, j, n] = mine;
+    const int64_t heads = in.n_head / in.n_kv_head;
     const int32_t *starts = shared.starts + b * in.length;
     float dk[R][E / ATTENTION_SIDE] = {}, dv[R][E / ATTENTION_SIDE] = {};
-    const attention_tile mine = {b, g, j, n};
     attention_load<T, E, TILE>(in, shared, in.k, nullptr, mine, true, 1.0f, keys);
     attention_load<T, E, TILE>(in, shared, in.v, nullptr, mine, false, 1.0f, values);
     for (int64_t t0 = j; t0 < in.length && starts[t0] < j + n; t0 += TILE)
@@ -119,7 +110,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
             __syncthreads();
             attention_scores<E, R>(q, keys, p);
             attention_scores<E, R>(dy, values, ds);
-            slope<R>(a, shared, {b, h, t0, tile.n}, j, j + n, p, ds);
+            slope<R>(a, shared, tile, j, j + n, p, ds);
             attention_put_pairs<R>(p, pairs);
             __syncthreads();
             attention_weigh<E, R, true>(pairs, dy, dv);
@@ -143,12 +134,10 @@ __global__ static void __launch_bounds__(MMA_THREADS)
 {
     DT_SHARED(mma_rows<E>, rows, [2]); // queries and dy, then keys and values
     const dt_attention_inputs &in = a.in;
-    const int64_t tiles = dt_div_up(in.length, MMA_TILE), block = blockIdx.x;
-    const int64_t b = block / tiles / in.n_head, h = block / tiles % in.n_head,
-                  g = h / (in.n_head / in.n_kv_head), t0 = block % tiles * MMA_TILE,
-                  n = dt_least(MMA_TILE, in.length - t0);
+    const attention_tile mine = attention_own<MMA_TILE>(in, in.n_head);
+    const auto [b, h, t0, n] = mine;
+    const int64_t g = h / (in.n_head / in.n_kv_head);
     const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
-    const attention_tile mine = {b, h, t0, n};
     unsigned q[E / 16][4], dy[E / 16][4];
     float sums[E / 8][4], lse[2], delta[2];
     int64_t start[2], at[2];
@@ -202,13 +191,11 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     DT_SHARED(mma_rows<E>, rows, [2]); // keys and values, then queries and dy
     DT_SHARED(mma_columns, column, [1]);
     const dt_attention_inputs &in = a.in;
-    const int64_t tiles = dt_div_up(in.length, MMA_TILE), block = blockIdx.x,
-                  heads = in.n_head / in.n_kv_head;
-    const int64_t b = block / tiles / in.n_kv_head, g = block / tiles % in.n_kv_head,
-                  j = block % tiles * MMA_TILE, n = dt_least(MMA_TILE, in.length - j);
+    const attention_tile mine = attention_own<MMA_TILE>(in, in.n_kv_head);
+    const auto [b, g, j, n] = mine;
+    const int64_t heads = in.n_head / in.n_kv_head;
     const int32_t *starts = shared.starts + b * in.length;
     const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
-    const attention_tile mine = {b, g, j, n};
     unsigned k[E / 16][4], v[E / 16][4];
     float dk[E / 8][4], dv[E / 8][4];
     mma_clear(dk);

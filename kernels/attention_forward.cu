@@ -59,10 +59,9 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     DT_SHARED_DYN(float, memory);
     float *q = memory, *keys = q + TILE * PITCH, *pairs = keys + TILE * PITCH;
     const dt_attention_inputs &in = a.in;
-    const int64_t tiles = dt_div_up(in.length, TILE), block = blockIdx.x;
-    const int64_t b = block / tiles / in.n_head, h = block / tiles % in.n_head,
-                  g = h / (in.n_head / in.n_kv_head), t0 = block % tiles * TILE,
-                  n = dt_least(TILE, in.length - t0);
+    const attention_tile mine = attention_own<TILE>(in, in.n_head);
+    const auto [b, h, t0, n] = mine;
+    const int64_t g = h / (in.n_head / in.n_kv_head);
     const int32_t *starts = shared.starts + b * in.length;
     const int ty = (int)threadIdx.x / ATTENTION_SIDE;
     running<E, R> row;
@@ -73,7 +72,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
         for (int i = 0; i < E / ATTENTION_SIDE; i++)
             row.out[r][i] = 0.0f;
     }
-    attention_load<T, E, TILE>(in, shared, in.q, nullptr, {b, h, t0, n}, true, shared.scale, q);
+    attention_load<T, E, TILE>(in, shared, in.q, nullptr, mine, true, shared.scale, q);
     for (int64_t j = starts[t0]; j < t0 + n; j += TILE) {
         const attention_tile tile = {b, g, j, dt_least(TILE, t0 + n - j)};
         float score[R][R];
@@ -108,7 +107,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     }
     attention_put<E, R>(row.out, keys);
     __syncthreads();
-    attention_store<T, E, TILE>(in, shared, a.y, {b, h, t0, n}, false, 1.0f, keys);
+    attention_store<T, E, TILE>(in, shared, a.y, mine, false, 1.0f, keys);
 }
 
 // The same on tensor cores. A thread holds two elements of rows g and g + 8 of its warp's 16 in
@@ -119,10 +118,9 @@ __global__ static void __launch_bounds__(MMA_THREADS)
 {
     DT_SHARED(mma_rows<E>, rows, [2]); // queries, then keys; values
     const dt_attention_inputs &in = a.in;
-    const int64_t tiles = dt_div_up(in.length, MMA_TILE), block = blockIdx.x;
-    const int64_t b = block / tiles / in.n_head, h = block / tiles % in.n_head,
-                  g = h / (in.n_head / in.n_kv_head), t0 = block % tiles * MMA_TILE,
-                  n = dt_least(MMA_TILE, in.length - t0);
+    const attention_tile mine = attention_own<MMA_TILE>(in, in.n_head);
+    const auto [b, h, t0, n] = mine;
+    const int64_t g = h / (in.n_head / in.n_kv_head);
     const int32_t *starts = shared.starts + b * in.length;
     const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
     float most[2] = {NOTHING, NOTHING}, sum[2] = {0.0f, 0.0f}, out[E / 8][4];
@@ -134,7 +132,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
         start[r] = at[r] < t0 + n ? starts[at[r]] : INT64_MAX;
     }
     mma_clear(out);
-    mma_load<E>(in, shared, in.q, nullptr, {b, h, t0, n}, true, shared.scale, rows[0]);
+    mma_load<E>(in, shared, in.q, nullptr, mine, true, shared.scale, rows[0]);
     __syncthreads();
     mma_take<E>(rows[0], q);
     for (int64_t j = starts[t0]; j < t0 + n; j += MMA_TILE) {
@@ -182,7 +180,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
         if (a.lse && at[r] < t0 + n && lane % 4 == 0)
             a.lse[(b * in.length + at[r]) * in.n_head + h] = most[r] + logf(sum[r]);
     }
-    mma_store<E>(in, shared, a.y, {b, h, t0, n}, false, factor, out);
+    mma_store<E>(in, shared, a.y, mine, false, factor, out);
 }
 
 // An element of k_last and v_last a thread.
