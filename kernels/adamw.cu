@@ -16,15 +16,8 @@ struct step {
 DT_DEVICE struct step load_step(const struct dt_adamw_args *args)
 {
     const struct dt_update_control *c = args->control;
-    struct step s;
-    s.beta1 = args->beta1;
-    s.beta2 = args->beta2;
-    s.eps = args->eps;
-    s.grad_scale = c->grad_scale;
-    s.lr = c->lr;
-    s.rate = c->lr / c->bias1;
-    s.root_scale = 1.0f / sqrtf(c->bias2);
-    return s;
+    return {args->beta1,      args->beta2,           args->eps, c->grad_scale, c->lr,
+            c->lr / c->bias1, 1.0f / sqrtf(c->bias2)};
 }
 
 // The span among low … high that element i lies in.

@@ -1,7 +1,7 @@
 // A checksum of an array on CUDA in two launches: a block sums DT_NORM_BLOCK elements, a thread
 // each THREADS-th of them; one more block adds the blocks' sums. Bytes: x once, 4 an element; its
 // ten instructions take less time.
-#include "kernels/device.cuh"
+#include "kernels/partials.cuh"
 
 enum { THREADS = 512 };
 
@@ -17,17 +17,6 @@ __global__ static void __launch_bounds__(THREADS)
         partial[blockIdx.x] = sum;
 }
 
-__global__ static void __launch_bounds__(THREADS)
-    sum_partial_kernel(int64_t blocks, const uint64_t *partial, uint64_t *out)
-{
-    uint64_t sum = 0;
-    for (int64_t b = threadIdx.x; b < blocks; b += THREADS)
-        sum += partial[b];
-    sum = dt_block_sum<THREADS>(sum);
-    if (threadIdx.x == 0)
-        *out = sum;
-}
-
 DT_OP_CUDA(checksum)
 {
     int64_t blocks = dt_div_up(args->n, DT_NORM_BLOCK);
@@ -35,7 +24,8 @@ DT_OP_CUDA(checksum)
     if (blocks > 0)
         DT_LAUNCH((checksum_kernel), (unsigned)blocks, THREADS, 0, stream, args->n, args->x,
                   partial);
-    DT_LAUNCH((sum_partial_kernel), 1, THREADS, 0, stream, blocks, partial, args->sum);
+    DT_LAUNCH((sum_partial_kernel<THREADS, uint64_t>), 1, THREADS, 0, stream, blocks, partial,
+              args->sum);
     return DT_LAUNCHED("checksum");
 }
 

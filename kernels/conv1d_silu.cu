@@ -274,21 +274,6 @@ template <class T> struct conv_gradient {
     float *partials; // [B · tiles, K + 1, D]: dweight by tap, dbias
 };
 
-template <int V, int KM, class T>
-DT_DEVICE void store_partials(const conv_input<T> &in, const conv_place &place, float *partials,
-                              const float (&dw)[KM][V], const float (&dbias)[V])
-{
-    const int K = conv_taps<KM>(in);
-    float *to = partials + (place.b * in.tiles + place.tile) * (K + 1) * in.channels + place.d;
-#pragma unroll
-    for (int m = 0; m < KM; m++)
-        if (m < K)
-            for (int v = 0; v < V; v++)
-                to[(K - 1 - m) * in.channels + v] = dw[m][v];
-    for (int v = 0; v < V; v++)
-        to[K * in.channels + v] = dbias[v];
-}
-
 // AHEAD tokens whose ds reaches all their taps and whose taps are all there: no reset near, and
 // neither the tile's first tokens nor those after it. Half the instructions of the careful way.
 template <class T, int V, int KM>
@@ -405,7 +390,15 @@ static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
             dx += gradient.dx_stride;
         }
     }
-    store_partials(in, place, gradient.partials, dw, dbias);
+    float *to =
+        gradient.partials + (place.b * in.tiles + place.tile) * (K + 1) * in.channels + place.d;
+#pragma unroll
+    for (int m = 0; m < KM; m++)
+        if (m < K)
+            for (int v = 0; v < V; v++)
+                to[(K - 1 - m) * in.channels + v] = dw[m][v];
+    for (int v = 0; v < V; v++)
+        to[K * in.channels + v] = dbias[v];
 }
 
 // ---- launchers
@@ -414,21 +407,20 @@ template <class T>
 static conv_input<T> make_input(const dt_conv1d_silu_inputs &from, int64_t tile_length,
                                 int64_t vector)
 {
-    conv_input<T> in;
-    in.length = from.length;
-    in.channels = from.x.cols;
-    in.groups = from.x.cols / vector;
-    in.tiles = dt_div_up(from.length, tile_length);
-    in.taps = from.taps;
-    in.count = from.batch * in.tiles * in.groups;
-    in.x = static_cast<const T *>(from.x.data);
-    in.x_stride = from.x.stride;
-    in.weight = from.weight;
-    in.bias = from.bias;
-    in.x0 = static_cast<const T *>(from.x0);
-    in.reset = from.reset;
-    in.reset_words = from.length % AHEAD == 0 && (uintptr_t)from.reset % AHEAD == 0;
-    return in;
+    const int64_t groups = from.x.cols / vector, tiles = dt_div_up(from.length, tile_length);
+    return {from.length,
+            from.x.cols,
+            groups,
+            tiles,
+            from.taps,
+            from.batch * tiles * groups,
+            static_cast<const T *>(from.x.data),
+            from.x.stride,
+            from.weight,
+            from.bias,
+            static_cast<const T *>(from.x0),
+            from.reset,
+            from.length % AHEAD == 0 && (uintptr_t)from.reset % AHEAD == 0};
 }
 
 // Whether rows of x and x0 may be read V elements at a time.

@@ -359,36 +359,31 @@ DT_DEVICE float dt_warp_max(float x)
     return x;
 }
 
-template <int THREADS, class T> DT_DEVICE T dt_block_sum(T x)
+// The warps' values in the order of the warps, by `combine`.
+template <int THREADS, class T, class Combine>
+DT_DEVICE T dt_block_combine(T x, const Combine &combine)
 {
     static_assert(THREADS % DT_WARP == 0 && THREADS <= 1024, "whole warps");
     DT_SHARED(T, warps, [THREADS / DT_WARP]);
-    x = dt_warp_sum(x);
     if (threadIdx.x % DT_WARP == 0)
         warps[threadIdx.x / DT_WARP] = x;
     __syncthreads();
-    T sum = warps[0];
+    T all = warps[0];
 #pragma unroll
     for (int i = 1; i < THREADS / DT_WARP; i++)
-        sum += warps[i];
+        all = combine(all, warps[i]);
     __syncthreads(); // `warps` may be written again
-    return sum;
+    return all;
+}
+
+template <int THREADS, class T> DT_DEVICE T dt_block_sum(T x)
+{
+    return dt_block_combine<THREADS>(dt_warp_sum(x), [](T a, T b) { return a + b; });
 }
 
 template <int THREADS> DT_DEVICE float dt_block_max(float x)
 {
-    static_assert(THREADS % DT_WARP == 0 && THREADS <= 1024, "whole warps");
-    DT_SHARED(float, warps, [THREADS / DT_WARP]);
-    x = dt_warp_max(x);
-    if (threadIdx.x % DT_WARP == 0)
-        warps[threadIdx.x / DT_WARP] = x;
-    __syncthreads();
-    float max = warps[0];
-#pragma unroll
-    for (int i = 1; i < THREADS / DT_WARP; i++)
-        max = fmaxf(max, warps[i]);
-    __syncthreads();
-    return max;
+    return dt_block_combine<THREADS>(dt_warp_max(x), [](float a, float b) { return fmaxf(a, b); });
 }
 
 // ---- asynchronous copies into shared memory, so that loads of the next tile run beside the work

@@ -12,7 +12,6 @@
 // from caches, dx and dz 4.
 //
 // Those bytes over copy bandwidth are the floors.
-#include "kernels/device.cuh"
 #include "kernels/partials.cuh"
 
 enum {
@@ -156,20 +155,10 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-static int64_t rows_of_part(int64_t rows)
-{
-    return dt_div_up(rows, MAX_PARTS);
-}
-
-static int64_t parts_of(int64_t rows)
-{
-    return dt_div_up(rows, rows_of_part(rows));
-}
-
 DT_OP_CUDA(gated_rmsnorm_backward)
 {
-    const int64_t width = args->x.cols / args->groups, each = rows_of_part(args->x.rows);
-    const unsigned blocks = (unsigned)(parts_of(args->x.rows) * args->groups);
+    const int64_t width = args->x.cols / args->groups, each = rows_of_part(args->x.rows, MAX_PARTS);
+    const unsigned blocks = (unsigned)(parts_of(args->x.rows, MAX_PARTS) * args->groups);
     const bool in_shared = width <= SHARED_WIDTH;
     const int64_t shared = in_shared ? width * (int64_t)sizeof(float) : 0;
     const bool wide =
@@ -179,13 +168,13 @@ DT_OP_CUDA(gated_rmsnorm_backward)
                       DT_WIDE_SWITCH(wide, N, WIDE,
                                      DT_LAUNCH((backward_kernel<N, T>), blocks, THREADS, shared,
                                                stream, *args, each, in_shared)));
-    partials_launch({(const float *)args->workspace, parts_of(args->x.rows), args->x.cols, 0, NULL,
-                     args->dweight, NULL, args->accumulate},
+    partials_launch({(const float *)args->workspace, parts_of(args->x.rows, MAX_PARTS),
+                     args->x.cols, 0, NULL, args->dweight, NULL, args->accumulate},
                     stream);
     return DT_LAUNCHED("gated_rmsnorm_backward");
 }
 
 DT_OP_CUDA_WORKSPACE(gated_rmsnorm_backward)
 {
-    return parts_of(args->x.rows) * args->x.cols * (int64_t)sizeof(float);
+    return parts_of(args->x.rows, MAX_PARTS) * args->x.cols * (int64_t)sizeof(float);
 }

@@ -5,6 +5,17 @@
 
 #include "kernels/device.cuh"
 
+// Rows are summed in parts, at most `most` of them: rows of a part, parts.
+static inline int64_t rows_of_part(int64_t rows, int64_t most)
+{
+    return dt_div_up(rows, most);
+}
+
+static inline int64_t parts_of(int64_t rows, int64_t most)
+{
+    return dt_div_up(rows, rows_of_part(rows, most));
+}
+
 enum { PARTIAL_SLICES = 8, PARTIAL_THREADS = PARTIAL_SLICES * DT_WARP };
 
 struct partial_sums {
@@ -47,4 +58,16 @@ static inline void partials_launch(const partial_sums &sums, struct dt_stream *s
 {
     DT_LAUNCH((partials_add), dt_blocks(partial_planes(sums) * sums.channels, DT_WARP),
               PARTIAL_THREADS, 0, stream, sums);
+}
+
+// *out = the sum of `n` numbers by one block of THREADS, in a fixed order.
+template <int THREADS, class T>
+static __global__ void __launch_bounds__(THREADS) sum_partial_kernel(int64_t n, const T *x, T *out)
+{
+    T sum = 0;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS)
+        sum += x[i];
+    sum = dt_block_sum<THREADS>(sum);
+    if (threadIdx.x == 0)
+        *out = sum;
 }

@@ -15,7 +15,7 @@
 // dx 2; read twice, 10 more from caches, weights and sums among them.
 //
 // Those bytes over copy bandwidth are the floors.
-#include "kernels/device.cuh"
+#include "kernels/partials.cuh"
 
 enum {
     WARPS = 4,           // rows of a forward block
@@ -228,22 +228,6 @@ DT_DEVICE void input_row(const struct row *row, const T *dy, const float *weight
     }
 }
 
-template <int N> DT_DEVICE void zero_columns(float *columns, int64_t width)
-{
-    const float zeros[N] = {};
-    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N)
-        dt_store<N>(columns + i, zeros);
-}
-
-template <int N> DT_DEVICE void copy_columns(float *out, const float *columns, int64_t width)
-{
-    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
-        float v[N];
-        dt_load<N>(columns + i, v);
-        dt_store<N>(out + i, v);
-    }
-}
-
 template <int N, class T>
 __global__ static void __launch_bounds__(THREADS)
     backward_kernel(struct dt_rmsnorm_residual_backward_args a, int64_t rows_each, bool in_shared)
@@ -251,7 +235,9 @@ __global__ static void __launch_bounds__(THREADS)
     DT_SHARED_DYN(float, columns);
     float *part = (float *)a.workspace + blockIdx.x * a.dy.cols, *sums = in_shared ? columns : part;
     int64_t from = blockIdx.x * rows_each, end = dt_least(from + rows_each, a.dy.rows);
-    zero_columns<N>(sums, a.dy.cols);
+    const float zeros[N] = {};
+    for (int64_t i = (int64_t)threadIdx.x * N; i < a.dy.cols; i += THREADS * N)
+        dt_store<N>(sums + i, zeros);
     for (int64_t i = from; i < end; i++) {
         struct row row = {a.residual + i * a.dy.cols, a.dresidual + i * a.dy.cols, a.rstd[i], 0.0f};
         const T *dy = dt_at<T>(a.dy, i);
@@ -260,8 +246,11 @@ __global__ static void __launch_bounds__(THREADS)
         row.mean = dt_block_sum<THREADS>(sum) / (float)a.dy.cols;
         input_row<N, T>(&row, dy, a.weight, a.first, dx, a.dy.cols);
     }
-    if (in_shared) // a thread's own columns: no barrier
-        copy_columns<N>(part, columns, a.dy.cols);
+    for (int64_t i = (int64_t)threadIdx.x * N; i < a.dy.cols && in_shared; i += THREADS * N) {
+        float v[N]; // a thread's own columns: no barrier
+        dt_load<N>(columns + i, v);
+        dt_store<N>(part + i, v);
+    }
 }
 
 // Blocks a multiprocessor holds at least: 1024 threads, so that the parts of a batch are one wave.
@@ -337,31 +326,21 @@ __global__ static void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
     dweight[column] = accumulate ? dweight[column] + sum : sum;
 }
 
-static int64_t rows_of_part(int64_t rows)
-{
-    return dt_div_up(rows, MAX_PARTS);
-}
-
-static int64_t parts_of(int64_t rows)
-{
-    return dt_div_up(rows, rows_of_part(rows));
-}
-
 template <int N_THREADS, class T>
 static bool backward_kept(const struct dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
 {
     if (a->dy.cols > N_THREADS * WIDE)
         return false;
-    DT_LAUNCH((backward_kept_kernel<N_THREADS, T>), (unsigned)parts_of(a->dy.rows), N_THREADS, 0,
-              stream, *a, rows_of_part(a->dy.rows));
+    DT_LAUNCH((backward_kept_kernel<N_THREADS, T>), (unsigned)parts_of(a->dy.rows, MAX_PARTS),
+              N_THREADS, 0, stream, *a, rows_of_part(a->dy.rows, MAX_PARTS));
     return true;
 }
 
 template <class T>
 static void backward_typed(const struct dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
 {
-    int64_t each = rows_of_part(a->dy.rows);
-    unsigned parts = (unsigned)parts_of(a->dy.rows);
+    int64_t each = rows_of_part(a->dy.rows, MAX_PARTS);
+    unsigned parts = (unsigned)parts_of(a->dy.rows, MAX_PARTS);
     bool in_shared = a->dy.cols <= SHARED_WIDTH;
     int64_t shared = in_shared ? a->dy.cols * (int64_t)sizeof(float) : 0;
     if (a->dy.cols % WIDE != 0 || !dt_aligned<WIDE>(a->residual, a->dy, a->dresidual, a->dx,
@@ -376,12 +355,12 @@ DT_OP_CUDA(rmsnorm_residual_backward)
 {
     DT_STORAGE_SWITCH(args->dy.dtype, T, backward_typed<T>(args, stream));
     DT_LAUNCH((dweight_kernel), dt_blocks(args->dy.cols, SUM_COLUMNS), dim3(SUM_COLUMNS, SUM_ROWS),
-              0, stream, args->dy.cols, parts_of(args->dy.rows), (const float *)args->workspace,
-              args->accumulate, args->dweight);
+              0, stream, args->dy.cols, parts_of(args->dy.rows, MAX_PARTS),
+              (const float *)args->workspace, args->accumulate, args->dweight);
     return DT_LAUNCHED("rmsnorm_residual_backward");
 }
 
 DT_OP_CUDA_WORKSPACE(rmsnorm_residual_backward)
 {
-    return parts_of(args->dy.rows) * args->dy.cols * (int64_t)sizeof(float);
+    return parts_of(args->dy.rows, MAX_PARTS) * args->dy.cols * (int64_t)sizeof(float);
 }

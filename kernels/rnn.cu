@@ -299,15 +299,10 @@ __global__ static void __launch_bounds__(SUM_THREADS)
     parts[(2 * part + 1) * dx.cols + column] = p;
 }
 
-static int64_t rows_of_part(int64_t rows)
-{
-    return dt_div_up(rows, MAX_PARTS);
-}
-
 template <class T>
 static void backward_typed(const struct dt_rnn_backward_args *a, struct dt_stream *stream)
 {
-    const int64_t rows = a->dx.rows, width = a->dx.cols, each = rows_of_part(rows),
+    const int64_t rows = a->dx.rows, width = a->dx.cols, each = rows_of_part(rows, MAX_PARTS),
                   parts = dt_div_up(rows, each);
     const struct dt_view dp = a->in.cell == DT_RNN_GRU ? a->dp : a->dx;
     float *carry = (float *)a->workspace, *sums = carry + a->in.batch * a->in.w_hh.cols;
@@ -328,6 +323,6 @@ DT_OP_CUDA_WORKSPACE(rnn_backward)
 {
     const int64_t rows = args->in.batch * args->in.length;
     return (args->in.batch * args->in.w_hh.cols +
-            2 * dt_div_up(rows, rows_of_part(rows)) * args->in.w_hh.rows) *
+            2 * dt_div_up(rows, rows_of_part(rows, MAX_PARTS)) * args->in.w_hh.rows) *
            (int64_t)sizeof(float);
 }

@@ -246,25 +246,6 @@ DT_DEVICE int scan_fetch_reset(const Args &args, const scan_place &place, int64_
     return args.in.reset && t < place.end ? args.in.reset[place.b * args.in.length + t] : 0;
 }
 
-// Δ and Δ u of a token's channels, side by side. Rows are 16 bytes longer than that, so that
-// carriers of several rows meet different banks.
-template <class F> struct scan_steps {
-    float of[F::TILE][2 * F::WIDTH + 4];
-};
-
-template <class F>
-DT_DEVICE void scan_put_steps(const scan_place &place, const float (&delta)[F::V],
-                              const float (&u)[F::V], scan_steps<F> *steps)
-{
-    float pairs[2 * F::V];
-#pragma unroll
-    for (int v = 0; v < F::V; v++) {
-        pairs[2 * v] = delta[v];
-        pairs[2 * v + 1] = delta[v] * u[v];
-    }
-    dt_store(&steps->of[place.row][2 * place.column], pairs);
-}
-
 // Zeros in place of what a lane carries beyond the segment's end. The values are computed before
 // and selected here: in one expression with what computes them this is a branch for each of them.
 template <class F>
@@ -274,13 +255,6 @@ DT_DEVICE void scan_blank_beyond(const scan_place &place, int first, float (&val
 #pragma unroll
     for (int v = 0; v < F::V; v++)
         values[v] = here ? values[v] : 0.0f;
-}
-
-template <class F>
-DT_DEVICE void scan_read_steps(const scan_steps<F> &steps, int i, const scan_place &place,
-                               float (&out)[2 * F::CC])
-{
-    dt_load(&steps.of[i][2 * F::CC * place.group], out);
 }
 
 template <int A, int B> DT_DEVICE void scan_clear(float (&h)[A][B])
@@ -397,31 +371,6 @@ template <int LANES, int STEP, int LEFT, int W> DT_DEVICE void scan_scatter_sum(
             v[0] += __shfl_xor_sync(DT_WHOLE_WARP, v[0], bit);
         scan_scatter_sum<LANES / 2, STEP, half == 0 ? 1 : half>(v);
     }
-}
-
-// Sums over n: each lane leaves its part, and the carriers add them.
-template <class F> struct scan_parts {
-    float of[F::TILE][SCAN_PARTS * F::WIDTH + 4]; // 4 more: rows meet different banks
-};
-
-template <class F>
-DT_DEVICE void scan_put_parts(const float (&v)[F::CC], int i, const scan_place &place,
-                              scan_parts<F> *parts)
-{
-    dt_store(&parts->of[i][place.part * F::WIDTH + place.group * F::CC], v);
-}
-
-template <class F>
-DT_DEVICE void scan_add_parts(const scan_parts<F> &parts, const scan_place &place,
-                              float (&sums)[F::V])
-{
-    float of[SCAN_PARTS][F::V];
-#pragma unroll
-    for (int part = 0; part < SCAN_PARTS; part++)
-        dt_load(&parts.of[place.row][part * F::WIDTH + place.column], of[part]);
-#pragma unroll
-    for (int v = 0; v < F::V; v++)
-        sums[v] = (of[0][v] + of[1][v]) + (of[2][v] + of[3][v]);
 }
 
 // Σ over the carriers of one column, in each of them.

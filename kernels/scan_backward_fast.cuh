@@ -104,11 +104,6 @@ struct alignas(16) column_duty {
     unsigned token; // of the phase
 };
 
-DT_DEVICE unsigned column_bytes(const scan_cut &cut, unsigned state) // of a token's partials
-{
-    return (unsigned)cut.channel_blocks * 2 * state * (unsigned)sizeof(float);
-}
-
 template <class F, class T>
 DT_DEVICE column_duty find_duty(const dt_scan_backward_args &args, const scan_cut &cut,
                                 const scan_place &place, float *columns)
@@ -140,7 +135,8 @@ DT_DEVICE void store_column(const dt_scan_backward_args &args, const scan_cut &c
     const unsigned N = FAST ? F::NP : (unsigned)args.in.b.cols;
     constexpr bool ALL = FAST && column_parts<F, T>::SHARES <= 4;
     if (ALL || (duty.to && t + (int)duty.token < place.end))
-        *scan_row(duty.to, (unsigned)t, column_bytes(cut, N)) = sum;
+        *scan_row(duty.to, (unsigned)t,
+                  (unsigned)cut.channel_blocks * 2 * N * (unsigned)sizeof(float)) = sum;
 }
 
 // The block's sums over its channels of a phase: of each column a thread adds every SHARES-th part,
@@ -367,20 +363,6 @@ DT_DEVICE void store_channels(const dt_view &x, const piece_source *to, const sc
         scan_store_channels<F, T>(x.data, x.stride, cut, place, first, false, values);
 }
 
-// dz of the token that the lane carries.
-template <class F, class T, bool FAST>
-DT_DEVICE void store_dz(const dt_scan_backward_args &args, const scan_cut &cut,
-                        const scan_place &place, const backward_sources<F, T> &sources, int first,
-                        backward_fetched<F, T> &fetched, const float (&gate)[F::V])
-{
-    float dz[F::V];
-    dt_load(find_carried<F>(fetched.s, place), dz);
-#pragma unroll
-    for (int v = 0; v < F::V; v++)
-        dz[v] *= gate[v];
-    store_channels<F, T, FAST>(args.dz, sources.dz, cut, place, first, dz);
-}
-
 // du and ddelta of the token that the lane carries, and its share of the channels' sums.
 template <class F, class T, bool ROOMY, bool FAST>
 DT_DEVICE void store_tokens(const dt_scan_backward_args &args, const scan_cut &cut,
@@ -478,7 +460,12 @@ DT_DEVICE void run_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     auto &warp = block->warps[place.warp];
     float delta[F::V], gate[F::V], h[F::TILE + 1][F::CC][F::S];
     put_channels<F, T, FAST>(warp.next, place, first, &warp.tile, delta, gate);
-    store_dz<F, T, FAST>(args, cut, place, warp.sources, first, warp.next, gate);
+    float dz[F::V];
+    dt_load(find_carried<F>(warp.next.s, place), dz);
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        dz[v] *= gate[v];
+    store_channels<F, T, FAST>(args.dz, warp.sources.dz, cut, place, first, dz);
     put_columns<F, T>(warp.next, place, &block->columns);
 #pragma unroll
     for (int n = 0; n < F::S; n++) {

@@ -19,24 +19,10 @@ struct backward_space {
     float *carry;         // plain: [B, N, D] of dh at the chunk after
 };
 
-DT_DEVICE void store_parameters(const backward_space &space, const dt_scan_backward_args &args,
-                                int64_t row, int64_t d, float dd_skip, float ddt_bias)
-{
-    float *end = space.parameters + (row + 1) * (args.in.b.cols + 2) * args.in.u.cols + d;
-    end[-2 * args.in.u.cols] = dd_skip;
-    end[-args.in.u.cols] = ddt_bias;
-}
-
 // What the formulas need of token t of a channel.
 struct token {
     float u, delta, ds, gate; // gate: dz / s
 };
-
-// d softplus(x) / dx = σ(x) = 1 - exp(-softplus(x)), without its cancellation.
-DT_DEVICE float scan_slope(float delta)
-{
-    return -expm1f(-delta);
-}
 
 template <class T>
 DT_DEVICE token read_token(const dt_scan_backward_args &args, int64_t row, int64_t d)
@@ -120,7 +106,9 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
         for (int64_t t = 0; t < steps && active; t++) {
             const int64_t row = first + t;
             const token k = read_token<T>(args, row, d);
-            const float ddelta = (dh_a[t * D] * DT_LN_2 + k.u * dh_b[t * D]) * scan_slope(k.delta);
+            // σ(x) = 1 - exp(-softplus(x)), without its cancellation
+            const float slope = -expm1f(-k.delta);
+            const float ddelta = (dh_a[t * D] * DT_LN_2 + k.u * dh_b[t * D]) * slope;
             dt_put<T>(args.du, row, d, k.ds * args.in.d_skip[d] + k.delta * dh_b[t * D]);
             dt_put<T>(args.ddelta, row, d, ddelta);
             dt_put<T>(args.dz, row, d, k.gate * args.s[row * D + d]);
@@ -129,5 +117,5 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
         }
     }
     if (active)
-        store_parameters(space, args, b, d, dd_skip, ddt_bias);
+        da_of[N * D] = dd_skip, da_of[(N + 1) * D] = ddt_bias;
 }

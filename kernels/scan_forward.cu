@@ -66,10 +66,11 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 
 // ---- fast
 
+// Some rows are 16 bytes longer than what they hold: carriers of several rows meet different banks.
 template <class F> struct forward_tile { // of a warp
     float b[F::TILE][F::NP], c[F::TILE][F::NP];
-    scan_steps<F> steps;
-    scan_parts<F> s; // C · h
+    float steps[F::TILE][2 * F::WIDTH + 4];      // Δ and Δ u of a token's channels, side by side
+    float s[F::TILE][SCAN_PARTS * F::WIDTH + 4]; // C · h, of each lane a part
     float bias[F::WIDTH], skip[F::WIDTH];
 };
 
@@ -183,9 +184,12 @@ template <class F, class T>
 DT_DEVICE unsigned put(const forward_fetched<F, T> &fetched, int reset, const scan_place &place,
                        const float (&delta)[F::V], bool ends, forward_tile<F> *tile)
 {
-    float u[F::V];
+    float u[F::V], steps[2 * F::V];
     scan_unpack(fetched.u[place.lane], u);
-    scan_put_steps<F>(place, delta, u, &tile->steps);
+#pragma unroll
+    for (int v = 0; v < F::V; v++)
+        steps[2 * v] = delta[v], steps[2 * v + 1] = delta[v] * u[v];
+    dt_store(&tile->steps[place.row][2 * place.column], steps);
     scan_put_columns<F>(fetched.b, place, tile->b);
     if (!ends)
         scan_put_columns<F>(fetched.c, place, tile->c);
@@ -203,7 +207,13 @@ template <class F, class T> constexpr int resident(void)
 #endif
 }
 
-// h0 [B, D, N].
+// Where the lane's state n of channel c lies in h0 and h_last, [B, D, N].
+DT_DEVICE int64_t state_at(const dt_scan_forward_args &args, const scan_cut &cut,
+                           const scan_place &place, int c, int n)
+{
+    return (place.b * cut.channels + place.d + c) * args.in.b.cols + place.n + n;
+}
+
 template <class F>
 DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
                           const scan_place &place, float (&h)[F::CC][F::S])
@@ -213,9 +223,7 @@ DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
 #pragma unroll
         for (int n = 0; n < F::S; n++)
             if (place.n + n < args.in.b.cols && place.d + c < cut.channels)
-                h[c][n] =
-                    args.in
-                        .h0[(place.b * cut.channels + place.d + c) * args.in.b.cols + place.n + n];
+                h[c][n] = args.in.h0[state_at(args, cut, place, c, n)];
 }
 
 // A token; y: with its sums over n.
@@ -225,7 +233,7 @@ DT_DEVICE void run_token(const scan_place &place, int i, bool y, const float (&a
 {
     float b[F::S], c[F::S], step[2 * F::CC], s[F::CC];
     dt_load(&tile->b[i][place.n], b);
-    scan_read_steps<F>(tile->steps, i, place, step);
+    dt_load(&tile->steps[i][2 * F::CC * place.group], step);
     scan_advance<F>(step, b, a, h);
     if (!y)
         return;
@@ -237,7 +245,7 @@ DT_DEVICE void run_token(const scan_place &place, int i, bool y, const float (&a
         for (int n = 1; n < F::S; n++)
             s[m] += c[n] * h[m][n];
     }
-    scan_put_parts<F>(s, i, place, &tile->s);
+    dt_store(&tile->s[i][place.part * F::WIDTH + place.group * F::CC], s);
 }
 
 template <class F>
@@ -299,20 +307,6 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         scan_write_states<F>(passing.slots, scan_passing_row(cut, place), args.in.b.cols, cut,
                              place, wide.states, h);
     }
-}
-
-// h_last [B, D, N].
-template <class F>
-DT_DEVICE void store_last(const dt_scan_forward_args &args, const scan_cut &cut,
-                          const scan_place &place, const float (&h)[F::CC][F::S])
-{
-#pragma unroll
-    for (int c = 0; c < F::CC; c++)
-#pragma unroll
-        for (int n = 0; n < F::S; n++)
-            if (place.n + n < args.in.b.cols && place.d + c < cut.channels)
-                args.h_last[(place.b * cut.channels + place.d + c) * args.in.b.cols + place.n + n] =
-                    h[c][n];
 }
 
 // Chunks of the run whose states are kept for backward.
@@ -396,14 +390,18 @@ DT_DEVICE void store_y(const dt_scan_forward_args &args, const scan_cut &cut,
                        const scan_place &place, int first, bool wide, const forward_tile<F> &tile,
                        const scan_raw<T, F::V> &raw_u, const scan_raw<T, F::V> &raw_z)
 {
-    float s[F::V], u[F::V], z[F::V], skip[F::V];
-    scan_add_parts<F>(tile.s, place, s);
+    float of[SCAN_PARTS][F::V], s[F::V], u[F::V], z[F::V], skip[F::V];
+#pragma unroll
+    for (int part = 0; part < SCAN_PARTS; part++)
+        dt_load(&tile.s[place.row][part * F::WIDTH + place.column], of[part]);
     scan_unpack(raw_u, u);
     scan_unpack(raw_z, z);
     dt_load(&tile.skip[place.column], skip);
 #pragma unroll
-    for (int v = 0; v < F::V; v++)
+    for (int v = 0; v < F::V; v++) {
+        s[v] = (of[0][v] + of[1][v]) + (of[2][v] + of[3][v]);
         s[v] += skip[v] * u[v];
+    }
     const bool full = wide && is_full<F>(cut, place, first), here = first + place.row < place.end;
     const int left = (int)cut.channels - place.carry;
     const unsigned row = (unsigned)(place.b * cut.length) + (unsigned)(first + place.row);
@@ -476,7 +474,12 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         store_y<F, T>(args, cut, place, t, wide.channels, tile, u, z);
     }
     if (args.h_last && place.end == cut.length)
-        store_last<F>(args, cut, place, h);
+#pragma unroll
+        for (int c = 0; c < F::CC; c++)
+#pragma unroll
+            for (int n = 0; n < F::S; n++)
+                if (place.n + n < args.in.b.cols && place.d + c < cut.channels)
+                    args.h_last[state_at(args, cut, place, c, n)] = h[c][n];
 }
 
 // ---- launchers

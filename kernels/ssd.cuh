@@ -368,31 +368,33 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_make_left(const ssd_sl
 
 // ---- products
 
-// One of batches of [rows, cols] matrices that follow each other.
-static inline dt_view ssd_matrix(const void *data, unsigned rows, unsigned cols, dt_dtype type)
-{
-    return dt_view_of(data, rows, cols, type);
-}
-
 // C[m, n] (+)= op(A) op(B), `batch` times, each operand right after the one before.
 static inline dt_gemm_args ssd_product(dt_view a, bool trans_a, dt_view b, bool trans_b, dt_view c,
                                        int64_t batch, bool accumulate = false)
 {
-    dt_gemm_args args = {};
-    args.a = a, args.b = b, args.c = c;
-    args.trans_a = trans_a, args.trans_b = trans_b, args.accumulate = accumulate;
-    args.batch = batch;
-    args.a_step = a.rows * a.cols, args.b_step = b.rows * b.cols, args.c_step = c.rows * c.cols;
-    return args;
+    return {a,
+            b,
+            c,
+            trans_a,
+            trans_b,
+            accumulate,
+            batch,
+            a.rows * a.cols,
+            b.rows * b.cols,
+            c.rows * c.cols,
+            NULL,
+            NULL,
+            NULL,
+            0};
 }
 
 // C Bᵀ of each run and group.
 static inline dt_gemm_args ssd_cb_product(const ssd_slab &s)
 {
     const dt_dtype type = s.in.x.dtype;
-    return ssd_product(ssd_matrix(s.c, s.rows, s.states, type), false,
-                       ssd_matrix(s.b, s.rows, s.states, type), true,
-                       ssd_matrix(s.cb, s.rows, s.rows, DT_F32), ssd_runs(s) * s.groups);
+    return ssd_product(dt_view_of(s.c, s.rows, s.states, type), false,
+                       dt_view_of(s.b, s.rows, s.states, type), true,
+                       dt_view_of(s.cb, s.rows, s.rows, DT_F32), ssd_runs(s) * s.groups);
 }
 
 // Bytes that the products need, which also makes their shapes known before a graph is captured.

@@ -21,22 +21,22 @@ static void describe_products(const ssd_slab &s, dt_gemm_args (&products)[PRODUC
     const dt_dtype type = s.in.x.dtype;
     const int64_t pairs = ssd_runs(s) * s.heads, groups = ssd_runs(s) * s.groups;
     const unsigned wide = s.per_group * s.width, deep = s.rows + s.states;
-    const dt_view left = ssd_matrix(s.left, s.rows, deep, type);
-    const dt_view right = ssd_matrix(s.right, deep, s.width, type);
-    const dt_view dy = ssd_matrix(s.dy, s.rows, s.width, type);
-    const dt_view b = ssd_matrix(s.b, s.rows, s.states, type);
-    const dt_view c = ssd_matrix(s.c, s.rows, s.states, type);
-    const dt_view weighted = ssd_matrix(s.weighted, s.rows, wide, type);
-    const dt_view dstate = ssd_matrix(s.dstate, s.states, wide, type);
-    const dt_view dcb = ssd_matrix(s.dcb, s.rows, s.rows, type);
-    const dt_view db = ssd_matrix(s.db, s.rows, s.states, DT_F32);
-    const dt_view dc = ssd_matrix(s.dc, s.rows, s.states, DT_F32);
+    const dt_view left = dt_view_of(s.left, s.rows, deep, type);
+    const dt_view right = dt_view_of(s.right, deep, s.width, type);
+    const dt_view dy = dt_view_of(s.dy, s.rows, s.width, type);
+    const dt_view b = dt_view_of(s.b, s.rows, s.states, type);
+    const dt_view c = dt_view_of(s.c, s.rows, s.states, type);
+    const dt_view weighted = dt_view_of(s.weighted, s.rows, wide, type);
+    const dt_view dstate = dt_view_of(s.dstate, s.states, wide, type);
+    const dt_view dcb = dt_view_of(s.dcb, s.rows, s.rows, type);
+    const dt_view db = dt_view_of(s.db, s.rows, s.states, DT_F32);
+    const dt_view dc = dt_view_of(s.dc, s.rows, s.states, DT_F32);
     products[DRIGHT] =
-        ssd_product(left, true, dy, false, ssd_matrix(s.dright, deep, s.width, DT_F32), pairs);
+        ssd_product(left, true, dy, false, dt_view_of(s.dright, deep, s.width, DT_F32), pairs);
     products[DLEFT] =
-        ssd_product(dy, false, right, true, ssd_matrix(s.dleft, s.rows, deep, DT_F32), pairs);
+        ssd_product(dy, false, right, true, dt_view_of(s.dleft, s.rows, deep, DT_F32), pairs);
     products[DWEIGHTED] =
-        ssd_product(b, false, dstate, false, ssd_matrix(s.dweighted, s.rows, wide, DT_F32), groups);
+        ssd_product(b, false, dstate, false, dt_view_of(s.dweighted, s.rows, wide, DT_F32), groups);
     products[DB_STATES] = ssd_product(weighted, false, dstate, true, db, groups);
     products[DB_TOKENS] = ssd_product(dcb, true, c, false, db, groups, true);
     products[DC] = ssd_product(dcb, false, b, false, dc, groups, true);

@@ -13,12 +13,12 @@ static void describe_products(const ssd_slab &s, dt_gemm_args (&products)[PRODUC
     const dt_dtype type = s.in.x.dtype;
     const int64_t runs = ssd_runs(s);
     const unsigned wide = s.per_group * s.width, deep = s.rows + s.states;
-    products[SUMS] = ssd_product(ssd_matrix(s.b, s.rows, s.states, type), true,
-                                 ssd_matrix(s.weighted, s.rows, wide, type), false,
-                                 ssd_matrix(s.sums, s.states, wide, DT_F32), runs * s.groups);
-    products[OUTPUT] = ssd_product(ssd_matrix(s.left, s.rows, deep, type), false,
-                                   ssd_matrix(s.right, deep, s.width, type), false,
-                                   ssd_matrix(s.y, s.rows, s.width, DT_F32), runs * s.heads);
+    products[SUMS] = ssd_product(dt_view_of(s.b, s.rows, s.states, type), true,
+                                 dt_view_of(s.weighted, s.rows, wide, type), false,
+                                 dt_view_of(s.sums, s.states, wide, DT_F32), runs * s.groups);
+    products[OUTPUT] = ssd_product(dt_view_of(s.left, s.rows, deep, type), false,
+                                   dt_view_of(s.right, deep, s.width, type), false,
+                                   dt_view_of(s.y, s.rows, s.width, DT_F32), runs * s.heads);
     products[CB] = ssd_cb_product(s);
 }
 

@@ -2,7 +2,7 @@
 // time and its sum in double; one more block adds the blocks' sums. Which thread adds what follows
 // from n alone, not from alignment or the GPU. Bytes: x once, 4 an element; that over read
 // bandwidth is the floor (a double addition an element is a fifth of it on data-centre GPUs).
-#include "kernels/device.cuh"
+#include "kernels/partials.cuh"
 
 enum { THREADS = 512, EACH = 4 };
 
@@ -37,17 +37,6 @@ __global__ static void __launch_bounds__(THREADS)
         partial[blockIdx.x] = sum;
 }
 
-__global__ static void __launch_bounds__(THREADS)
-    sum_partial_kernel(int64_t blocks, const double *partial, double *out)
-{
-    double sum = 0.0;
-    for (int64_t b = threadIdx.x; b < blocks; b += THREADS)
-        sum += partial[b];
-    sum = dt_block_sum<THREADS>(sum);
-    if (threadIdx.x == 0)
-        *out = sum;
-}
-
 DT_OP_CUDA(sum_squares)
 {
     int64_t blocks = dt_div_up(args->n, DT_NORM_BLOCK);
@@ -57,7 +46,8 @@ DT_OP_CUDA(sum_squares)
                        DT_LAUNCH((sum_squares_kernel<N>), (unsigned)blocks, THREADS, 0, stream,
                                  args->n, args->x, partial));
     if (args->part != DT_SQUARES_BLOCKS)
-        DT_LAUNCH((sum_partial_kernel), 1, THREADS, 0, stream, blocks, partial, args->sum);
+        DT_LAUNCH((sum_partial_kernel<THREADS, double>), 1, THREADS, 0, stream, blocks, partial,
+                  args->sum);
     return DT_LAUNCHED("sum_squares");
 }
 

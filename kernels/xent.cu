@@ -135,12 +135,6 @@ DT_DEVICE void write_row(const struct gradient *g, const float *x, const float *
         dx[g->label] = dt_from_f32<T>(exp_above(g->logit, g->max) * g->factor - g->scale);
 }
 
-template <class T> DT_DEVICE void zero_row(T *dx, int64_t width)
-{
-    for (int64_t i = threadIdx.x; i < width; i += THREADS)
-        dx[i] = dt_from_f32<T>(0.0f);
-}
-
 // Rows an SM should hold at a time: one where it keeps the row, else two where it holds that many
 // threads and registers are enough (the compiler would spill for sm_80 and sm_100).
 template <bool KEEP> constexpr int rows_held(void)
@@ -162,8 +156,8 @@ __global__ static void __launch_bounds__(THREADS, (rows_held<KEEP>()))
     T *dx = a.dlogits.data ? dt_at<T>(a.dlogits, row) : nullptr;
     struct gradient g = {0.0f, 0.0f, a.scale, a.labels[row], 0.0f};
     if (g.label == DT_LABEL_IGNORED) { // the whole block
-        if (dx)
-            zero_row(dx, a.logits.cols);
+        for (int64_t i = threadIdx.x; dx && i < a.logits.cols; i += THREADS)
+            dx[i] = dt_from_f32<T>(0.0f);
         if (threadIdx.x == 0)
             losses[row] = 0.0f;
         return;
