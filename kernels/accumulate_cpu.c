@@ -16,19 +16,12 @@ DT_CLONES static void add_block(const struct dt_accumulate_args *args, int64_t f
     DT_STORAGE_SWITCH(args->x_type, bf16, add((float *)args->y + from, x, n, bf16));
 }
 
-static void add_f64(double *restrict y, const double *restrict x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] += x[i];
-}
-
 DT_OP_CPU(accumulate)
 {
-    if (args->x_type == DT_F64) { // few
-        add_f64(args->y, args->x, args->n);
-        return DT_OK;
-    }
-    int64_t blocks = dt_ceil_div(args->n, BLOCK);
+    const double *x = args->x_type == DT_F64 ? args->x : NULL; // few
+    int64_t blocks = x ? 0 : dt_ceil_div(args->n, BLOCK);
+    for (int64_t i = 0; x && i < args->n; i++)
+        ((double *)args->y)[i] += x[i];
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
         add_block(args, b * BLOCK, dt_min_i64(BLOCK, args->n - b * BLOCK));

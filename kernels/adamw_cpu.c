@@ -34,16 +34,10 @@ DT_INLINE void update(const struct dt_adamw_args *args, struct step s, float kee
     }
 }
 
-DT_CLONES static void update_plain(const struct dt_adamw_args *args, struct step s, float keep,
-                                   int64_t from, int64_t n)
+DT_CLONES static void update_span(const struct dt_adamw_args *args, struct step s, float keep,
+                                  int64_t from, int64_t n)
 {
-    update(args, s, keep, from, n, false);
-}
-
-DT_CLONES static void update_and_copy(const struct dt_adamw_args *args, struct step s, float keep,
-                                      int64_t from, int64_t n)
-{
-    update(args, s, keep, from, n, true);
+    args->copy ? update(args, s, keep, from, n, true) : update(args, s, keep, from, n, false);
 }
 
 // The weights of a piece of a block are still in cache.
@@ -76,8 +70,7 @@ static void update_block(const struct dt_adamw_args *args, struct step s, int64_
     const struct dt_adamw_span *span = span_of(args, args->first + from);
     for (; from < end; span++) {
         int64_t stop = dt_min_i64(end, span->end - args->first);
-        (args->copy ? update_and_copy : update_plain)(args, s, 1.0f - lr * span->decay, from,
-                                                      stop - from);
+        update_span(args, s, 1.0f - lr * span->decay, from, stop - from);
         if (args->average)
             update_average(args, from, stop - from);
         from = stop;

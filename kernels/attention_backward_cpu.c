@@ -158,16 +158,6 @@ static void meet_keys(const struct dt_attention_shared *shared, const struct mee
     dt_gemm_direct(shared->kernel, &product);
 }
 
-// Keys before position 0 have no gradient.
-static void meet(const struct dt_attention_shared *shared, const struct meeting *m,
-                 const struct tiles *t)
-{
-    for (int64_t i = 0; i < m->queries; i += DT_PANEL)
-        meet_queries(shared, m, i, t);
-    for (int64_t i = 0; m->j >= 0 && i < m->n; i += DT_PANEL)
-        meet_keys(shared, m, i, t);
-}
-
 // Tiles of keys do not cross position 0.
 static void run_head(const struct dt_attention_backward_args *args,
                      const struct dt_attention_shared *shared, const struct piece *p, int64_t h,
@@ -179,8 +169,13 @@ static void run_head(const struct dt_attention_backward_args *args,
         n = dt_min_i64(DT_KEYS, (j < 0 ? 0 : L) - j);
         dt_attention_load_keys(shared, p->b, p->g, j, n, &t->tile);
         int64_t t0 = dt_max_i64(j, 0) / DT_QUERIES * DT_QUERIES;
-        for (; t0 < L && p->starts[t0] < j + n; t0 += DT_QUERIES)
-            meet(shared, &(struct meeting){t0, dt_min_i64(DT_QUERIES, L - t0), j, n, p->starts}, t);
+        for (; t0 < L && p->starts[t0] < j + n; t0 += DT_QUERIES) {
+            const struct meeting m = {t0, dt_min_i64(DT_QUERIES, L - t0), j, n, p->starts};
+            for (int64_t i = 0; i < m.queries; i += DT_PANEL)
+                meet_queries(shared, &m, i, t);
+            for (int64_t i = 0; j >= 0 && i < n; i += DT_PANEL) // keys before 0 have no gradient
+                meet_keys(shared, &m, i, t);
+        }
     }
     for (int64_t i = 0; i < L; i++)
         dt_attention_store(shared, t->dq + i * shared->pitch, i, shared->scale,

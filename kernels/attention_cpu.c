@@ -167,15 +167,6 @@ static void store_last(const struct dt_attention_inputs *in, int64_t b, int64_t 
         memcpy(to + i * row, dt_view_at(now, b * in->length + begin + i, 0), (size_t)row);
 }
 
-static void store_state(const struct dt_attention_forward_args *args, int64_t b)
-{
-    const struct dt_attention_inputs *in = &args->in;
-    int64_t first = fill_starts(in, b, NULL);
-    store_last(in, b, first, &in->k, in->k0, args->k_last);
-    store_last(in, b, first, &in->v, in->v0, args->v_last);
-    args->count_last[b] = (int32_t)dt_min_i64(in->window - 1, in->length - first);
-}
-
 // ---- forward
 
 // A thread's arrays. Rows of queries: head r of the group, query i of the chunk at r · chunk + i.
@@ -363,8 +354,12 @@ DT_OP_CPU(attention_forward)
             run_piece(args, &shared, &p, &t);
         }
 #pragma omp for schedule(static)
-        for (int64_t b = 0; b < (args->k_last ? in->batch : 0); b++)
-            store_state(args, b);
+        for (int64_t b = 0; b < (args->k_last ? in->batch : 0); b++) {
+            int64_t first = fill_starts(in, b, NULL);
+            store_last(in, b, first, &in->k, in->k0, args->k_last);
+            store_last(in, b, first, &in->v, in->v0, args->v_last);
+            args->count_last[b] = (int32_t)dt_min_i64(in->window - 1, in->length - first);
+        }
     }
     return DT_OK;
 }

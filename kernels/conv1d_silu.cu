@@ -407,20 +407,16 @@ template <class T>
 static conv_input<T> make_input(const dt_conv1d_silu_inputs &from, int64_t tile_length,
                                 int64_t vector)
 {
-    const int64_t groups = from.x.cols / vector, tiles = dt_div_up(from.length, tile_length);
-    return {from.length,
-            from.x.cols,
-            groups,
-            tiles,
-            from.taps,
-            from.batch * tiles * groups,
-            static_cast<const T *>(from.x.data),
-            from.x.stride,
-            from.weight,
-            from.bias,
-            static_cast<const T *>(from.x0),
-            from.reset,
-            from.length % AHEAD == 0 && (uintptr_t)from.reset % AHEAD == 0};
+    conv_input<T> in;
+    in.length = from.length, in.channels = from.x.cols, in.taps = from.taps;
+    in.groups = from.x.cols / vector;
+    in.tiles = dt_div_up(from.length, tile_length);
+    in.count = from.batch * in.tiles * in.groups;
+    in.x = static_cast<const T *>(from.x.data), in.x_stride = from.x.stride;
+    in.weight = from.weight, in.bias = from.bias;
+    in.x0 = static_cast<const T *>(from.x0), in.reset = from.reset;
+    in.reset_words = from.length % AHEAD == 0 && (uintptr_t)from.reset % AHEAD == 0;
+    return in;
 }
 
 // Whether rows of x and x0 may be read V elements at a time.

@@ -318,28 +318,15 @@ static int run_piece(const struct plan *p, const struct dt_gemm_args *g, int64_t
     return 0;
 }
 
-// Adds the parts' sums of a row in the order of k.
-DT_CLONES static void add_parts(float *row, int64_t parts, int64_t step, int64_t n)
-{
-    for (int64_t part = 1; part < parts; part++)
-        for (int64_t j = 0; j < n; j++)
-            row[j] += row[part * step + j];
-}
-
-static void finish_row(const struct plan *p, const struct dt_gemm_args *g, int64_t i, float *sums)
+// A row of C: its parts' sums in the order of k.
+DT_CLONES static void finish_row(const struct plan *p, const struct dt_gemm_args *g, int64_t i,
+                                 float *sums)
 {
     float *row = sums + i * g->c.cols;
-    add_parts(row, p->parts, g->c.rows * g->c.cols, g->c.cols);
+    for (int64_t part = 1; part < p->parts; part++)
+        for (int64_t j = 0; j < g->c.cols; j++)
+            row[j] += row[part * g->c.rows * g->c.cols + j];
     put(g, i, 0, row, 1, g->c.cols);
-}
-
-static dt_status multiply_rows(struct dt_device *device, const struct dt_gemm_args *args)
-{
-    for (int64_t i = 0; i < dt_gemm_batch(args); i++) {
-        struct dt_gemm_args one = dt_gemm_product(args, i);
-        dt_gemm_rows(device->gemm->isa, dt_cpu_threads(device), &one);
-    }
-    return DT_OK;
 }
 
 static int multiply(const struct plan *plan, int threads, const struct dt_gemm_args *args)
@@ -370,12 +357,16 @@ static int multiply(const struct plan *plan, int threads, const struct dt_gemm_a
 DT_OP_CPU(gemm)
 {
     struct plan plan;
-    if (dt_gemm_rows_suits(args))
-        return multiply_rows(device, args);
-    DT_TRY(make_plan(&plan, device, args));
+    bool few = dt_gemm_rows_suits(args);
+    if (!few)
+        DT_TRY(make_plan(&plan, device, args));
     for (int64_t i = 0; i < dt_gemm_batch(args); i++) {
         struct dt_gemm_args one = dt_gemm_product(args, i);
-        int code = multiply(&plan, dt_cpu_threads(device), &one);
+        int code = 0, threads = dt_cpu_threads(device);
+        if (few)
+            dt_gemm_rows(device->gemm->isa, threads, &one);
+        else
+            code = multiply(&plan, threads, &one);
         if (code)
             return DT_FAIL(DT_MACHINE, NULL, "oneDNN's matmul failed with status %d", code);
     }

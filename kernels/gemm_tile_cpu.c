@@ -100,12 +100,6 @@ static int64_t pitch_b(const struct dt_gemm_kernel *kernel)
     return kernel->columns * BLOCK_K + PAD;
 }
 
-// Rows of A copied at a time.
-static int64_t block_rows(const struct dt_gemm_kernel *kernel)
-{
-    return dt_round_up(BLOCK_M, kernel->rows);
-}
-
 static int64_t floats_of_a(const struct dt_gemm_kernel *kernel)
 {
     return dt_ceil_div(BLOCK_M, kernel->rows) * pitch_a(kernel);
@@ -195,25 +189,20 @@ DT_INLINE void turn_four(float *to, int64_t pitch, const char *x, int64_t ld, bo
     *(four *)(to + 3 * pitch) = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
 }
 
-// One panel: a cache line of four rows at a time.
-DT_INLINE void turn_panel(float *to, const char *from, int64_t ld, int64_t k, int64_t panel,
-                          bool wide)
+DT_INLINE void turn(float *to, const char *from, int64_t ld, int64_t k, int64_t panel, bool bf16)
 {
-    int64_t size = wide ? 4 : 2;
+    int64_t size = bf16 ? 2 : 4;
     for (int64_t p0 = 0; p0 < k; p0 += LINE)
         for (int64_t r = 0; r < panel; r += 4)
             for (int64_t p = p0; p < p0 + LINE && p < k; p += 4)
-                turn_four(to + p * panel + r, panel, from + r * ld + p * size, ld, wide);
+                turn_four(to + p * panel + r, panel, from + r * ld + p * size, ld, !bf16);
 }
 
-DT_CLONES static void turn_f32(float *to, const char *from, int64_t ld, int64_t k, int64_t panel)
+// One panel: a cache line of four rows at a time.
+DT_CLONES static void turn_panel(float *to, const char *from, int64_t ld, int64_t k, int64_t panel,
+                                 enum dt_dtype type)
 {
-    turn_panel(to, from, ld, k, panel, true);
-}
-
-DT_CLONES static void turn_bf16(float *to, const char *from, int64_t ld, int64_t k, int64_t panel)
-{
-    turn_panel(to, from, ld, k, panel, false);
+    DT_STORAGE_SWITCH(type, bf16, turn(to, from, ld, k, panel, bf16));
 }
 
 DT_CLONES void dt_gemm_turn(float *to, int64_t to_row, const float *from, int64_t from_row,
@@ -233,8 +222,7 @@ static void fill_turned(float *to, int64_t pitch, const struct dt_view *from, in
     for (int64_t j = 0; j < size; j += panel, to += pitch) {
         int64_t left = size - j, p = 0;
         if (left >= panel) {
-            (from->dtype == DT_F32 ? turn_f32 : turn_bf16)(to, dt_view_at(from, j, 0), ld, fours,
-                                                           panel);
+            turn_panel(to, dt_view_at(from, j, 0), ld, fours, panel, from->dtype);
             p = fours;
         }
         for (; p < k; p++)
@@ -306,7 +294,7 @@ static void multiply_block(const struct dt_gemm_kernel *kernel, const struct pan
 void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *tile)
 {
     float *a = tile->workspace, *b = a + floats_of_a(kernel), *c = tile->c.data;
-    int64_t rows = block_rows(kernel), k = dt_gemm_k(tile);
+    int64_t rows = dt_round_up(BLOCK_M, kernel->rows), k = dt_gemm_k(tile); // rows copied at a time
     for (int64_t p = 0; p < k; p += BLOCK_K) {
         struct panels block = {.k = dt_min_i64(BLOCK_K, k - p),
                                .a = a,

@@ -150,11 +150,6 @@ void dt_onednn_describe(char *text, size_t size)
              version->minor, version->patch);
 }
 
-static dnnl_data_type_t data_type(int32_t type)
-{
-    return type == DT_BF16 ? dnnl_bf16 : dnnl_f32;
-}
-
 // [rows, columns], or its transpose as stored; every size and the leading stride may be left to run
 // time.
 static dnnl_status_t operand(memory_desc *desc, int64_t rows, int64_t columns, int64_t ld,
@@ -166,7 +161,7 @@ static dnnl_status_t operand(memory_desc *desc, int64_t rows, int64_t columns, i
         dims[0] = dims[1] = DNNL_RUNTIME_DIM_VAL;
         strides[trans ? 1 : 0] = DNNL_RUNTIME_DIM_VAL;
     }
-    return desc_init(desc, dims, data_type(type), strides);
+    return desc_init(desc, dims, type == DT_BF16 ? dnnl_bf16 : dnnl_f32, strides);
 }
 
 static dnnl_status_t operands(memory_desc desc[3], const struct dt_matmul_shape *s, bool run_time)

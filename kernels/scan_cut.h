@@ -112,9 +112,11 @@ static inline int64_t scan_cut_time(const scan_cut *cut, int64_t batch, bool two
 static inline scan_cut scan_uncut(int64_t batch, int64_t length, int64_t channels, int64_t width,
                                   int64_t chunk)
 {
-    const scan_cut cut = {
-        length, channels, width, scan_div_up(channels, width), scan_div_up(length, chunk),
-        batch,  1,        length};
+    scan_cut cut;
+    cut.length = cut.steps = length, cut.segments = 1, cut.whole = batch;
+    cut.channels = channels, cut.width = width;
+    cut.channel_blocks = scan_div_up(channels, width);
+    cut.chunks = scan_div_up(length, chunk);
     return cut;
 }
 

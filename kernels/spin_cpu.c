@@ -5,31 +5,25 @@
 
 enum { ROW = 128 };
 
-DT_CLONES
-static void spin_exp(int64_t rounds, float *restrict x)
+DT_CLONES static void spin_row(const struct dt_spin_args *args, float *restrict x)
 {
-    for (int64_t k = 0; k < rounds; k++)
+    const int64_t rounds = args->rounds;
+    const float a = args->a, b = args->b;
+    if (args->kind == DT_SPIN_EXP)
+        for (int64_t k = 0; k < rounds; k++)
 #pragma omp simd
-        for (int i = 0; i < ROW; i++)
-            x[i] = dt_expf(-x[i]);
-}
-
-DT_CLONES
-static void spin_exp2(int64_t rounds, float *restrict x)
-{
-    for (int64_t k = 0; k < rounds; k++)
+            for (int i = 0; i < ROW; i++)
+                x[i] = dt_expf(-x[i]);
+    else if (args->kind == DT_SPIN_EXP2)
+        for (int64_t k = 0; k < rounds; k++)
 #pragma omp simd
-        for (int i = 0; i < ROW; i++)
-            x[i] = scan_exp2(-x[i]);
-}
-
-DT_CLONES
-static void spin_fma(int64_t rounds, float a, float b, float *restrict x)
-{
-    for (int64_t k = 0; k < rounds; k++)
+            for (int i = 0; i < ROW; i++)
+                x[i] = scan_exp2(-x[i]);
+    else
+        for (int64_t k = 0; k < rounds; k++)
 #pragma omp simd
-        for (int i = 0; i < ROW; i++)
-            x[i] = x[i] * a + b;
+            for (int i = 0; i < ROW; i++)
+                x[i] = x[i] * a + b;
 }
 
 DT_OP_CPU(spin)
@@ -41,12 +35,7 @@ DT_OP_CPU(spin)
         int64_t first = row * ROW, n = dt_min_i64(args->n - first, ROW);
         for (int i = 0; i < ROW; i++)
             x[i] = 0.5f + (float)((first + i) % DT_SPIN_STARTS) / (float)(2 * DT_SPIN_STARTS);
-        if (args->kind == DT_SPIN_EXP)
-            spin_exp(args->rounds, x);
-        else if (args->kind == DT_SPIN_EXP2)
-            spin_exp2(args->rounds, x);
-        else
-            spin_fma(args->rounds, args->a, args->b, x);
+        spin_row(args, x);
         for (int64_t i = 0; i < n; i++)
             args->y[first + i] = x[i];
     }

@@ -372,20 +372,12 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_make_left(const ssd_sl
 static inline dt_gemm_args ssd_product(dt_view a, bool trans_a, dt_view b, bool trans_b, dt_view c,
                                        int64_t batch, bool accumulate = false)
 {
-    return {a,
-            b,
-            c,
-            trans_a,
-            trans_b,
-            accumulate,
-            batch,
-            a.rows * a.cols,
-            b.rows * b.cols,
-            c.rows * c.cols,
-            NULL,
-            NULL,
-            NULL,
-            0};
+    dt_gemm_args args = {};
+    args.a = a, args.b = b, args.c = c;
+    args.trans_a = trans_a, args.trans_b = trans_b, args.accumulate = accumulate;
+    args.batch = batch;
+    args.a_step = a.rows * a.cols, args.b_step = b.rows * b.cols, args.c_step = c.rows * c.cols;
+    return args;
 }
 
 // C Bᵀ of each run and group.

@@ -191,12 +191,6 @@ DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratc
     }
 }
 
-DT_CLONES static void keep_state(const struct run *run, const float *h, float *to)
-{
-    for (int64_t n = 0; n < run->s.N; n++)
-        memcpy(to + n * run->s.P, h + n * run->s.p_pitch, (size_t)run->s.P * sizeof *to);
-}
-
 // y = keep ∘ y + d_skip · x, where y has been keep's part, or nothing.
 DT_CLONES static void skip_rows(const struct ssd_sizes *s, const struct scratch *x, float d_skip,
                                 bool empty)
@@ -258,8 +252,8 @@ static void run_head(const struct run *run, struct scratch *x, const struct ssd_
     const struct ssd_sizes *s = &run->s;
     int64_t rows = x->chunk.rows, head = piece->head + index;
     float *h = x->h + index * s->n * s->p_pitch;
-    if (saved)
-        keep_state(run, h, saved);
+    for (int64_t n = 0; n < s->N && saved; n++)
+        memcpy(saved + n * s->P, h + n * s->p_pitch, (size_t)s->P * sizeof *h);
     ssd_load_steps(&run->args->in, s, &x->chunk, head, &x->steps);
     ssd_load_head(&run->args->in.x, s, &x->chunk, head, x->x);
     x->engine.soon = find_soon(run, x, piece, index, saved);
