@@ -4,8 +4,6 @@
 
 #include "base/dtype.h"
 
-#include <stdint.h>
-
 struct dt_accumulate_args {
     int64_t n;
     const void *x;

@@ -14,8 +14,6 @@
 #include "base/dtype.h"
 #include "kernels/update_control.h"
 
-#include <stdint.h>
-
 struct dt_adamw_span {
     int64_t end; // elements [previous end, end)
     float decay;

@@ -28,8 +28,6 @@
 
 #include "base/view.h"
 
-#include <stdint.h>
-
 enum { DT_ATTENTION_HEAD_MAX = 256, DT_ATTENTION_WINDOW_MAX = 1 << 24 };
 
 struct dt_attention_inputs {

@@ -6,7 +6,6 @@
 #include "base/view.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 struct dt_bias_forward_args {
     const float *bias;

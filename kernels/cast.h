@@ -3,8 +3,6 @@
 
 #include "base/dtype.h"
 
-#include <stdint.h>
-
 struct dt_cast_args {
     int64_t n;
     const void *x;

@@ -5,8 +5,6 @@
 
 #include "kernels/update_control.h"
 
-#include <stdint.h>
-
 enum { DT_COMMIT_UNIT = 16 };
 
 struct dt_commit_args {

@@ -16,7 +16,6 @@
 #include "base/view.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 enum { DT_CONV1D_TAPS_MAX = 8 };
 

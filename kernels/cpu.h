@@ -10,7 +10,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 struct dt_gemm_cpu; // the inner product, oneDNN's engine and primitives (gemm_cpu.c)
 struct dt_stream;

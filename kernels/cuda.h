@@ -8,7 +8,6 @@
 #include "kernels/ops.h"
 
 #include <stddef.h>
-#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {

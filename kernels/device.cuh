@@ -10,7 +10,6 @@
 #include "kernels/cuda.h"
 
 #include <math.h>
-#include <stdint.h>
 
 #ifdef __CUDACC__
 #include <cuda_bf16.h>

@@ -9,7 +9,6 @@
 #include "base/view.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 // A token that fills a batch is added by as many threads as it has runs. Run sums and sums of runs
 // are about as long where a token has 16,384 rows.

@@ -14,7 +14,6 @@
 #include "base/view.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 struct dt_gated_rmsnorm_forward_args {
     int64_t groups; // G

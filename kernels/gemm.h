@@ -18,7 +18,6 @@
 #include "base/view.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 enum { DT_GEMM_BATCH_MAX = 65535, DT_GEMM_FEW_ROWS = 8, DT_GEMM_INT8_K = 1 << 17 };
 

@@ -8,7 +8,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 struct dt_onednn; // engine and stream
 struct dt_matmul;

@@ -17,8 +17,6 @@
 #include "base/view.h"
 #include "kernels/loss_sum.h"
 
-#include <stdint.h>
-
 enum dt_output_kind {
     DT_OUTPUT_CATEGORICAL,
     DT_OUTPUT_BERNOULLI,

@@ -11,7 +11,6 @@
 #include "base/view.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 struct dt_rmsnorm_residual_forward_args {
     float eps;

@@ -94,70 +94,48 @@ DT_DEVICE void recurrent(const struct dt_rnn_forward_args &a, const place &p, in
     }
 }
 
-template <class T>
+// Position t. `state` [B, H]: h (GRU, G = 3) or c (LSTM, G = 4) in fp32.
+template <int G, class T>
 __global__ static void __launch_bounds__(THREADS)
-    gru_kernel(struct dt_rnn_forward_args a, int64_t t, float *state)
+    cell_kernel(struct dt_rnn_forward_args a, int64_t t, float *state)
 {
     const int64_t H = a.in.w_hh.cols;
     const place p = place_of(a.in.batch, H);
-    float sum[3] = {};
-    recurrent<3, T>(a, p, t, sum);
+    float sum[G] = {}, gates[4], h, next;
+    recurrent<G, T>(a, p, t, sum);
     if (!p.inside)
         return;
     const int64_t row = p.b * a.in.length + t, j = p.j;
     const float before = starts(a.in, row) ? 0.0f : state[p.b * H + j];
-    const float r = dt_sigmoid(dt_get<T>(a.x, row, j) + a.b_ih[j] + (sum[0] + a.b_hh[j]));
-    const float z =
-        dt_sigmoid(dt_get<T>(a.x, row, H + j) + a.b_ih[H + j] + (sum[1] + a.b_hh[H + j]));
-    const float q = sum[2] + a.b_hh[2 * H + j];
-    const float n = tanhf(dt_get<T>(a.x, row, 2 * H + j) + a.b_ih[2 * H + j] + r * q);
-    const float h = n + z * (before - n);
-    dt_put<T>(a.y, row, j, h);
-    state[p.b * H + j] = h;
-    if (t + 1 < a.in.length)
-        dt_put<T>(a.previous, row + 1, j, starts(a.in, row + 1) ? 0.0f : h);
-    else if (a.h_last)
-        a.h_last[p.b * H + j] = h;
-    if (a.gates.data) {
-        dt_put<T>(a.gates, row, j, r);
-        dt_put<T>(a.gates, row, H + j, z);
-        dt_put<T>(a.gates, row, 2 * H + j, n);
-        dt_put<T>(a.gates, row, 3 * H + j, q);
-    }
-}
-
-template <class T>
-__global__ static void __launch_bounds__(THREADS)
-    lstm_kernel(struct dt_rnn_forward_args a, int64_t t, float *state)
-{
-    const int64_t H = a.in.w_hh.cols;
-    const place p = place_of(a.in.batch, H);
-    float sum[4] = {};
-    recurrent<4, T>(a, p, t, sum);
-    if (!p.inside)
-        return;
-    const int64_t row = p.b * a.in.length + t, j = p.j;
+    float x[G];
 #pragma unroll
-    for (int g = 0; g < 4; g++)
-        sum[g] = dt_get<T>(a.x, row, g * H + j) + a.b_ih[g * H + j] + (sum[g] + a.b_hh[g * H + j]);
-    const float before = starts(a.in, row) ? 0.0f : state[p.b * H + j];
-    const float i = dt_sigmoid(sum[0]), f = dt_sigmoid(sum[1]), g = tanhf(sum[2]),
-                o = dt_sigmoid(sum[3]);
-    const float c = f * before + i * g, h = o * tanhf(c);
+    for (int g = 0; g < G; g++) {
+        x[g] = dt_get<T>(a.x, row, g * H + j) + a.b_ih[g * H + j];
+        sum[g] += a.b_hh[g * H + j];
+    }
+    gates[0] = dt_sigmoid(x[0] + sum[0]), gates[1] = dt_sigmoid(x[1] + sum[1]);
+    if constexpr (G == 3) { // r, z, n, p_n
+        gates[2] = tanhf(x[2] + gates[0] * sum[2]), gates[3] = sum[2];
+        h = next = gates[2] + gates[1] * (before - gates[2]);
+    } else { // i, f, g, o
+        gates[2] = tanhf(x[2] + sum[2]), gates[3] = dt_sigmoid(x[3] + sum[3]);
+        next = gates[1] * before + gates[0] * gates[2], h = gates[3] * tanhf(next);
+    }
     dt_put<T>(a.y, row, j, h);
-    state[p.b * H + j] = c;
+    state[p.b * H + j] = next;
     if (t + 1 < a.in.length) {
         dt_put<T>(a.previous, row + 1, j, starts(a.in, row + 1) ? 0.0f : h);
     } else if (a.h_last) {
         a.h_last[p.b * H + j] = h;
-        a.c_last[p.b * H + j] = c;
+        if (G == 4)
+            a.c_last[p.b * H + j] = next;
     }
     if (a.gates.data) {
-        dt_put<T>(a.gates, row, j, i);
-        dt_put<T>(a.gates, row, H + j, f);
-        dt_put<T>(a.gates, row, 2 * H + j, g);
-        dt_put<T>(a.gates, row, 3 * H + j, o);
-        dt_put<T>(a.cells, row, j, c);
+#pragma unroll
+        for (int g = 0; g < 4; g++)
+            dt_put<T>(a.gates, row, g * H + j, gates[g]);
+        if (G == 4)
+            dt_put<T>(a.cells, row, j, next);
     }
 }
 
@@ -174,9 +152,9 @@ static void forward_typed(const struct dt_rnn_forward_args *a, struct dt_stream 
     DT_LAUNCH((start_kernel<T>), dt_blocks(states, THREADS), THREADS, 0, stream, *a, h, c);
     for (int64_t t = 0; t < a->in.length; t++)
         if (a->in.cell == DT_RNN_GRU)
-            DT_LAUNCH((gru_kernel<T>), blocks_of(a->in), THREADS, 0, stream, *a, t, h);
+            DT_LAUNCH((cell_kernel<3, T>), blocks_of(a->in), THREADS, 0, stream, *a, t, h);
         else
-            DT_LAUNCH((lstm_kernel<T>), blocks_of(a->in), THREADS, 0, stream, *a, t, c);
+            DT_LAUNCH((cell_kernel<4, T>), blocks_of(a->in), THREADS, 0, stream, *a, t, c);
 }
 
 DT_OP_CUDA(rnn_forward)

@@ -25,7 +25,6 @@
 #include "base/view.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 enum dt_rnn_cell { DT_RNN_GRU, DT_RNN_LSTM };
 static inline int64_t dt_rnn_gates(enum dt_rnn_cell cell) // G

@@ -29,7 +29,6 @@
 #include "base/view.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 enum { DT_SCAN_STATES_MAX = 256, DT_SCAN_CHANNELS_MAX = 1 << 24 }; // N, D
 

@@ -46,7 +46,6 @@
 #include "base/view.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 enum { DT_SSD_STATES_MAX = 256, DT_SSD_HEAD_MAX = 256 }; // N, P
 

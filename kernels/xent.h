@@ -9,8 +9,6 @@
 #include "base/view.h"
 #include "kernels/loss_sum.h"
 
-#include <stdint.h>
-
 enum { DT_LABEL_IGNORED = -100 };
 
 // About as many logits suit a tile: on a CPU what its caches hold …
