@@ -24,23 +24,20 @@ struct attention_shared {
     float scale;     // 1 / sqrt(E)
 };
 
+// Carves a workspace into the arrays (NULL: measures them); the bytes of all.
 static inline int64_t attention_share(const dt_attention_inputs *in, bool backward, void *workspace,
                                       attention_shared *shared)
 {
-    const int64_t before = in->k0 ? in->window - 1 : 0, tokens = in->batch * in->length;
-    // with room for a state where this call has none: memory is measured without
-    const int64_t angles = (in->window - 1 + in->length) * in->width,
-                  heads = backward ? in->n_head : 0;
-    float *at = (float *)workspace;
-    shared->before = before;
+    const int64_t tokens = in->batch * in->length, F = sizeof(float);
+    dt_carver carver = dt_carve_from(workspace);
+    shared->before = in->k0 ? in->window - 1 : 0;
     shared->scale = (float)(1 / sqrt((double)in->width));
-    if (workspace) {
-        shared->angles = at;
-        shared->delta = at + angles;
-        shared->starts = (int32_t *)(at + angles + tokens * heads);
-        shared->firsts = shared->starts + tokens;
-    }
-    return (angles + tokens * (heads + 1) + in->batch) * (int64_t)sizeof(float);
+    // with room for a state where this call has none: memory is measured without
+    dt_carve(&carver, shared->angles, (in->window - 1 + in->length) * in->width * F);
+    dt_carve(&carver, shared->starts, tokens * F);
+    dt_carve(&carver, shared->firsts, in->batch * F);
+    dt_carve(&carver, shared->delta, backward ? tokens * in->n_head * F : 0);
+    return carver.used;
 }
 
 // A thread owns one frequency, and makes the angles of ATTENTION_ROWS positions: in double up to

@@ -10,6 +10,7 @@
 #include "kernels/cuda.h"
 
 #include <math.h>
+#include <type_traits>
 
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
@@ -216,21 +217,12 @@ template <int N> DT_DEVICE void dt_store(dt_bf16 *p, const float (&in)[N])
 
 // N neighbours as they lie in memory, 2 to 16 bytes: for values that are loaded long before they
 // are used. dt_fetch loads them (aligned as for dt_load), dt_unpack makes fp32 of them.
-template <int BYTES> struct dt_word;
-template <> struct dt_word<2> {
-    using type = uint16_t;
-};
-template <> struct dt_word<4> {
-    using type = unsigned;
-};
-template <> struct dt_word<8> {
-    using type = uint2;
-};
-template <> struct dt_word<16> {
-    using type = uint4;
-};
+template <int BYTES>
+using dt_word = std::conditional_t<
+    BYTES == 16, uint4,
+    std::conditional_t<BYTES == 8, uint2, std::conditional_t<BYTES == 4, unsigned, uint16_t>>>;
 template <class T, int N> struct dt_packed {
-    typename dt_word<N *(int)sizeof(T)>::type word;
+    dt_word<N *(int)sizeof(T)> word;
 };
 
 template <int N, class T> DT_DEVICE dt_packed<T, N> dt_fetch(const T *p)
@@ -266,6 +258,26 @@ template <int N, class T> static inline bool dt_aligned_one(const T *p)
 template <int N, class... A> static inline bool dt_aligned(const A &...arrays)
 {
     return (... && dt_aligned_one<N>(arrays));
+}
+
+// For a launcher: carves a workspace into arrays that begin DT_CARVED bytes apart; with `at` NULL
+// it only counts.
+enum { DT_CARVED = 256 };
+struct dt_carver {
+    char *at;
+    int64_t used;
+};
+
+static inline dt_carver dt_carve_from(void *workspace)
+{
+    const uintptr_t skip = -(uintptr_t)workspace % DT_CARVED;
+    return {workspace ? (char *)workspace + skip : nullptr, workspace ? 0 : DT_CARVED};
+}
+
+template <class P> static inline void dt_carve(dt_carver *carver, P *&array, int64_t bytes)
+{
+    array = carver->at ? (P *)(carver->at + carver->used) : nullptr;
+    carver->used += (bytes + DT_CARVED - 1) / DT_CARVED * DT_CARVED;
 }
 
 // ---- functions of the special function unit, one instruction each; relative error below 3e-7

@@ -185,36 +185,29 @@ __global__ static void __launch_bounds__(THREADS) start_kernel(struct sort s, in
     s.start[v] = (uint32_t)low;
 }
 
-static int64_t sorters_of(int64_t rows)
+// Carves a workspace (NULL: measures it); its bytes.
+static int64_t sort_in(const struct dt_embed_backward_args *args, void *workspace, struct sort *s)
 {
-    return dt_div_up(dt_div_up(rows, SORT_RUN), DT_WARP) * DT_WARP;
-}
-
-// A slot is DT_EMBED_RUN neighbouring places.
-static int64_t slots_of(int64_t rows)
-{
-    return dt_div_up(rows, DT_EMBED_RUN);
-}
-
-static struct sort sort_in(const struct dt_embed_backward_args *args)
-{
-    struct sort s;
-    s.rows = args->ids.rows;
-    s.sorters = sorters_of(args->ids.rows);
-    s.sums = (float *)args->workspace; // first: for aligned accesses
-    s.now.token = (uint32_t *)s.sums + slots_of(args->ids.rows) * KINDS * args->width;
-    s.now.row = s.now.token + s.rows;
-    s.next.token = s.now.row + s.rows;
-    s.next.row = s.next.token + s.rows;
-    s.count = s.next.row + s.rows;
-    s.totals = s.count + DIGITS * s.sorters;
-    s.start = s.totals + DIGITS;
-    return s;
+    const int64_t rows = args->ids.rows, word = sizeof(uint32_t);
+    dt_carver carver = dt_carve_from(workspace);
+    s->rows = rows;
+    s->sorters = dt_div_up(dt_div_up(rows, SORT_RUN), DT_WARP) * DT_WARP;
+    // a slot is DT_EMBED_RUN neighbouring places
+    dt_carve(&carver, s->sums, dt_div_up(rows, DT_EMBED_RUN) * KINDS * args->width * word);
+    dt_carve(&carver, s->now.token, rows * word);
+    dt_carve(&carver, s->now.row, rows * word);
+    dt_carve(&carver, s->next.token, rows * word);
+    dt_carve(&carver, s->next.row, rows * word);
+    dt_carve(&carver, s->count, DIGITS * s->sorters * word);
+    dt_carve(&carver, s->totals, DIGITS * word);
+    dt_carve(&carver, s->start, (args->vocab + 1) * word);
+    return carver.used;
 }
 
 static struct sort sort_rows(const struct dt_embed_backward_args *args, dt_stream *stream)
 {
-    struct sort s = sort_in(args);
+    struct sort s;
+    sort_in(args, args->workspace, &s);
     unsigned warps = (unsigned)(s.sorters / DT_WARP);
     const uint32_t *token = (const uint32_t *)args->ids.data, *row = nullptr;
     int64_t stride = args->ids.stride;
@@ -373,7 +366,6 @@ DT_OP_CUDA(embed_backward)
 
 DT_OP_CUDA_WORKSPACE(embed_backward)
 {
-    int64_t words = slots_of(args->ids.rows) * KINDS * args->width + 4 * args->ids.rows +
-                    DIGITS * sorters_of(args->ids.rows) + DIGITS + args->vocab + 1;
-    return words * (int64_t)sizeof(uint32_t);
+    struct sort s;
+    return sort_in(args, NULL, &s);
 }

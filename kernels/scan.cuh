@@ -193,7 +193,7 @@ DT_DEVICE void scan_load_channels(const float *from, const scan_cut &cut, const 
 template <class T, int V> struct scan_raw {
     static const int BYTES = V * (int)sizeof(T), PIECE = BYTES < 16 ? BYTES : 16;
     static const int PIECES = BYTES / PIECE;
-    using word = typename dt_word<PIECE>::type;
+    using word = dt_word<PIECE>;
     word words[PIECES];
 };
 
@@ -502,28 +502,14 @@ static inline bool scan_held_as_often(void (*kernel)(P...), int64_t bytes, void 
 }
 #endif
 
-// Takes arrays of floats, aligned to 16 bytes as the workspace is, in order; without one it only
-// counts.
-struct scan_taker {
-    float *base; // or NULL
-    int64_t used;
-};
-
-static inline float *scan_take(scan_taker *taker, int64_t floats)
-{
-    float *taken = taker->base ? taker->base + taker->used : NULL;
-    taker->used += dt_div_up(floats, 4) * 4;
-    return taken;
-}
-
-static inline scan_passing scan_take_passing(scan_taker *taker, int64_t batch, int64_t state,
+static inline scan_passing scan_take_passing(dt_carver *carver, int64_t batch, int64_t state,
                                              const scan_cut &cut)
 {
     const int64_t rows = (batch - cut.whole) * cut.segments;
     scan_passing passing = {NULL, NULL};
     if (rows == 0)
         return passing;
-    passing.slots = scan_take(taker, rows * state * cut.channels);
-    passing.sums = scan_take(taker, rows * cut.channels);
+    dt_carve(carver, passing.slots, rows * state * cut.channels * (int64_t)sizeof(float));
+    dt_carve(carver, passing.sums, rows * cut.channels * (int64_t)sizeof(float));
     return passing;
 }

@@ -96,25 +96,25 @@ static scan_cut backward_cut(const dt_scan_backward_args *args)
                         args->in.chunk, TILE, SCAN_BACKWARD_COSTS);
 }
 
-static backward_space take_space(scan_taker *taker, const dt_scan_backward_args *args,
+static backward_space take_space(dt_carver *carver, const dt_scan_backward_args *args,
                                  const scan_cut &cut)
 {
     const int64_t B = args->in.batch, L = args->in.length, D = args->in.u.cols, N = args->in.b.cols;
-    const int64_t chunk = dt_least(args->in.chunk, L), rows = scan_runs(&cut, B);
+    const int64_t chunk = dt_least(args->in.chunk, L), rows = scan_runs(&cut, B), F = sizeof(float);
     backward_space space;
     memset(&space, 0, sizeof space);
-    space.columns = scan_take(taker, B * L * cut.channel_blocks * 2 * N);
-    space.parameters = scan_take(taker, rows * (N + 2) * D);
+    dt_carve(carver, space.columns, B * L * cut.channel_blocks * 2 * N * F);
+    dt_carve(carver, space.parameters, rows * (N + 2) * D * F);
     if (is_plain(args)) {
-        space.history = scan_take(taker, B * chunk * D);
-        space.dh_b = scan_take(taker, B * chunk * D);
-        space.dh_a = scan_take(taker, B * chunk * D);
-        space.carry = scan_take(taker, B * N * D);
+        dt_carve(carver, space.history, B * chunk * D * F);
+        dt_carve(carver, space.dh_b, B * chunk * D * F);
+        dt_carve(carver, space.dh_a, B * chunk * D * F);
+        dt_carve(carver, space.carry, B * N * D * F);
         return space;
     }
     if (args->in.chunk != TILE)
-        space.starts = scan_take(taker, B * dt_div_up(L, TILE) * N * D);
-    space.passing = scan_take_passing(taker, B, N, cut);
+        dt_carve(carver, space.starts, B * dt_div_up(L, TILE) * N * D * F);
+    space.passing = scan_take_passing(carver, B, N, cut);
     return space;
 }
 
@@ -234,16 +234,16 @@ int dt_cuda_scan_backward_held(int64_t *shared_bytes)
 
 DT_OP_CUDA_WORKSPACE(scan_backward)
 {
-    scan_taker taker = {NULL, 0};
-    take_space(&taker, args, backward_cut(args));
-    return taker.used * (int64_t)sizeof(float);
+    dt_carver carver = dt_carve_from(NULL);
+    take_space(&carver, args, backward_cut(args));
+    return carver.used;
 }
 
 DT_OP_CUDA(scan_backward)
 {
     const scan_cut cut = backward_cut(args);
-    scan_taker taker = {static_cast<float *>(args->workspace), 0};
-    const backward_space space = take_space(&taker, args, cut);
+    dt_carver carver = dt_carve_from(args->workspace);
+    const backward_space space = take_space(&carver, args, cut);
     DT_STORAGE_SWITCH(args->in.u.dtype, T, launch<T>(args, cut, space, stream));
     return DT_LAUNCHED("scan_backward");
 }

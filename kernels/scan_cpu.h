@@ -96,5 +96,5 @@ void scan_open_piece(const struct dt_scan_inputs *in, const struct dt_piece *pie
 struct scan_block scan_open_block(const struct dt_scan_inputs *in, const struct dt_piece *piece,
                                   int64_t n_state, int64_t row, int64_t steps,
                                   const struct scan_rows *rows);
-// Runs a block: h ([n_state] rows) is carried on, s ([steps] rows) += C · h.
+// scan_sweep_cpu.c. Runs a block: h ([n_state] rows) is carried on, s ([steps] rows) += C · h.
 void scan_advance(const struct scan_block *block, float *h, float *s);

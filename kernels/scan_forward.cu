@@ -501,7 +501,8 @@ static scan_cut forward_cut(const dt_scan_forward_args *args)
                         args->in.chunk, LONGEST_TILE, costs);
 }
 
-template <class F, class T> static forward_wide find_wide(const dt_scan_forward_args *args)
+template <class F, class T>
+static forward_wide find_wide(const dt_scan_forward_args *args, const scan_passing &passing)
 {
     const int V = F::V, COLUMNS = F::COLUMNS;
     forward_wide wide;
@@ -510,8 +511,7 @@ template <class F, class T> static forward_wide find_wide(const dt_scan_forward_
                     dt_aligned_rows<4>(args->s, args->in.u.cols);
     wide.columns = args->in.b.cols == F::NP && dt_aligned<COLUMNS>(args->in.b, args->in.c);
     wide.states = scan_states_wide<F>(args->states, args->in.b.cols, args->in.u.cols) &&
-                  scan_states_wide<F>(static_cast<const float *>(args->workspace), args->in.b.cols,
-                                      args->in.u.cols);
+                  scan_states_wide<F>(passing.slots, args->in.b.cols, args->in.u.cols);
     return wide;
 }
 
@@ -520,7 +520,7 @@ static void launch_fast(const dt_scan_forward_args *args, const scan_cut &cut,
                         const scan_passing &passing, struct dt_stream *stream)
 {
     const int64_t firsts = (args->in.batch - cut.whole) * (cut.segments - 1);
-    const forward_wide wide = find_wide<F, T>(args);
+    const forward_wide wide = find_wide<F, T>(args, passing);
     if (firsts > 0)
         DT_LAUNCH((scan_forward_ends<F, T>), dt_blocks(firsts * cut.channel_blocks, 1),
                   SCAN_THREADS, 0, stream, *args, cut, wide, passing);
@@ -569,19 +569,18 @@ int dt_cuda_scan_forward_held(void)
 
 DT_OP_CUDA_WORKSPACE(scan_forward)
 {
-    scan_taker taker = {NULL, 0};
+    dt_carver carver = dt_carve_from(NULL);
     if (is_plain(args))
-        scan_take(&taker, args->in.batch * args->in.b.cols * args->in.u.cols);
-    else
-        scan_take_passing(&taker, args->in.batch, args->in.b.cols, forward_cut(args));
-    return taker.used * (int64_t)sizeof(float);
+        return args->in.batch * args->in.b.cols * args->in.u.cols * (int64_t)sizeof(float);
+    scan_take_passing(&carver, args->in.batch, args->in.b.cols, forward_cut(args));
+    return carver.used;
 }
 
 DT_OP_CUDA(scan_forward)
 {
     const scan_cut cut = forward_cut(args);
-    scan_taker taker = {static_cast<float *>(args->workspace), 0};
-    const scan_passing passing = scan_take_passing(&taker, args->in.batch, args->in.b.cols, cut);
+    dt_carver carver = dt_carve_from(args->workspace);
+    const scan_passing passing = scan_take_passing(&carver, args->in.batch, args->in.b.cols, cut);
     DT_STORAGE_SWITCH(args->in.u.dtype, T, launch<T>(args, cut, passing, stream));
     return DT_LAUNCHED("scan_forward");
 }

@@ -75,49 +75,6 @@ struct scan_block scan_open_block(const struct dt_scan_inputs *in, const struct 
                                .reset = in->reset ? in->reset + row : NULL};
 }
 
-// SCAN_STATES states of DT_LANES channels over a block. h is a local array of constant size so
-// that it lives in registers.
-DT_INLINE void advance_tile(const struct scan_block *block, int64_t n0, int64_t lane,
-                            float *restrict h_rows, float *restrict s_rows)
-{
-    const float *restrict a = block->a + n0 * DT_PITCH + lane;
-    float h[SCAN_STATES][DT_LANES];
-    for (int n = 0; n < SCAN_STATES; n++)
-        dt_load_lanes(h_rows + (n0 + n) * DT_PITCH + lane, h[n]);
-    for (int64_t t = 0; t < block->steps; t++) {
-        int64_t row = t * DT_PITCH + lane;
-        const float *restrict b = block->b + t * block->n_state + n0;
-        const float *restrict c = block->c + t * block->n_state + n0;
-        float delta[DT_LANES], du[DT_LANES], s[DT_LANES];
-        dt_load_lanes(block->delta + row, delta);
-        dt_load_lanes(block->du + row, du);
-        dt_load_lanes(s_rows + row, s);
-        if (n0 == 0)
-            dt_prefetch(block->ahead, t, lane);
-        if (block->reset && block->reset[t])
-            scan_clear(h);
-#pragma GCC unroll 8
-        for (int n = 0; n < SCAN_STATES; n++)
-#pragma omp simd
-            for (int l = 0; l < DT_LANES; l++) {
-                float decay = scan_exp2(delta[l] * a[n * DT_PITCH + l]);
-                h[n][l] = decay * h[n][l] + du[l] * b[n];
-                s[l] += c[n] * h[n][l];
-            }
-        dt_store_lanes(s, s_rows + row);
-    }
-    for (int n = 0; n < SCAN_STATES; n++)
-        dt_store_lanes(h[n], h_rows + (n0 + n) * DT_PITCH + lane);
-}
-
-DT_CLONES
-void scan_advance(const struct scan_block *block, float *h, float *s)
-{
-    for (int64_t lane = 0; lane < block->padded; lane += DT_LANES)
-        for (int64_t n0 = 0; n0 < block->n_state; n0 += SCAN_STATES)
-            advance_tile(block, n0, lane, h, s);
-}
-
 // Rows of Δ, Δ · u and d_skip · u (which s starts from) for tokens [row, row + steps) of all B · L.
 DT_CLONES
 static void stage(const struct dt_scan_forward_args *args, const struct dt_piece *piece,

@@ -1,29 +1,29 @@
-// The two loops that backward's time goes into: a block forward again, then backwards. States and
-// gradients are local arrays of constant size, so that they live in registers or in the innermost
-// cache.
+// The loops that the scan's time goes into: a block forward, which backward runs again to keep each
+// step's decay and state, and backwards. States and gradients are local arrays of constant size, so
+// that they live in registers or in the innermost cache.
 #include "kernels/scan_backward_cpu.h"
 
-DT_CLONES
-void scan_replay(const struct scan_block *block, const struct scan_scratch *scratch,
-                 const float *start, int64_t n0, int64_t lane)
+// SCAN_STATES states from n0 and DT_LANES channels from `lane` over a block: h is carried on, s +=
+// C · h. keep: scratch gets decay and state of each step, and dc += ds h.
+DT_INLINE void run_tile(const struct scan_block *block, const struct scan_scratch *scratch,
+                        bool keep, int64_t n0, int64_t lane, float h[SCAN_STATES][DT_LANES],
+                        float *restrict s_rows)
 {
     const float *restrict a = block->a + n0 * DT_PITCH + lane;
-    float h[SCAN_STATES][DT_LANES];
-    for (int n = 0; n < SCAN_STATES; n++)
-        dt_load_lanes(start + (n0 + n) * DT_PITCH + lane, h[n]);
     for (int64_t t = 0; t < block->steps; t++) {
         int64_t row = t * DT_PITCH + lane;
         const float *restrict b = block->b + t * block->n_state + n0;
         const float *restrict c = block->c + t * block->n_state + n0;
-        float *restrict dc = scratch->dc + t * SCAN_TILE;
-        float *restrict decay = scratch->decay + t * SCAN_TILE;
-        float *restrict before = scratch->before + t * SCAN_TILE;
+        float *restrict dc = keep ? scratch->dc + t * SCAN_TILE : NULL;
+        float *restrict decay = keep ? scratch->decay + t * SCAN_TILE : NULL;
+        float *restrict before = keep ? scratch->before + t * SCAN_TILE : NULL;
         float delta[DT_LANES], du[DT_LANES], ds[DT_LANES], s[DT_LANES];
         bool reset = block->reset && block->reset[t];
         dt_load_lanes(block->delta + row, delta);
         dt_load_lanes(block->du + row, du);
-        dt_load_lanes(scratch->ds + row, ds);
-        dt_load_lanes(scratch->in.s + row, s);
+        if (keep)
+            dt_load_lanes(scratch->ds + row, ds);
+        dt_load_lanes(s_rows + row, s);
         if (n0 == 0)
             dt_prefetch(block->ahead, t, lane);
         if (reset)
@@ -33,16 +33,43 @@ void scan_replay(const struct scan_block *block, const struct scan_scratch *scra
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++) {
                 float e = scan_exp2(delta[l] * a[n * DT_PITCH + l]);
-                decay[n * DT_LANES + l] = e;
-                before[n * DT_LANES + l] = h[n][l];
+                if (keep) {
+                    decay[n * DT_LANES + l] = e;
+                    before[n * DT_LANES + l] = h[n][l];
+                }
                 h[n][l] = e * h[n][l] + du[l] * b[n];
                 s[l] += c[n] * h[n][l];
-                dc[n * DT_LANES + l] += ds[l] * h[n][l];
+                if (keep)
+                    dc[n * DT_LANES + l] += ds[l] * h[n][l];
             }
-        dt_store_lanes(s, scratch->in.s + row);
-        if (reset) // no gradient goes to t - 1
+        dt_store_lanes(s, s_rows + row);
+        if (keep && reset) // no gradient goes to t - 1
             memset(decay, 0, SCAN_TILE * sizeof *decay);
     }
+}
+
+DT_CLONES
+void scan_advance(const struct scan_block *block, float *h_rows, float *s_rows)
+{
+    for (int64_t lane = 0; lane < block->padded; lane += DT_LANES)
+        for (int64_t n0 = 0; n0 < block->n_state; n0 += SCAN_STATES) {
+            float h[SCAN_STATES][DT_LANES], *rows = h_rows + n0 * DT_PITCH + lane;
+            for (int n = 0; n < SCAN_STATES; n++)
+                dt_load_lanes(rows + n * DT_PITCH, h[n]);
+            run_tile(block, NULL, false, n0, lane, h, s_rows);
+            for (int n = 0; n < SCAN_STATES; n++)
+                dt_store_lanes(h[n], rows + n * DT_PITCH);
+        }
+}
+
+DT_CLONES
+void scan_replay(const struct scan_block *block, const struct scan_scratch *scratch,
+                 const float *start, int64_t n0, int64_t lane)
+{
+    float h[SCAN_STATES][DT_LANES];
+    for (int n = 0; n < SCAN_STATES; n++)
+        dt_load_lanes(start + (n0 + n) * DT_PITCH + lane, h[n]);
+    run_tile(block, scratch, true, n0, lane, h, scratch->in.s);
 }
 
 DT_CLONES

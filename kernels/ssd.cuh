@@ -26,7 +26,6 @@ enum {
     SSD_EIGHT = 8, // rows of operands are multiples of these elements
     SSD_WARPS = 4,
     SSD_THREADS = SSD_WARPS * DT_WARP,
-    SSD_ALIGN = 256, // of arrays in the workspace
 };
 
 // Of a 130M model (24 heads of 64, N 128) that is 55 runs backward: six chunks of eight sequences,
@@ -70,55 +69,42 @@ struct ssd_slab {
     float *partials;       // [B · n_chunks, 3, H], of the whole call
 };
 
-struct ssd_space {
-    char *at; // NULL: measure
-    int64_t used;
-};
-
-template <class P> static inline void ssd_place(ssd_space *space, P *&array, int64_t bytes)
-{
-    array = space->at ? (P *)(space->at + space->used) : nullptr;
-    space->used += dt_div_up(bytes, SSD_ALIGN) * SSD_ALIGN;
-}
-
 static inline int64_t ssd_runs(const ssd_slab &s)
 {
     return (int64_t)s.sequences * s.chunks;
 }
 
-// Where each array lies; the bytes of all.
-static inline int64_t ssd_layout(ssd_slab *s, void *workspace, bool backward)
+// Where each array lies.
+static inline void ssd_layout(ssd_slab *s, dt_carver *carver, bool backward)
 {
     const int64_t F = sizeof(float), T = dt_dtype_size(s->in.x.dtype), R = ssd_runs(*s);
     const int64_t RG = R * s->groups, RH = R * s->heads, Q = s->rows, N = s->states, P = s->width;
-    ssd_space space = {(char *)workspace, 0};
-    ssd_place(&space, s->delta, RH * Q * F);
-    ssd_place(&space, s->log, RH * Q * F);
-    ssd_place(&space, s->from, R * Q * (int64_t)sizeof(int));
-    ssd_place(&space, s->b, RG * Q * N * T);
-    ssd_place(&space, s->c, RG * Q * N * T);
-    ssd_place(&space, s->cb, RG * Q * Q * F);
-    ssd_place(&space, s->left, RH * Q * (Q + N) * T);
-    ssd_place(&space, s->right, RH * (Q + N) * P * T);
-    ssd_place(&space, s->weighted, RH * Q * P * T);
-    ssd_place(&space, s->carry, (int64_t)s->sequences * s->heads * N * P * F);
+    dt_carve(carver, s->delta, RH * Q * F);
+    dt_carve(carver, s->log, RH * Q * F);
+    dt_carve(carver, s->from, R * Q * (int64_t)sizeof(int));
+    dt_carve(carver, s->b, RG * Q * N * T);
+    dt_carve(carver, s->c, RG * Q * N * T);
+    dt_carve(carver, s->cb, RG * Q * Q * F);
+    dt_carve(carver, s->left, RH * Q * (Q + N) * T);
+    dt_carve(carver, s->right, RH * (Q + N) * P * T);
+    dt_carve(carver, s->weighted, RH * Q * P * T);
+    dt_carve(carver, s->carry, (int64_t)s->sequences * s->heads * N * P * F);
     if (!backward) {
-        ssd_place(&space, s->sums, RH * N * P * F);
-        ssd_place(&space, s->y, RH * Q * P * F);
-        return space.used;
+        dt_carve(carver, s->sums, RH * N * P * F);
+        dt_carve(carver, s->y, RH * Q * P * F);
+        return;
     }
-    ssd_place(&space, s->dy, RH * Q * P * T);
-    ssd_place(&space, s->dright, RH * (Q + N) * P * F);
-    ssd_place(&space, s->dleft, RH * Q * (Q + N) * F);
-    ssd_place(&space, s->dstate, RH * N * P * T);
-    ssd_place(&space, s->dweighted, RH * Q * P * F);
-    ssd_place(&space, s->dcb, RG * Q * Q * T);
-    ssd_place(&space, s->db, RG * Q * N * F);
-    ssd_place(&space, s->dc, RG * Q * N * F);
-    ssd_place(&space, s->e, RH * Q * F);
-    ssd_place(&space, s->dots, RH * s->parts * F);
-    ssd_place(&space, s->partials, s->in.batch * s->n_chunks * 3 * s->heads * F);
-    return space.used;
+    dt_carve(carver, s->dy, RH * Q * P * T);
+    dt_carve(carver, s->dright, RH * (Q + N) * P * F);
+    dt_carve(carver, s->dleft, RH * Q * (Q + N) * F);
+    dt_carve(carver, s->dstate, RH * N * P * T);
+    dt_carve(carver, s->dweighted, RH * Q * P * F);
+    dt_carve(carver, s->dcb, RG * Q * Q * T);
+    dt_carve(carver, s->db, RG * Q * N * F);
+    dt_carve(carver, s->dc, RG * Q * N * F);
+    dt_carve(carver, s->e, RH * Q * F);
+    dt_carve(carver, s->dots, RH * s->parts * F);
+    dt_carve(carver, s->partials, s->in.batch * s->n_chunks * 3 * s->heads * F);
 }
 
 static inline unsigned ssd_eight(int64_t n)
@@ -147,17 +133,13 @@ static inline ssd_slab ssd_plan(const struct dt_ssd_inputs &in, bool backward)
     s.rows = ssd_eight(s.tokens), s.width = ssd_eight(s.head), s.states = ssd_eight(s.state);
     s.parts = (unsigned)dt_div_up((int64_t)s.states * s.width, SSD_PART);
     s.sequences = s.chunks = 1;
-    int64_t runs = SSD_SLAB_BYTES / ssd_layout(&s, NULL, backward), most = 65535 / s.heads;
-    runs = runs < 1 ? 1 : dt_least(runs, most);
+    dt_carver carver = {}; // of one run
+    ssd_layout(&s, &carver, backward);
+    int64_t runs = dt_least(SSD_SLAB_BYTES / carver.used, 65535 / s.heads);
+    runs = runs < 1 ? 1 : runs;
     s.sequences = ssd_even(in.batch, runs);
     s.chunks = ssd_even(s.n_chunks, runs / s.sequences);
     return s;
-}
-
-// The workspace begins anywhere; after the arrays is that of gemm.
-static inline void *ssd_start(void *workspace)
-{
-    return (char *)workspace + (-(uintptr_t)workspace & (SSD_ALIGN - 1));
 }
 
 // ---- a run

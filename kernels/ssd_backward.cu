@@ -369,10 +369,11 @@ static dt_status backward_slab(const ssd_slab &s, const struct dt_ssd_backward_a
 DT_OP_CUDA(ssd_backward)
 {
     ssd_slab s = ssd_plan(args->in, true);
-    const int64_t used = ssd_layout(&s, ssd_start(args->workspace), true);
-    ssd_call call = {device, stream, (char *)ssd_start(args->workspace) + used, 0};
-    call.workspace_bytes =
-        args->workspace_bytes - ((char *)call.workspace - (char *)args->workspace);
+    dt_carver carver = dt_carve_from(args->workspace);
+    ssd_layout(&s, &carver, true);
+    char *rest = carver.at + carver.used;
+    const ssd_call call = {device, stream, rest,
+                           args->workspace_bytes - (rest - (char *)args->workspace)};
     const unsigned last = (unsigned)((s.n_chunks - 1) / s.chunks * s.chunks);
     for (; s.first_sequence < s.in.batch; s.first_sequence += s.sequences)
         for (int64_t chunk = last; chunk >= 0; chunk -= s.chunks) {
@@ -388,8 +389,9 @@ DT_OP_CUDA(ssd_backward)
 DT_OP_CUDA_WORKSPACE(ssd_backward)
 {
     ssd_slab s = ssd_plan(args->in, true);
-    const int64_t used = ssd_layout(&s, NULL, true);
+    dt_carver carver = dt_carve_from(NULL);
+    ssd_layout(&s, &carver, true);
     dt_gemm_args products[PRODUCTS];
     describe_products(s, products);
-    return SSD_ALIGN + used + ssd_gemm_bytes(device, products, PRODUCTS);
+    return carver.used + ssd_gemm_bytes(device, products, PRODUCTS);
 }

@@ -140,10 +140,11 @@ static dt_status forward_slab(const ssd_slab &s, const struct dt_ssd_forward_arg
 DT_OP_CUDA(ssd_forward)
 {
     ssd_slab s = ssd_plan(args->in, false);
-    const int64_t used = ssd_layout(&s, ssd_start(args->workspace), false);
-    ssd_call call = {device, stream, (char *)ssd_start(args->workspace) + used, 0};
-    call.workspace_bytes =
-        args->workspace_bytes - ((char *)call.workspace - (char *)args->workspace);
+    dt_carver carver = dt_carve_from(args->workspace);
+    ssd_layout(&s, &carver, false);
+    char *rest = carver.at + carver.used;
+    const ssd_call call = {device, stream, rest,
+                           args->workspace_bytes - (rest - (char *)args->workspace)};
     for (; s.first_sequence < s.in.batch; s.first_sequence += s.sequences)
         for (s.first_chunk = 0; s.first_chunk < s.n_chunks; s.first_chunk += s.chunks)
             DT_STORAGE_SWITCH(s.in.x.dtype, T, DT_TRY(forward_slab<T>(s, args, call)));
@@ -153,8 +154,9 @@ DT_OP_CUDA(ssd_forward)
 DT_OP_CUDA_WORKSPACE(ssd_forward)
 {
     ssd_slab s = ssd_plan(args->in, false);
-    const int64_t used = ssd_layout(&s, NULL, false);
+    dt_carver carver = dt_carve_from(NULL);
+    ssd_layout(&s, &carver, false);
     dt_gemm_args products[PRODUCTS];
     describe_products(s, products);
-    return SSD_ALIGN + used + ssd_gemm_bytes(device, products, PRODUCTS);
+    return carver.used + ssd_gemm_bytes(device, products, PRODUCTS);
 }
