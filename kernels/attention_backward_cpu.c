@@ -69,9 +69,9 @@ static void load_head(const struct dt_attention_backward_args *args,
     for (int64_t i = 0; i < L; i++) {
         int64_t token = p->b * L + i;
         float *dy = t->dy + i * pitch;
-        dt_attention_prefetch(&in->q, token, h * E, E);
-        dt_attention_prefetch(&args->dy, token, h * E, E);
-        dt_attention_prefetch(&args->y, token, h * E, E);
+        dt_prefetch_row(&in->q, token + DT_ATTENTION_AHEAD, h * E, E);
+        dt_prefetch_row(&args->dy, token + DT_ATTENTION_AHEAD, h * E, E);
+        dt_prefetch_row(&args->y, token + DT_ATTENTION_AHEAD, h * E, E);
         dt_attention_load(shared, dt_view_at(&in->q, token, h * E), i, shared->scale,
                           t->q + i * pitch);
         dt_attention_load_plain(shared, dt_view_at(&args->dy, token, h * E), dy);

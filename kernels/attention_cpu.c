@@ -134,8 +134,10 @@ void dt_attention_load_keys(const struct dt_attention_shared *shared, int64_t b,
     int64_t padded = dt_round_up(n, DT_PANEL_KEYS), pitch = shared->pitch,
             k = dt_round_up(in->width, 4);
     for (int64_t i = 0; i < n; i++) {
-        dt_attention_prefetch(&in->k, b * in->length + j + i, g * in->width, in->width);
-        dt_attention_prefetch(&in->v, b * in->length + j + i, g * in->width, in->width);
+        dt_prefetch_row(&in->k, b * in->length + j + i + DT_ATTENTION_AHEAD, g * in->width,
+                        in->width);
+        dt_prefetch_row(&in->v, b * in->length + j + i + DT_ATTENTION_AHEAD, g * in->width,
+                        in->width);
         dt_attention_load(shared, row_of(in, &in->k, in->k0, b, g, j + i), j + i, 1.0f,
                           tile->keys + i * pitch);
         dt_attention_load_plain(shared, row_of(in, &in->v, in->v0, b, g, j + i),
@@ -226,7 +228,7 @@ static void load_queries(const struct dt_attention_shared *shared, const struct 
     for (int64_t r = 0; r < shared->heads; r++)
         for (int64_t i = p->begin; i < p->end; i++) {
             int64_t token = p->b * in->length + i, col = (p->g * shared->heads + r) * E;
-            dt_attention_prefetch(&in->q, token, col, E);
+            dt_prefetch_row(&in->q, token + DT_ATTENTION_AHEAD, col, E);
             dt_attention_load(shared, dt_view_at(&in->q, token, col), i, shared->scale,
                               t->q + (r * t->chunk + i - p->begin) * shared->pitch);
         }

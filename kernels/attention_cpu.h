@@ -13,10 +13,13 @@
 #include <stdbool.h>
 
 enum {
-    DT_KEYS = 96,                     // of a tile, and the pitch of an array of scores
-    DT_QUERIES = 4 * DT_DIRECT_ROWS,  // of a tile of backward
-    DT_PANEL = DT_DIRECT_ROWS,        // queries, or keys, of a product
-    DT_PANEL_KEYS = DT_DIRECT_COLUMNS // keys across a product
+    DT_KEYS = 96,                      // of a tile, and the pitch of an array of scores
+    DT_QUERIES = 4 * DT_DIRECT_ROWS,   // of a tile of backward
+    DT_PANEL = DT_DIRECT_ROWS,         // queries, or keys, of a product
+    DT_PANEL_KEYS = DT_DIRECT_COLUMNS, // keys across a product
+    // Rows that are prefetched before they are loaded. (Measured at B 32, L 60, E 64: a third of
+    // both passes.)
+    DT_ATTENTION_AHEAD = 6
 };
 _Static_assert(DT_KEYS % DT_PANEL == 0 && DT_KEYS % DT_PANEL_KEYS == 0, "whole panels");
 
@@ -40,17 +43,6 @@ void dt_attention_prepare(const struct dt_attention_shared *shared);
 // A row of E values to fp32, rotated as position j, times scale; zeros to the end of the pitch.
 void dt_attention_load(const struct dt_attention_shared *shared, const void *row, int64_t j,
                        float scale, float *out);
-// The same row, a few positions later, is needed soon: rows of a view are far apart, where hardware
-// does not prefetch by itself. (Measured at B 32, L 60, E 64: a third of both passes.)
-static inline void dt_attention_prefetch(const struct dt_view *view, int64_t row, int64_t col,
-                                         int64_t width)
-{
-    enum { AHEAD = 6, LINE = 64 };
-    int64_t size = dt_dtype_size(view->dtype);
-    const char *at = (const char *)view->data + ((row + AHEAD) * view->stride + col) * size;
-    for (int64_t byte = 0; row + AHEAD < view->rows && byte < width * size; byte += LINE)
-        __builtin_prefetch(at + byte);
-}
 // As dt_attention_load, without rotation.
 void dt_attention_load_plain(const struct dt_attention_shared *shared, const void *row, float *out);
 // The gradient of a rotated row, turned back in place, times scale, to storage.

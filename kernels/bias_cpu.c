@@ -45,10 +45,7 @@ DT_OP_CPU(bias_backward)
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t block = 0; block < blocks; block++)
         sum_block(args, block);
-    if (!args->accumulate)
-        memset(args->dbias, 0, (size_t)width * sizeof *args->dbias);
-    for (int64_t block = 0; block < blocks; block++)
-        add_row(args->dbias, (const float *)args->workspace + block * width, width, false);
+    dt_add_blocks(args->dbias, args->workspace, blocks, width, 0, width, args->accumulate);
     return DT_OK;
 }
 

@@ -16,7 +16,6 @@ struct dt_stream;
 
 struct dt_device {
     int threads; // >= 1
-    bool bf16;   // bf16 GEMM by instructions; without them operands are widened
     struct dt_gemm_cpu *gemm;
     int64_t memory_in_use; // bytes; changed atomically
 };
@@ -43,7 +42,5 @@ DT_OPS_BY_WORKSPACE(DECLARE_BOTH, DECLARE)
 #undef DECLARE_BOTH
 
 dt_status dt_gemm_cpu_open(struct dt_gemm_cpu **gemm);
-void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm);   // NULL is fine
-bool dt_gemm_cpu_has_bf16(void);                    // by instructions
-bool dt_gemm_cpu_prefers_bf16(void);                // a step with bf16 storage is faster
-void dt_gemm_cpu_describe(char *text, size_t size); // "avx512 bf16, oneDNN 2.6.3"
+void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm); // NULL is fine
+bool dt_gemm_cpu_prefers_bf16(void);              // a step with bf16 storage is faster

@@ -10,24 +10,9 @@ enum {
     ROWS = 16,       // of a block at least
     MAX_BLOCKS = 64, // bounds the partial sums
     STRIP = 4096,    // columns of a group whose gates are kept from the first pass to the second
-    AHEAD = 128,     // columns prefetched at a time: a whole row at once waits for memory
+    AHEAD = 128,     // columns of the next row prefetched at a time, some in each pass over this
+                     // one: a whole row at once waits for memory
 };
-
-static int64_t block_rows(int64_t rows)
-{
-    int64_t n = dt_ceil_div(rows, MAX_BLOCKS);
-    return n > ROWS ? n : ROWS;
-}
-
-// The next row's arrays come into the cache, some in each pass over this one.
-DT_INLINE void prefetch(const struct dt_view *view, int64_t row, int64_t from, int64_t n)
-{
-    if (row >= view->rows)
-        return;
-    const char *columns = dt_view_at(view, row, from);
-    for (int64_t i = 0; i < n * dt_dtype_size(view->dtype); i += 64)
-        __builtin_prefetch(columns + i);
-}
 
 // g = x · silu(z) of n columns.
 DT_INLINE void gate(const struct dt_gated_rmsnorm_forward_args *a, int64_t row, int64_t from,
@@ -36,8 +21,8 @@ DT_INLINE void gate(const struct dt_gated_rmsnorm_forward_args *a, int64_t row, 
     const void *x = dt_view_at(&a->x, row, from), *z = dt_view_at(&a->z, row, from);
     for (int64_t begin = 0; begin < n; begin += AHEAD) {
         int64_t end = dt_min_i64(begin + AHEAD, n);
-        prefetch(&a->x, row + 1, from + begin, end - begin);
-        prefetch(&a->z, row + 1, from + begin, end - begin);
+        dt_prefetch_row(&a->x, row + 1, from + begin, end - begin);
+        dt_prefetch_row(&a->z, row + 1, from + begin, end - begin);
 #pragma omp simd
         for (int64_t i = begin; i < end; i++)
             g[i] = dt_load(x, i, bf16) * dt_siluf(dt_load(z, i, bf16));
@@ -69,7 +54,7 @@ DT_INLINE void forward_group(const struct dt_gated_rmsnorm_forward_args *a, int6
             gate(a, row, from, n, g, bf16);
         for (int64_t start = 0; start < n; start += AHEAD) {
             int64_t stop = dt_min_i64(start + AHEAD, n);
-            prefetch(&a->y, row + 1, from + start, stop - start);
+            dt_prefetch_row(&a->y, row + 1, from + start, stop - start);
 #pragma omp simd
             for (int64_t i = start; i < stop; i++)
                 dt_store(y, i, g[i] * rstd * weight[i], bf16);
@@ -101,8 +86,8 @@ DT_INLINE void sigmoid(const struct dt_gated_rmsnorm_backward_args *a, int64_t r
     const void *z = dt_view_at(&a->z, row, from);
     for (int64_t begin = 0; begin < n; begin += AHEAD) {
         int64_t end = dt_min_i64(begin + AHEAD, n);
-        prefetch(&a->x, row + 1, from + begin, end - begin);
-        prefetch(&a->z, row + 1, from + begin, end - begin);
+        dt_prefetch_row(&a->x, row + 1, from + begin, end - begin);
+        dt_prefetch_row(&a->z, row + 1, from + begin, end - begin);
 #pragma omp simd
         for (int64_t i = begin; i < end; i++)
             s[i] = dt_sigmoidf(dt_load(z, i, bf16));
@@ -140,8 +125,8 @@ DT_INLINE void backward_group(const struct dt_gated_rmsnorm_backward_args *a, in
             sigmoid(a, row, from, n, s, bf16);
         for (int64_t start = 0; start < n; start += AHEAD) {
             int64_t stop = dt_min_i64(start + AHEAD, n);
-            prefetch(&a->dy, row + 1, from + start, stop - start);
-            prefetch(&a->dz, row + 1, from + start, stop - start);
+            dt_prefetch_row(&a->dy, row + 1, from + start, stop - start);
+            dt_prefetch_row(&a->dz, row + 1, from + start, stop - start);
 #pragma omp simd
             for (int64_t i = start; i < stop; i++) {
                 float x_i = dt_load(x, i, bf16), z_i = dt_load(z, i, bf16), silu = z_i * s[i];
@@ -161,31 +146,27 @@ DT_CLONES static void backward_rows(const struct dt_gated_rmsnorm_backward_args 
             DT_STORAGE_SWITCH(a->x.dtype, bf16, backward_group(a, row, group, partial, bf16));
 }
 
-DT_CLONES static void add_partial(const struct dt_gated_rmsnorm_backward_args *a, int64_t blocks)
+DT_CLONES static void add_dweight(const struct dt_gated_rmsnorm_backward_args *a, int64_t blocks)
 {
-    const float *partial = a->workspace;
-    if (!a->accumulate)
-        memset(a->dweight, 0, (size_t)a->x.cols * sizeof *a->dweight);
-    for (int64_t b = 0; b < blocks; b++)
-        for (int64_t i = 0; i < a->x.cols; i++)
-            a->dweight[i] += partial[b * a->x.cols + i];
+    dt_add_blocks(a->dweight, a->workspace, blocks, a->x.cols, 0, a->x.cols, a->accumulate);
 }
 
 DT_OP_CPU(gated_rmsnorm_backward)
 {
-    int64_t rows = block_rows(args->x.rows), blocks = dt_ceil_div(args->x.rows, rows);
+    int64_t rows = dt_block_rows(args->x.rows, ROWS, MAX_BLOCKS),
+            blocks = dt_ceil_div(args->x.rows, rows);
 #pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++) {
         float *partial = (float *)args->workspace + b * args->x.cols;
         memset(partial, 0, (size_t)args->x.cols * sizeof *partial);
         backward_rows(args, partial, b * rows, dt_min_i64(args->x.rows, (b + 1) * rows));
     }
-    add_partial(args, blocks);
+    add_dweight(args, blocks);
     return DT_OK;
 }
 
 DT_OP_CPU_WORKSPACE(gated_rmsnorm_backward)
 {
-    int64_t blocks = dt_ceil_div(args->x.rows, block_rows(args->x.rows));
-    return blocks * args->x.cols * (int64_t)sizeof(float);
+    int64_t rows = dt_block_rows(args->x.rows, ROWS, MAX_BLOCKS);
+    return dt_ceil_div(args->x.rows, rows) * args->x.cols * (int64_t)sizeof(float);
 }

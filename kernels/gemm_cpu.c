@@ -80,11 +80,6 @@ void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm)
     free(gemm);
 }
 
-bool dt_gemm_cpu_has_bf16(void)
-{
-    return dt_onednn_isa() >= DT_ISA_AVX512_BF16;
-}
-
 // By instruction set, so that every start on a machine and every rank decides alike. Measured at
 // d_model 256, L 512, against fp32: with AVX2 the products of a step take 2 % less time, all else
 // 10 % less; with AVX-512 but without its bf16 instructions products take up to 8 % more.
@@ -92,11 +87,6 @@ bool dt_gemm_cpu_prefers_bf16(void)
 {
     enum dt_cpu_isa isa = dt_onednn_isa();
     return isa == DT_ISA_AVX512_BF16 || isa == DT_ISA_AVX2;
-}
-
-void dt_gemm_cpu_describe(char *text, size_t size)
-{
-    dt_onednn_describe(text, size);
 }
 
 static unsigned bucket_of(const struct dt_matmul_shape *shape)

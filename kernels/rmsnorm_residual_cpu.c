@@ -13,12 +13,6 @@ enum {
     LANES = 16,       // of a row's sum
 };
 
-static int64_t block_rows(int64_t rows)
-{
-    int64_t n = dt_ceil_div(rows, MAX_BLOCKS);
-    return n > ROWS ? n : ROWS;
-}
-
 // r = residual + x into `out` where it is wanted; returns Σ r². A fixed lane adds each r², however
 // wide the vectors are that suit x: backward recomputes rows without x to the same bits.
 DT_INLINE float add_row(const float *residual, const void *x, float *out, int64_t width, bool bf16)
@@ -150,20 +144,16 @@ DT_CLONES static void backward_rows(const struct dt_rmsnorm_residual_backward_ar
         DT_STORAGE_SWITCH(a->dy.dtype, bf16, backward_row(a, row, partial, bf16));
 }
 
-DT_CLONES static void add_partial(const struct dt_rmsnorm_residual_backward_args *a, int64_t blocks,
+DT_CLONES static void add_dweight(const struct dt_rmsnorm_residual_backward_args *a, int64_t blocks,
                                   int64_t from, int64_t end)
 {
-    const float *partial = a->workspace;
-    if (!a->accumulate)
-        memset(a->dweight + from, 0, (size_t)(end - from) * sizeof *a->dweight);
-    for (int64_t b = 0; b < blocks; b++)
-        for (int64_t i = from; i < end; i++)
-            a->dweight[i] += partial[b * a->dy.cols + i];
+    dt_add_blocks(a->dweight, a->workspace, blocks, a->dy.cols, from, end, a->accumulate);
 }
 
 DT_OP_CPU(rmsnorm_residual_backward)
 {
-    int64_t rows = block_rows(args->dy.rows), blocks = dt_ceil_div(args->dy.rows, rows);
+    int64_t rows = dt_block_rows(args->dy.rows, ROWS, MAX_BLOCKS),
+            blocks = dt_ceil_div(args->dy.rows, rows);
     int threads = dt_cpu_threads(device);
 #pragma omp parallel for num_threads(threads) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++) {
@@ -173,12 +163,12 @@ DT_OP_CPU(rmsnorm_residual_backward)
     }
 #pragma omp parallel for num_threads(threads) if (args->dy.cols > COLUMNS)
     for (int64_t from = 0; from < args->dy.cols; from += COLUMNS)
-        add_partial(args, blocks, from, dt_min_i64(args->dy.cols, from + COLUMNS));
+        add_dweight(args, blocks, from, dt_min_i64(args->dy.cols, from + COLUMNS));
     return DT_OK;
 }
 
 DT_OP_CPU_WORKSPACE(rmsnorm_residual_backward)
 {
-    int64_t blocks = dt_ceil_div(args->dy.rows, block_rows(args->dy.rows));
-    return blocks * args->dy.cols * (int64_t)sizeof(float);
+    int64_t rows = dt_block_rows(args->dy.rows, ROWS, MAX_BLOCKS);
+    return dt_ceil_div(args->dy.rows, rows) * args->dy.cols * (int64_t)sizeof(float);
 }

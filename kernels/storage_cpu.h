@@ -62,3 +62,32 @@ DT_INLINE void dt_store_row(dt_dtype type, const float *restrict in, int64_t cou
         for (int64_t i = 0; i < count; i++)
             dt_store(out, i, in[i], false);
 }
+
+// Columns [col, col + n) of a row, if there is such a row, come into the caches: rows of a view are
+// far apart, where hardware does not prefetch by itself.
+static inline void dt_prefetch_row(const struct dt_view *view, int64_t row, int64_t col, int64_t n)
+{
+    if (row >= view->rows)
+        return;
+    const char *columns = dt_view_at(view, row, col);
+    for (int64_t byte = 0; byte < n * dt_dtype_size(view->dtype); byte += 64)
+        __builtin_prefetch(columns + byte);
+}
+
+// Rows of a block of the sums over rows that a parameter's gradient is: `least` at least, and so
+// many that there are at most `most` blocks.
+static inline int64_t dt_block_rows(int64_t rows, int64_t least, int64_t most)
+{
+    return dt_max_i64(dt_ceil_div(rows, most), least);
+}
+
+// to (+)= the blocks' sums, [blocks, width], in their order: columns [from, end).
+DT_INLINE void dt_add_blocks(float *to, const float *sums, int64_t blocks, int64_t width,
+                             int64_t from, int64_t end, bool accumulate)
+{
+    if (!accumulate)
+        memset(to + from, 0, (size_t)(end - from) * sizeof *to);
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t i = from; i < end; i++)
+            to[i] += sums[b * width + i];
+}

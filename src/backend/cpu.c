@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/round.h"
 #include "kernels/cpu.h"
+#include "kernels/onednn.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -54,7 +55,6 @@ static dt_status cpu_open(int index, int threads, struct dt_device **device)
         return status;
     }
     d->threads = threads ? threads : cores();
-    d->bf16 = dt_gemm_cpu_has_bf16();
     *device = d;
     return DT_OK;
 }
@@ -69,7 +69,7 @@ static dt_status cpu_info(struct dt_device *device, struct dt_device_info *info)
 {
     char model[96], available[64];
     *info = (struct dt_device_info){.threads = device->threads,
-                                    .bf16 = device->bf16,
+                                    .bf16 = dt_onednn_isa() >= DT_ISA_AVX512_BF16,
                                     .bf16_faster = dt_gemm_cpu_prefers_bf16()};
     dt_proc_value("/proc/cpuinfo", "model name", model, sizeof model);
     dt_proc_value("/proc/meminfo", "MemAvailable", available, sizeof available);
@@ -77,7 +77,7 @@ static dt_status cpu_info(struct dt_device *device, struct dt_device_info *info)
              device->threads, device->threads == 1 ? "" : "s");
     info->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     info->memory_free = strtoll(available, NULL, 10) * 1024; // the file counts in kB
-    dt_gemm_cpu_describe(info->features, sizeof info->features);
+    dt_onednn_describe(info->features, sizeof info->features);
     return DT_OK;
 }
 
