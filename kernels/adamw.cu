@@ -13,15 +13,15 @@ struct step {
     float root_scale; // 1 / sqrt(bias2)
 };
 
-DT_DEVICE struct step load_step(const struct dt_adamw_args *args)
+DT_DEVICE step load_step(const dt_adamw_args *args)
 {
-    const struct dt_update_control *c = args->control;
+    const dt_update_control *c = args->control;
     return {args->beta1,      args->beta2,           args->eps, c->grad_scale, c->lr,
             c->lr / c->bias1, 1.0f / sqrtf(c->bias2)};
 }
 
 // The span among low … high that element i lies in.
-DT_DEVICE int64_t find_span(const struct dt_adamw_span *spans, int64_t low, int64_t high, int64_t i)
+DT_DEVICE int64_t find_span(const dt_adamw_span *spans, int64_t low, int64_t high, int64_t i)
 {
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
@@ -37,7 +37,7 @@ struct element {
     float weight, m, v;
 };
 
-DT_DEVICE struct element update(struct element e, float grad, float decay, const struct step *s)
+DT_DEVICE element update(element e, float grad, float decay, const step *s)
 {
     float g = grad * s->grad_scale;
     e.m = s->beta1 * e.m + (1.0f - s->beta1) * g;
@@ -49,8 +49,7 @@ DT_DEVICE struct element update(struct element e, float grad, float decay, const
 
 // Elements i … i + N, the first of which lies in span `span`.
 template <int N>
-DT_DEVICE void update_some(const struct dt_adamw_args *a, const struct step *s, int64_t span,
-                           int64_t i)
+DT_DEVICE void update_some(const dt_adamw_args *a, const step *s, int64_t span, int64_t i)
 {
     float w[N], m[N], v[N], g[N];
     dt_load<N>(a->weight + i, w);
@@ -61,7 +60,7 @@ DT_DEVICE void update_some(const struct dt_adamw_args *a, const struct step *s, 
     for (int k = 0; k < N; k++) {
         while (span + 1 < a->n_spans && a->spans[span].end <= a->first + i + k)
             span++;
-        struct element e = {w[k], m[k], v[k]};
+        element e = {w[k], m[k], v[k]};
         e = update(e, g[k], a->spans[span].decay, s);
         w[k] = e.weight, m[k] = e.m, v[k] = e.v;
     }
@@ -80,7 +79,7 @@ DT_DEVICE void update_some(const struct dt_adamw_args *a, const struct step *s, 
 }
 
 template <int N>
-__global__ static void __launch_bounds__(THREADS, 4) adamw_kernel(struct dt_adamw_args args)
+__global__ static void __launch_bounds__(THREADS, 4) adamw_kernel(dt_adamw_args args)
 {
     if (args.control->skip)
         return;                     // the whole grid alike
@@ -94,7 +93,7 @@ __global__ static void __launch_bounds__(THREADS, 4) adamw_kernel(struct dt_adam
     int64_t i = first + threadIdx.x * EACH;
     if (i > last)
         return;
-    struct step s = load_step(&args);
+    step s = load_step(&args);
     int64_t span = find_span(args.spans, spans[0], spans[1], args.first + i);
     if (N == EACH && i + EACH - 1 <= last) {
         update_some<N>(&args, &s, span, i);

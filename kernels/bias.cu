@@ -5,7 +5,7 @@
 
 enum { THREADS = 256, ROWS = 256, WARPS = 8 };
 
-__global__ static void __launch_bounds__(THREADS) forward_kernel(struct dt_bias_forward_args a)
+__global__ static void __launch_bounds__(THREADS) forward_kernel(dt_bias_forward_args a)
 {
     const int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x;
     if (i < a.y.cols)
@@ -22,7 +22,7 @@ DT_OP_CUDA(bias_forward)
 
 template <class T>
 __global__ static void __launch_bounds__(DT_WARP *WARPS)
-    backward_kernel(struct dt_bias_backward_args a, float *partials)
+    backward_kernel(dt_bias_backward_args a, float *partials)
 {
     DT_SHARED(float, warps, [WARPS][DT_WARP]);
     const int64_t i = (int64_t)blockIdx.y * DT_WARP + threadIdx.x;

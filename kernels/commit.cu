@@ -4,7 +4,7 @@
 
 enum { THREADS = 256 };
 
-__global__ static void __launch_bounds__(THREADS) commit_kernel(struct dt_commit_args args)
+__global__ static void __launch_bounds__(THREADS) commit_kernel(dt_commit_args args)
 {
     int64_t i = dt_thread_index();
     if (args.control->skip || i >= args.bytes / DT_COMMIT_UNIT)

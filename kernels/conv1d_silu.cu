@@ -427,7 +427,7 @@ template <int V> static bool inputs_aligned(const dt_conv1d_silu_inputs &in)
 }
 
 template <class T, int MOST, int KM>
-static void launch_forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
+static void launch_forward(const dt_conv1d_silu_forward_args *args, dt_stream *stream)
 {
     DT_WIDE_SWITCH(inputs_aligned<MOST>(args->in) && dt_aligned<MOST>(args->y), V, MOST,
                    const conv_input<T> in = make_input<T>(args->in, FORWARD_TILE, V);
@@ -435,8 +435,7 @@ static void launch_forward(const struct dt_conv1d_silu_forward_args *args, struc
                              stream, in, static_cast<T *>(args->y.data), args->y.stride));
 }
 
-template <class T>
-static void forward(const struct dt_conv1d_silu_forward_args *args, struct dt_stream *stream)
+template <class T> static void forward(const dt_conv1d_silu_forward_args *args, dt_stream *stream)
 {
     if (args->in.taps == 4)
         launch_forward<T, 16 / (int)sizeof(T), 4>(args, stream);
@@ -451,8 +450,7 @@ static void forward(const struct dt_conv1d_silu_forward_args *args, struct dt_st
 }
 
 template <class T, int MOST, int KM>
-static void launch_backward(const struct dt_conv1d_silu_backward_args *args,
-                            struct dt_stream *stream)
+static void launch_backward(const dt_conv1d_silu_backward_args *args, dt_stream *stream)
 {
     const conv_gradient<T> gradient = {static_cast<const T *>(args->dy.data), args->dy.stride,
                                        static_cast<T *>(args->dx.data), args->dx.stride,
@@ -463,7 +461,7 @@ static void launch_backward(const struct dt_conv1d_silu_backward_args *args,
                              stream, in, gradient));
 }
 
-static int64_t partial_rows(const struct dt_conv1d_silu_backward_args *args)
+static int64_t partial_rows(const dt_conv1d_silu_backward_args *args)
 {
     return args->in.batch * dt_div_up(args->in.length, BACKWARD_TILE);
 }

@@ -35,8 +35,7 @@ enum {
 };
 
 template <int N, class T>
-__global__ static void __launch_bounds__(DT_WARP *WARPS)
-    forward_kernel(struct dt_embed_forward_args a)
+__global__ static void __launch_bounds__(DT_WARP *WARPS) forward_kernel(dt_embed_forward_args a)
 {
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= a.ids.rows)
@@ -79,7 +78,7 @@ struct order {
 // In the workspace; sorters: the threads that sort, whole warps.
 struct sort {
     int64_t rows, sorters;
-    struct order now, next;
+    order now, next;
     uint32_t *count; // [DIGITS, sorters]: rows of a digit in a thread's run, then their first place
     uint32_t *totals; // [DIGITS]
     uint32_t *start;  // [vocab + 1]: the first place of each token
@@ -93,7 +92,7 @@ DT_DEVICE uint32_t digit_of(uint32_t token, int shift)
 
 // A warp's own counters: lane l has column l.
 __global__ static void __launch_bounds__(DT_WARP)
-    count_kernel(struct sort s, const uint32_t *token, int64_t stride, int shift)
+    count_kernel(sort s, const uint32_t *token, int64_t stride, int shift)
 {
     DT_SHARED(uint32_t, count, [DIGITS][DT_WARP]);
     int64_t sorter = dt_thread_index();
@@ -106,7 +105,7 @@ __global__ static void __launch_bounds__(DT_WARP)
 }
 
 // A warp a digit.
-__global__ static void __launch_bounds__(DT_WARP) total_kernel(struct sort s)
+__global__ static void __launch_bounds__(DT_WARP) total_kernel(sort s)
 {
     const uint32_t *count = s.count + blockIdx.x * s.sorters;
     uint32_t sum = 0;
@@ -141,7 +140,7 @@ DT_DEVICE uint32_t sum_before(uint32_t x, uint32_t *all)
 }
 
 // A block a digit: counts become places.
-__global__ static void __launch_bounds__(DIGITS) place_kernel(struct sort s)
+__global__ static void __launch_bounds__(DIGITS) place_kernel(sort s)
 {
     uint32_t *count = s.count + blockIdx.x * s.sorters;
     uint32_t place = dt_block_sum<DIGITS>(threadIdx.x < blockIdx.x ? s.totals[threadIdx.x] : 0u);
@@ -155,8 +154,7 @@ __global__ static void __launch_bounds__(DIGITS) place_kernel(struct sort s)
 }
 
 __global__ static void __launch_bounds__(DT_WARP)
-    move_kernel(struct sort s, const uint32_t *token, int64_t stride, const uint32_t *row,
-                int shift)
+    move_kernel(sort s, const uint32_t *token, int64_t stride, const uint32_t *row, int shift)
 {
     DT_SHARED(uint32_t, place, [DIGITS][DT_WARP]);
     int64_t sorter = dt_thread_index();
@@ -170,7 +168,7 @@ __global__ static void __launch_bounds__(DT_WARP)
 }
 
 // A thread a token, and one past the last: its first place is how many rows have a smaller token.
-__global__ static void __launch_bounds__(THREADS) start_kernel(struct sort s, int64_t vocab)
+__global__ static void __launch_bounds__(THREADS) start_kernel(sort s, int64_t vocab)
 {
     int64_t v = dt_thread_index(), low = 0, high = s.rows;
     if (v > vocab)
@@ -186,7 +184,7 @@ __global__ static void __launch_bounds__(THREADS) start_kernel(struct sort s, in
 }
 
 // Carves a workspace (NULL: measures it); its bytes.
-static int64_t sort_in(const struct dt_embed_backward_args *args, void *workspace, struct sort *s)
+static int64_t sort_in(const dt_embed_backward_args *args, void *workspace, sort *s)
 {
     const int64_t rows = args->ids.rows, word = sizeof(uint32_t);
     dt_carver carver = dt_carve_from(workspace);
@@ -204,9 +202,9 @@ static int64_t sort_in(const struct dt_embed_backward_args *args, void *workspac
     return carver.used;
 }
 
-static struct sort sort_rows(const struct dt_embed_backward_args *args, dt_stream *stream)
+static sort sort_rows(const dt_embed_backward_args *args, dt_stream *stream)
 {
-    struct sort s;
+    sort s;
     sort_in(args, args->workspace, &s);
     unsigned warps = (unsigned)(s.sorters / DT_WARP);
     const uint32_t *token = (const uint32_t *)args->ids.data, *row = nullptr;
@@ -216,7 +214,7 @@ static struct sort sort_rows(const struct dt_embed_backward_args *args, dt_strea
         DT_LAUNCH((total_kernel), DIGITS, DT_WARP, 0, stream, s);
         DT_LAUNCH((place_kernel), DIGITS, DIGITS, 0, stream, s);
         DT_LAUNCH((move_kernel), warps, DT_WARP, 0, stream, s, token, stride, row, shift);
-        struct order done = s.next;
+        order done = s.next;
         s.next = s.now;
         s.now = done;
         token = done.token;
@@ -257,8 +255,8 @@ DT_DEVICE void add_turn(const uint32_t *places, const float *dout, int64_t width
 
 // sum += the rows at places `from` … `end` in their order.
 template <int N>
-DT_DEVICE void add_rows(const struct sort *s, int64_t from, int64_t end, const float *dout,
-                        int64_t width, int64_t i, float (&sum)[N])
+DT_DEVICE void add_rows(const sort *s, int64_t from, int64_t end, const float *dout, int64_t width,
+                        int64_t i, float (&sum)[N])
 {
     const uint32_t *p = s->now.row + from;
     int left = (int)(end - from);
@@ -275,7 +273,7 @@ DT_DEVICE void add_rows(const struct sort *s, int64_t from, int64_t end, const f
 // Where the sum of the run that begins at `place` lies, for a token whose rows begin at `first`. In
 // a slot at most one run begins of those that are a token's first, as such a token fills more than
 // a slot, and at most one of the others, as each has a whole run before it.
-DT_DEVICE float *sum_of_run(const struct sort *s, int64_t first, int64_t place, int64_t width)
+DT_DEVICE float *sum_of_run(const sort *s, int64_t first, int64_t place, int64_t width)
 {
     return s->sums + (place / DT_EMBED_RUN * KINDS + (place > first)) * width;
 }
@@ -283,7 +281,7 @@ DT_DEVICE float *sum_of_run(const struct sort *s, int64_t first, int64_t place, 
 // sum += the sums of the runs of a token with rows at `first` … `end`, in their order. Past the
 // last it adds 0: that changes no bit, as a sum that began at 0 is never -0.
 template <int N>
-DT_DEVICE void add_runs(const struct sort *s, int64_t first, int64_t end, int64_t width, int64_t i,
+DT_DEVICE void add_runs(const sort *s, int64_t first, int64_t end, int64_t width, int64_t i,
                         float (&sum)[N])
 {
     for (int64_t place = first; place < end; place += AHEAD * DT_EMBED_RUN) {
@@ -305,7 +303,7 @@ DT_DEVICE void add_runs(const struct sort *s, int64_t first, int64_t end, int64_
 // first place (another).
 template <int N>
 __global__ static void __launch_bounds__(THREADS, HELD)
-    run_kernel(struct sort s, int64_t width, const float *dout)
+    run_kernel(sort s, int64_t width, const float *dout)
 {
     int64_t slot = (int64_t)blockIdx.x * DT_EMBED_RUN, next = slot + DT_EMBED_RUN;
     int64_t i = ((int64_t)blockIdx.z * THREADS + threadIdx.x) * N;
@@ -325,7 +323,7 @@ __global__ static void __launch_bounds__(THREADS, HELD)
 
 template <int N>
 __global__ static void __launch_bounds__(THREADS, HELD)
-    add_kernel(struct sort s, int64_t width, const float *dout, float *dtable, bool accumulate)
+    add_kernel(sort s, int64_t width, const float *dout, float *dtable, bool accumulate)
 {
     int64_t v = blockIdx.x, first = s.start[v], end = s.start[v + 1];
     if (first == end && accumulate)
@@ -343,8 +341,7 @@ __global__ static void __launch_bounds__(THREADS, HELD)
     }
 }
 
-template <int N>
-static void add_tokens(const struct dt_embed_backward_args *a, struct sort s, dt_stream *stream)
+template <int N> static void add_tokens(const dt_embed_backward_args *a, sort s, dt_stream *stream)
 {
     unsigned slots = dt_blocks(a->ids.rows, DT_EMBED_RUN), parts = dt_blocks(a->width, THREADS * N);
     if (a->ids.rows > DT_EMBED_RUN) // no run of one that has no second
@@ -357,7 +354,7 @@ static void add_tokens(const struct dt_embed_backward_args *a, struct sort s, dt
 
 DT_OP_CUDA(embed_backward)
 {
-    struct sort s = sort_rows(args, stream);
+    sort s = sort_rows(args, stream);
     const bool wide =
         args->width % COLUMNS == 0 && dt_aligned<COLUMNS>(args->dout, args->dtable, s.sums);
     DT_WIDE_SWITCH(wide, N, COLUMNS, add_tokens<N>(args, s, stream));
@@ -366,6 +363,6 @@ DT_OP_CUDA(embed_backward)
 
 DT_OP_CUDA_WORKSPACE(embed_backward)
 {
-    struct sort s;
+    sort s;
     return sort_in(args, NULL, &s);
 }

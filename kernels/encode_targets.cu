@@ -6,14 +6,14 @@ enum { WARPS = 4 };
 
 template <class T>
 __global__ static void __launch_bounds__(DT_WARP *WARPS)
-    encode_kernel(const struct dt_encode_targets_args a)
+    encode_kernel(const dt_encode_targets_args a)
 {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= a.out.rows)
         return;
     T *out = dt_at<T>(a.out, row);
     for (int k = 0; k < (int)a.n; k++) {
-        const struct dt_output_slice &o = a.outputs[k];
+        const dt_output_slice &o = a.outputs[k];
         const float *t = dt_at<float>(a.targets, row, o.target);
         for (int i = (int)threadIdx.x; i < o.width; i += DT_WARP)
             out[o.first + i] = dt_from_f32<T>(o.kind != DT_OUTPUT_CATEGORICAL ? t[i]

@@ -35,7 +35,7 @@ template <int N, class T> DT_DEVICE void load_gated(const T *x, const T *z, floa
 
 template <int N, class T>
 __global__ static void __launch_bounds__(DT_WARP *WARPS)
-    forward_kernel(struct dt_gated_rmsnorm_forward_args a)
+    forward_kernel(dt_gated_rmsnorm_forward_args a)
 {
     const int64_t pair = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (pair >= a.x.rows * a.groups)
@@ -128,7 +128,7 @@ DT_DEVICE void input_row(const T *x, const T *z, const T *dy, float rstd, float 
 
 template <int N, class T>
 __global__ static void __launch_bounds__(THREADS)
-    backward_kernel(struct dt_gated_rmsnorm_backward_args a, int64_t rows_each, bool in_shared)
+    backward_kernel(dt_gated_rmsnorm_backward_args a, int64_t rows_each, bool in_shared)
 {
     DT_SHARED_DYN(float, columns);
     const int64_t width = a.x.cols / a.groups, share = blockIdx.x / a.groups;

@@ -24,7 +24,7 @@ template <int N> DT_DEVICE void load_stored(const uint8_t *p, float (&out)[N])
 }
 
 template <int N, class Y, class X>
-__global__ static void __launch_bounds__(THREADS) normalize_kernel(struct dt_normalize_args a)
+__global__ static void __launch_bounds__(THREADS) normalize_kernel(dt_normalize_args a)
 {
     const int64_t i = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * N;
     const int64_t first = (int64_t)blockIdx.x * ROWS, end = dt_least(first + ROWS, a.x.rows);
@@ -43,7 +43,7 @@ __global__ static void __launch_bounds__(THREADS) normalize_kernel(struct dt_nor
     }
 }
 
-template <class Y, class X> static void launch(const struct dt_normalize_args *a, dt_stream *stream)
+template <class Y, class X> static void launch(const dt_normalize_args *a, dt_stream *stream)
 {
     const bool wide = a->x.cols % EACH == 0 && dt_aligned<EACH>(a->x, a->y, a->mean, a->deviation);
     DT_WIDE_SWITCH(wide, N, EACH,

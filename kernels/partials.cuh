@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(PARTIAL_THREADS) partials_add(const par
     *to = (float)(sums.accumulate ? (double)*to + sum : sum);
 }
 
-static inline void partials_launch(const partial_sums &sums, struct dt_stream *stream)
+static inline void partials_launch(const partial_sums &sums, dt_stream *stream)
 {
     DT_LAUNCH((partials_add), dt_blocks(partial_planes(sums) * sums.channels, DT_WARP),
               PARTIAL_THREADS, 0, stream, sums);

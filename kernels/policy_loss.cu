@@ -101,7 +101,7 @@ template <class T> DT_DEVICE void zero(T *dx, int64_t from, int64_t end)
 
 template <class T>
 __global__ static void __launch_bounds__(DT_WARP *WARPS)
-    loss_kernel(const struct dt_policy_loss_args a, float *scores)
+    loss_kernel(const dt_policy_loss_args a, float *scores)
 {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= a.logits.rows)
@@ -111,7 +111,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     int64_t done = 0;
     float loss = 0.0f;
     for (int k = 0; k < (int)a.n; k++) {
-        const struct dt_output_slice &o = a.outputs[k];
+        const dt_output_slice &o = a.outputs[k];
         const slice<T> s = {dt_at<float>(a.logits, row, o.first),
                             a.bias + o.first,
                             dt_at<float>(a.targets, row, o.target),
@@ -139,8 +139,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
 
 // Block i adds array i of the scores; the last one counts the rows too.
 __global__ static void __launch_bounds__(THREADS)
-    sum_kernel(int64_t rows, int64_t n, const float *scores, const uint8_t *mask,
-               struct dt_loss_sum *sum)
+    sum_kernel(int64_t rows, int64_t n, const float *scores, const uint8_t *mask, dt_loss_sum *sum)
 {
     const int64_t i = blockIdx.x;
     double total = 0.0, counted = 0.0;

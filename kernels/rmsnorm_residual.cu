@@ -74,7 +74,7 @@ DT_DEVICE void scale_row(const float *residual, const T *x, const float *weight,
 
 template <int N, class T>
 __global__ static void __launch_bounds__(DT_WARP *WARPS)
-    forward_kernel(struct dt_rmsnorm_residual_forward_args a)
+    forward_kernel(dt_rmsnorm_residual_forward_args a)
 {
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= a.y.rows)
@@ -102,7 +102,7 @@ constexpr int kept_forward(int vectors)
 // those of forward_kernel<WIDE>, in its order.
 template <int VECTORS, class T>
 __global__ static void __launch_bounds__(DT_WARP *WARPS, kept_forward(VECTORS))
-    forward_kept_kernel(struct dt_rmsnorm_residual_forward_args a)
+    forward_kept_kernel(dt_rmsnorm_residual_forward_args a)
 {
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= a.y.rows)
@@ -147,7 +147,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS, kept_forward(VECTORS))
 }
 
 template <int VECTORS, class T>
-static bool forward_kept(const struct dt_rmsnorm_residual_forward_args *a, dt_stream *stream)
+static bool forward_kept(const dt_rmsnorm_residual_forward_args *a, dt_stream *stream)
 {
     if (a->y.cols != VECTORS * DT_WARP * WIDE)
         return false;
@@ -157,7 +157,7 @@ static bool forward_kept(const struct dt_rmsnorm_residual_forward_args *a, dt_st
 }
 
 template <class T>
-static void forward_typed(const struct dt_rmsnorm_residual_forward_args *a, dt_stream *stream)
+static void forward_typed(const dt_rmsnorm_residual_forward_args *a, dt_stream *stream)
 {
     unsigned blocks = dt_blocks(a->y.rows, WARPS);
     dim3 block(DT_WARP, WARPS);
@@ -178,7 +178,7 @@ DT_OP_CUDA(rmsnorm_residual_forward)
 
 // ---- backward
 
-struct row {
+struct norm_row {
     const float *residual;
     float *dresidual;
     float rstd;
@@ -187,19 +187,19 @@ struct row {
 
 // This thread's part of Σ g n; adds dy n to its columns of dweight.
 template <int N, class T>
-DT_DEVICE float weight_row(const struct row *row, const T *dy, const float *weight, float *dweight,
+DT_DEVICE float weight_row(const norm_row &row, const T *dy, const float *weight, float *dweight,
                            int64_t width)
 {
     float sum = 0.0f;
     for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
         float d[N], r[N], w[N], dw[N];
         dt_load<N>(dy + i, d);
-        dt_load<N>(row->residual + i, r);
+        dt_load<N>(row.residual + i, r);
         dt_load<N>(weight + i, w);
         dt_load<N>(dweight + i, dw);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            float dn = d[k] * (r[k] * row->rstd);
+            float dn = d[k] * (r[k] * row.rstd);
             dw[k] += dn;
             sum += dn * w[k];
         }
@@ -209,20 +209,20 @@ DT_DEVICE float weight_row(const struct row *row, const T *dy, const float *weig
 }
 
 template <int N, class T>
-DT_DEVICE void input_row(const struct row *row, const T *dy, const float *weight, bool first, T *dx,
+DT_DEVICE void input_row(const norm_row &row, const T *dy, const float *weight, bool first, T *dx,
                          int64_t width)
 {
     for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
         float d[N], r[N], w[N], dr[N] = {};
         dt_load<N>(dy + i, d);
-        dt_load<N>(row->residual + i, r);
+        dt_load<N>(row.residual + i, r);
         dt_load<N>(weight + i, w);
         if (!first)
-            dt_load<N>(row->dresidual + i, dr);
+            dt_load<N>(row.dresidual + i, dr);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            dr[k] += row->rstd * (d[k] * w[k] - r[k] * row->rstd * row->mean);
-        dt_store<N>(row->dresidual + i, dr);
+            dr[k] += row.rstd * (d[k] * w[k] - r[k] * row.rstd * row.mean);
+        dt_store<N>(row.dresidual + i, dr);
         if (dx)
             dt_store<N>(dx + i, dr);
     }
@@ -230,7 +230,7 @@ DT_DEVICE void input_row(const struct row *row, const T *dy, const float *weight
 
 template <int N, class T>
 __global__ static void __launch_bounds__(THREADS)
-    backward_kernel(struct dt_rmsnorm_residual_backward_args a, int64_t rows_each, bool in_shared)
+    backward_kernel(dt_rmsnorm_residual_backward_args a, int64_t rows_each, bool in_shared)
 {
     DT_SHARED_DYN(float, columns);
     float *part = (float *)a.workspace + blockIdx.x * a.dy.cols, *sums = in_shared ? columns : part;
@@ -239,12 +239,12 @@ __global__ static void __launch_bounds__(THREADS)
     for (int64_t i = (int64_t)threadIdx.x * N; i < a.dy.cols; i += THREADS * N)
         dt_store<N>(sums + i, zeros);
     for (int64_t i = from; i < end; i++) {
-        struct row row = {a.residual + i * a.dy.cols, a.dresidual + i * a.dy.cols, a.rstd[i], 0.0f};
+        norm_row row = {a.residual + i * a.dy.cols, a.dresidual + i * a.dy.cols, a.rstd[i], 0.0f};
         const T *dy = dt_at<T>(a.dy, i);
         T *dx = a.dx.data ? dt_at<T>(a.dx, i) : nullptr;
-        float sum = weight_row<N, T>(&row, dy, a.weight, sums, a.dy.cols);
+        float sum = weight_row<N, T>(row, dy, a.weight, sums, a.dy.cols);
         row.mean = dt_block_sum<THREADS>(sum) / (float)a.dy.cols;
-        input_row<N, T>(&row, dy, a.weight, a.first, dx, a.dy.cols);
+        input_row<N, T>(row, dy, a.weight, a.first, dx, a.dy.cols);
     }
     for (int64_t i = (int64_t)threadIdx.x * N; i < a.dy.cols && in_shared; i += THREADS * N) {
         float v[N]; // a thread's own columns: no barrier
@@ -268,7 +268,7 @@ constexpr int kept_backward(int threads)
 // second use, and its weights and its part of dweight stay in registers over all rows.
 template <int N_THREADS, class T>
 __global__ static void __launch_bounds__(N_THREADS, kept_backward(N_THREADS))
-    backward_kept_kernel(struct dt_rmsnorm_residual_backward_args a, int64_t rows_each)
+    backward_kept_kernel(dt_rmsnorm_residual_backward_args a, int64_t rows_each)
 {
     int64_t from = blockIdx.x * rows_each, end = dt_least(from + rows_each, a.dy.rows);
     int64_t column = (int64_t)threadIdx.x * WIDE;
@@ -327,7 +327,7 @@ __global__ static void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
 }
 
 template <int N_THREADS, class T>
-static bool backward_kept(const struct dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
+static bool backward_kept(const dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
 {
     if (a->dy.cols > N_THREADS * WIDE)
         return false;
@@ -337,7 +337,7 @@ static bool backward_kept(const struct dt_rmsnorm_residual_backward_args *a, dt_
 }
 
 template <class T>
-static void backward_typed(const struct dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
+static void backward_typed(const dt_rmsnorm_residual_backward_args *a, dt_stream *stream)
 {
     int64_t each = rows_of_part(a->dy.rows, MAX_PARTS);
     unsigned parts = (unsigned)parts_of(a->dy.rows, MAX_PARTS);

@@ -13,7 +13,7 @@ enum { TILE = 16, THREADS = TILE * TILE, TILE_K = 64, PITCH = TILE_K + 4, SUM_TH
 // Sums of a part of the positions; the parts are then added (partials.cuh).
 enum { MAX_PARTS = 128 };
 
-static __device__ __forceinline__ bool starts(const struct dt_rnn_inputs &in, int64_t position)
+static __device__ __forceinline__ bool starts(const dt_rnn_inputs &in, int64_t position)
 {
     return in.reset && in.reset[position];
 }
@@ -50,7 +50,7 @@ DT_DEVICE void dot(const float *a, const float *b, float &sum)
 // h_{-1} and c_{-1} into the state, and the first operand.
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
-    start_kernel(struct dt_rnn_forward_args a, float *h, float *c)
+    start_kernel(dt_rnn_forward_args a, float *h, float *c)
 {
     const int64_t H = a.in.w_hh.cols, i = dt_thread_index(), b = i / H;
     if (b >= a.in.batch)
@@ -65,8 +65,7 @@ __global__ static void __launch_bounds__(THREADS)
 // The gates' products with h_{t-1}, without bias. More than one turn at a time, and some
 // architectures would spill.
 template <int G, class T>
-DT_DEVICE void recurrent(const struct dt_rnn_forward_args &a, const place &p, int64_t t,
-                         float (&sum)[G])
+DT_DEVICE void recurrent(const dt_rnn_forward_args &a, const place &p, int64_t t, float (&sum)[G])
 {
     DT_SHARED(float, left, [TILE][PITCH]);
     DT_SHARED(float, right, [G * TILE][PITCH]);
@@ -97,7 +96,7 @@ DT_DEVICE void recurrent(const struct dt_rnn_forward_args &a, const place &p, in
 // Position t. `state` [B, H]: h (GRU, G = 3) or c (LSTM, G = 4) in fp32.
 template <int G, class T>
 __global__ static void __launch_bounds__(THREADS)
-    cell_kernel(struct dt_rnn_forward_args a, int64_t t, float *state)
+    cell_kernel(dt_rnn_forward_args a, int64_t t, float *state)
 {
     const int64_t H = a.in.w_hh.cols;
     const place p = place_of(a.in.batch, H);
@@ -139,13 +138,12 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-static unsigned blocks_of(const struct dt_rnn_inputs &in)
+static unsigned blocks_of(const dt_rnn_inputs &in)
 {
     return (unsigned)(dt_div_up(in.batch, TILE) * dt_div_up(in.w_hh.cols, TILE));
 }
 
-template <class T>
-static void forward_typed(const struct dt_rnn_forward_args *a, struct dt_stream *stream)
+template <class T> static void forward_typed(const dt_rnn_forward_args *a, dt_stream *stream)
 {
     const int64_t states = a->in.batch * a->in.w_hh.cols;
     float *h = (float *)a->workspace, *c = h + states;
@@ -172,8 +170,7 @@ DT_OP_CUDA_WORKSPACE(rnn_forward)
 
 // Σ over gates and units of dp_{t+1} · W_hh, for the thread's unit.
 template <class T>
-DT_DEVICE float from_next(const struct dt_rnn_inputs &in, const struct dt_view &dp, const place &p,
-                          int64_t t)
+DT_DEVICE float from_next(const dt_rnn_inputs &in, const dt_view &dp, const place &p, int64_t t)
 {
     DT_SHARED(float, left, [TILE][PITCH]);
     DT_SHARED(float, right, [TILE][PITCH]);
@@ -200,7 +197,7 @@ DT_DEVICE float from_next(const struct dt_rnn_inputs &in, const struct dt_view &
 }
 
 template <class T>
-DT_DEVICE void gru_slopes(const struct dt_rnn_backward_args &a, int64_t row, int64_t j, float dh,
+DT_DEVICE void gru_slopes(const dt_rnn_backward_args &a, int64_t row, int64_t j, float dh,
                           float *carry)
 {
     const int64_t H = a.in.w_hh.cols;
@@ -219,7 +216,7 @@ DT_DEVICE void gru_slopes(const struct dt_rnn_backward_args &a, int64_t row, int
 }
 
 template <class T>
-DT_DEVICE void lstm_slopes(const struct dt_rnn_backward_args &a, int64_t row, int64_t t, int64_t b,
+DT_DEVICE void lstm_slopes(const dt_rnn_backward_args &a, int64_t row, int64_t t, int64_t b,
                            int64_t j, float dh, float dc, float *carry)
 {
     const int64_t H = a.in.w_hh.cols;
@@ -240,7 +237,7 @@ DT_DEVICE void lstm_slopes(const struct dt_rnn_backward_args &a, int64_t row, in
 // `carry` [B, H]: the cell's own part of what t + 1 gives to t: of h (GRU), of c (LSTM).
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
-    backward_kernel(struct dt_rnn_backward_args a, int64_t t, float *carry)
+    backward_kernel(dt_rnn_backward_args a, int64_t t, float *carry)
 {
     const int64_t H = a.in.w_hh.cols, L = a.in.length;
     const bool gru = a.in.cell == DT_RNN_GRU;
@@ -262,7 +259,7 @@ __global__ static void __launch_bounds__(THREADS)
 // Columns of dx and dp over `each` rows: [parts, 2, G·H].
 template <class T>
 __global__ static void __launch_bounds__(SUM_THREADS)
-    sums_kernel(struct dt_view dx, struct dt_view dp, int64_t each, float *parts)
+    sums_kernel(dt_view dx, dt_view dp, int64_t each, float *parts)
 {
     const int64_t blocks = dt_div_up(dx.cols, SUM_THREADS), part = blockIdx.x / blocks,
                   column = blockIdx.x % blocks * SUM_THREADS + threadIdx.x;
@@ -277,12 +274,11 @@ __global__ static void __launch_bounds__(SUM_THREADS)
     parts[(2 * part + 1) * dx.cols + column] = p;
 }
 
-template <class T>
-static void backward_typed(const struct dt_rnn_backward_args *a, struct dt_stream *stream)
+template <class T> static void backward_typed(const dt_rnn_backward_args *a, dt_stream *stream)
 {
     const int64_t rows = a->dx.rows, width = a->dx.cols, each = rows_of_part(rows, MAX_PARTS),
                   parts = dt_div_up(rows, each);
-    const struct dt_view dp = a->in.cell == DT_RNN_GRU ? a->dp : a->dx;
+    const dt_view dp = a->in.cell == DT_RNN_GRU ? a->dp : a->dx;
     float *carry = (float *)a->workspace, *sums = carry + a->in.batch * a->in.w_hh.cols;
     for (int64_t t = a->in.length; t-- > 0;)
         DT_LAUNCH((backward_kernel<T>), blocks_of(a->in), THREADS, 0, stream, *a, t, carry);

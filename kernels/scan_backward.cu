@@ -157,8 +157,7 @@ template <class F, class T> static bool takes_roomy(void)
 
 template <class F, class T>
 static void launch_runs(const dt_scan_backward_args *args, const scan_cut &cut,
-                        const backward_wide &wide, const backward_space &space,
-                        struct dt_stream *stream)
+                        const backward_wide &wide, const backward_space &space, dt_stream *stream)
 {
     static_assert(sizeof(backward_block<F, T, false>) <= 48 * 1024, "what every GPU gives");
     const unsigned blocks = dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1);
@@ -174,7 +173,7 @@ static void launch_runs(const dt_scan_backward_args *args, const scan_cut &cut,
 
 template <class F, class T>
 static void launch_fast(const dt_scan_backward_args *args, const scan_cut &cut,
-                        const backward_space &space, struct dt_stream *stream)
+                        const backward_space &space, dt_stream *stream)
 {
     const int64_t firsts = (args->in.batch - cut.whole) * (cut.segments - 1);
     const backward_wide wide = find_wide<F, T>(args, space);
@@ -191,7 +190,7 @@ static void launch_fast(const dt_scan_backward_args *args, const scan_cut &cut,
 
 template <class T>
 static void launch_registers(const dt_scan_backward_args *args, const scan_cut &cut,
-                             const backward_space &space, struct dt_stream *stream)
+                             const backward_space &space, dt_stream *stream)
 {
     const bool pairs = scan_pairs(cut);
     if (args->in.b.cols > 16)
@@ -208,7 +207,7 @@ static void launch_registers(const dt_scan_backward_args *args, const scan_cut &
 
 template <class T>
 static void launch(const dt_scan_backward_args *args, const scan_cut &cut,
-                   const backward_space &space, struct dt_stream *stream)
+                   const backward_space &space, dt_stream *stream)
 {
     const int64_t columns = args->in.batch * args->in.length * 2 * args->in.b.cols;
     if (is_plain(args))

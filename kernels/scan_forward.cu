@@ -517,7 +517,7 @@ static forward_wide find_wide(const dt_scan_forward_args *args, const scan_passi
 
 template <class F, class T>
 static void launch_fast(const dt_scan_forward_args *args, const scan_cut &cut,
-                        const scan_passing &passing, struct dt_stream *stream)
+                        const scan_passing &passing, dt_stream *stream)
 {
     const int64_t firsts = (args->in.batch - cut.whole) * (cut.segments - 1);
     const forward_wide wide = find_wide<F, T>(args, passing);
@@ -538,7 +538,7 @@ template <class T> constexpr int tile(void)
 
 template <class T>
 static void launch(const dt_scan_forward_args *args, const scan_cut &cut,
-                   const scan_passing &passing, struct dt_stream *stream)
+                   const scan_passing &passing, dt_stream *stream)
 {
     const int TILE = tile<T>();
     const bool pairs = scan_pairs(cut);

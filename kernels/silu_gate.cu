@@ -7,7 +7,7 @@ enum { THREADS = 256, WIDE = 8 };
 
 template <int N, class T>
 __global__ static void __launch_bounds__(THREADS)
-    forward_kernel(struct dt_silu_gate_forward_args a, int64_t across)
+    forward_kernel(dt_silu_gate_forward_args a, int64_t across)
 {
     const int64_t index = dt_thread_index(), row = index / across, col = index % across * N;
     if (row >= a.x.rows)
@@ -24,7 +24,7 @@ __global__ static void __launch_bounds__(THREADS)
 
 template <int N, class T>
 __global__ static void __launch_bounds__(THREADS)
-    backward_kernel(struct dt_silu_gate_backward_args a, int64_t across)
+    backward_kernel(dt_silu_gate_backward_args a, int64_t across)
 {
     const int64_t index = dt_thread_index(), row = index / across, col = index % across * N;
     if (row >= a.x.rows)

@@ -38,7 +38,7 @@ static const int64_t SSD_SLAB_BYTES = 1 << 16; // so that small cases have sever
 #endif
 
 struct ssd_slab {
-    struct dt_ssd_inputs in;
+    dt_ssd_inputs in;
     unsigned heads, groups, per_group;
     unsigned chunks, first_chunk; // K, and which is its first
     unsigned sequences;
@@ -122,7 +122,7 @@ enum { SSD_PART = 4 * SSD_THREADS }; // elements of a state that a block of the 
 
 // The cut depends on shapes only, and so do the bits. Every slab has the same shape: what it has
 // beyond the last chunk or sequence are runs without tokens.
-static inline ssd_slab ssd_plan(const struct dt_ssd_inputs &in, bool backward)
+static inline ssd_slab ssd_plan(const dt_ssd_inputs &in, bool backward)
 {
     ssd_slab s = {};
     s.in = in;
@@ -372,7 +372,7 @@ static inline dt_gemm_args ssd_cb_product(const ssd_slab &s)
 }
 
 // Bytes that the products need, which also makes their shapes known before a graph is captured.
-static inline int64_t ssd_gemm_bytes(struct dt_device *device, const dt_gemm_args *products, int n)
+static inline int64_t ssd_gemm_bytes(dt_device *device, const dt_gemm_args *products, int n)
 {
     int64_t most = 0;
     for (int i = 0; i < n; i++) {
@@ -383,8 +383,8 @@ static inline int64_t ssd_gemm_bytes(struct dt_device *device, const dt_gemm_arg
 }
 
 struct ssd_call {
-    struct dt_device *device;
-    struct dt_stream *stream;
+    dt_device *device;
+    dt_stream *stream;
     void *workspace; // gemm's
     int64_t workspace_bytes;
 };

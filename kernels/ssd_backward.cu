@@ -342,7 +342,7 @@ __global__ static void __launch_bounds__(SSD_THREADS)
 }
 
 template <class T>
-static dt_status backward_slab(const ssd_slab &s, const struct dt_ssd_backward_args *args,
+static dt_status backward_slab(const ssd_slab &s, const dt_ssd_backward_args *args,
                                const ssd_call &call)
 {
     const int64_t runs = ssd_runs(s), pairs = runs * s.heads, groups = runs * s.groups;

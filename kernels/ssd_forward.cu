@@ -114,7 +114,7 @@ __global__ static void __launch_bounds__(SSD_THREADS) write_y(const ssd_slab s, 
 }
 
 template <class T>
-static dt_status forward_slab(const ssd_slab &s, const struct dt_ssd_forward_args *args,
+static dt_status forward_slab(const ssd_slab &s, const dt_ssd_forward_args *args,
                               const ssd_call &call)
 {
     const int64_t pairs = ssd_runs(s) * s.heads;

@@ -2,7 +2,7 @@
 // whole system.
 #include "kernels/device.cuh"
 
-__global__ static void stamp_kernel(struct dt_stamp_args args)
+__global__ static void stamp_kernel(dt_stamp_args args)
 {
     if (args.time)
         *args.time = dt_device_clock();

@@ -13,9 +13,9 @@ DT_DEVICE bool is_finite(double x)
     return fabs(x) <= 1.7976931348623157e308;
 }
 
-__global__ static void update_control_kernel(struct dt_update_control_args args)
+__global__ static void update_control_kernel(dt_update_control_args args)
 {
-    struct dt_update_control c = *args.control;
+    dt_update_control c = *args.control;
     double counted = args.sum->counted, clip = (double)args.grad_clip;
     double correction = args.expected / counted;
     c.loss = args.sum->loss / counted;

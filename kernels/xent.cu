@@ -36,7 +36,7 @@ DT_DEVICE float exp_above(float x, float max)
     return dt_exp2((x - max) * DT_LOG2_E);
 }
 
-template <int N> DT_DEVICE void see(struct softmax *s, const float (&x)[N])
+template <int N> DT_DEVICE void see(softmax *s, const float (&x)[N])
 {
     float max = s->max;
 #pragma unroll
@@ -55,7 +55,7 @@ template <int N> DT_DEVICE void see(struct softmax *s, const float (&x)[N])
 // to `kept` too. A sum is scaled once for two vectors, however many are loaded at a time: its bits
 // do not depend on that.
 template <int PAIRS, int N, bool KEEP>
-DT_DEVICE void see_pairs(struct softmax *s, const float *x, float *kept, int64_t i)
+DT_DEVICE void see_pairs(softmax *s, const float *x, float *kept, int64_t i)
 {
     float v[PAIRS][2 * N];
 #pragma unroll
@@ -83,7 +83,7 @@ DT_DEVICE void see_pairs(struct softmax *s, const float *x, float *kept, int64_t
 template <int N, bool KEEP>
 DT_DEVICE void reduce_row(const float *x, float *kept, int64_t vocab, float *max, double *sum)
 {
-    struct softmax s = {-FLT_MAX, 0.0f};
+    softmax s = {-FLT_MAX, 0.0f};
     constexpr int64_t STEP = THREADS * N;
     int64_t whole = vocab / N * N, i = (int64_t)threadIdx.x * N;
     if (KEEP) // the registers of one row hold four vectors, those of two rows half as many
@@ -116,8 +116,8 @@ struct gradient {
 // dx may be x itself: a thread reads what it writes, before it does. Of the row it has read the
 // same elements as in the first pass, so that it finds in `kept` what it put there.
 template <int N, bool KEEP, class T>
-DT_DEVICE void write_row(const struct gradient *g, const float *x, const float *kept, T *dx,
-                         int64_t vocab, int64_t width)
+DT_DEVICE void write_row(const gradient *g, const float *x, const float *kept, T *dx, int64_t vocab,
+                         int64_t width)
 {
     int64_t whole = vocab / N * N, i = (int64_t)threadIdx.x * N;
     int64_t label = g->label < whole ? g->label / N % THREADS : g->label - whole;
@@ -148,13 +148,13 @@ template <bool KEEP> constexpr int rows_held(void)
 
 template <int N, bool KEEP, class T>
 __global__ static void __launch_bounds__(THREADS, (rows_held<KEEP>()))
-    xent_kernel(struct dt_xent_args a, float *losses)
+    xent_kernel(dt_xent_args a, float *losses)
 {
     DT_SHARED_DYN(float, kept);
     int64_t row = blockIdx.x;
     const float *x = dt_at<float>(a.logits, row);
     T *dx = a.dlogits.data ? dt_at<T>(a.dlogits, row) : nullptr;
-    struct gradient g = {0.0f, 0.0f, a.scale, a.labels[row], 0.0f};
+    gradient g = {0.0f, 0.0f, a.scale, a.labels[row], 0.0f};
     if (g.label == DT_LABEL_IGNORED) { // the whole block
         for (int64_t i = threadIdx.x; dx && i < a.logits.cols; i += THREADS)
             dx[i] = dt_from_f32<T>(0.0f);
@@ -173,8 +173,7 @@ __global__ static void __launch_bounds__(THREADS, (rows_held<KEEP>()))
 }
 
 __global__ static void __launch_bounds__(THREADS)
-    sum_losses_kernel(int64_t rows, const float *losses, const int32_t *labels,
-                      struct dt_loss_sum *sum)
+    sum_losses_kernel(int64_t rows, const float *losses, const int32_t *labels, dt_loss_sum *sum)
 {
     double loss = 0.0, counted = 0.0;
     for (int64_t r = threadIdx.x; r < rows; r += THREADS) {
@@ -189,8 +188,7 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-template <class T>
-static void xent_typed(const struct dt_xent_args *a, float *losses, dt_stream *stream)
+template <class T> static void xent_typed(const dt_xent_args *a, float *losses, dt_stream *stream)
 {
     unsigned blocks = dt_blocks(a->logits.rows, 1);
     int64_t row_bytes = a->vocab * (int64_t)sizeof(float);
