@@ -215,24 +215,18 @@ static void launch(const dt_attention_forward_args *a, const attention_shared &s
               *a, shared);
 }
 
-template <int E>
-static void launch_mma(const dt_attention_forward_args *a, const attention_shared &shared,
-                       dt_stream *stream)
-{
-    const int64_t blocks = a->in.batch * a->in.n_head * dt_div_up(a->in.length, MMA_TILE);
-    DT_LAUNCH((forward_mma_kernel<E>), dt_blocks(blocks, 1), MMA_THREADS, 0, stream, *a, shared);
-}
-
 DT_OP_CUDA(attention_forward)
 {
     const dt_attention_inputs *in = &args->in;
     attention_shared shared = {};
     attention_share(in, false, args->workspace, &shared);
     attention_prepare(in, shared, stream);
-    if (mma_fits(in) && dt_aligned<2>(args->y) && in->width == 64)
-        launch_mma<64>(args, shared, stream);
-    else if (mma_fits(in) && dt_aligned<2>(args->y))
-        launch_mma<32>(args, shared, stream);
+    const unsigned blocks = dt_blocks(in->batch * in->n_head * dt_div_up(in->length, MMA_TILE), 1);
+    const bool mma = mma_fits(in) && dt_aligned<2>(args->y);
+    if (mma && in->width == 64)
+        DT_LAUNCH((forward_mma_kernel<64>), blocks, MMA_THREADS, 0, stream, *args, shared);
+    else if (mma)
+        DT_LAUNCH((forward_mma_kernel<32>), blocks, MMA_THREADS, 0, stream, *args, shared);
     else
         ATTENTION_SWITCH(in, T, E, TILE, (launch<T, E, TILE>(args, shared, stream)));
     if (args->k_last)

@@ -259,52 +259,31 @@ DT_CLONES static void put(const struct dt_gemm_args *g, int64_t m0, int64_t n0, 
         put_rows(dt_view_at(&g->c, m0, n0), g->c.stride, from, rows, columns, g->accumulate, bf16));
 }
 
-// A part of a tile: origin and size.
-struct piece {
-    int64_t m0, n0, k0, m, n, k, part;
-    struct dt_matmul *matmul;
-};
-
-static struct piece piece_of(const struct plan *p, const struct dt_gemm_args *g, int64_t index)
-{
-    int64_t part = index % p->parts, tile = index / p->parts;
-    int64_t i = tile / p->tiles_n, j = tile % p->tiles_n;
-    return (struct piece){
-        .m0 = i * p->tile_m,
-        .n0 = j * p->tile_n,
-        .k0 = part * p->part_k,
-        .m = extent(i, p->tile_m, g->c.rows),
-        .n = extent(j, p->tile_n, g->c.cols),
-        .k = extent(part, p->part_k, dt_gemm_k(g)),
-        .part = part,
-        .matmul = p->matmul[i == p->tiles_m - 1][j == p->tiles_n - 1][part == p->parts - 1]};
-}
-
+// Piece `index`: a tile of C, or what a part of k adds to one.
 static int run_piece(const struct plan *p, const struct dt_gemm_args *g, int64_t index, float *sums,
                      char *workspace)
 {
-    struct piece t = piece_of(p, g, index);
+    int64_t part = index % p->parts, i = index / p->parts / p->tiles_n,
+            j = index / p->parts % p->tiles_n;
+    int64_t m0 = i * p->tile_m, n0 = j * p->tile_n, k0 = part * p->part_k;
+    int64_t m = extent(i, p->tile_m, g->c.rows), n = extent(j, p->tile_n, g->c.cols),
+            k = extent(part, p->part_k, dt_gemm_k(g));
     float *staged = (float *)(workspace + p->scratch);
     struct dt_gemm_args tile = *g;
-    tile.a = g->trans_a ? dt_view_block(g->a, t.k0, t.m0, t.k, t.m)
-                        : dt_view_block(g->a, t.m0, t.k0, t.m, t.k);
-    tile.b = g->trans_b ? dt_view_block(g->b, t.n0, t.k0, t.n, t.k)
-                        : dt_view_block(g->b, t.k0, t.n0, t.k, t.n);
+    tile.a = g->trans_a ? dt_view_block(g->a, k0, m0, k, m) : dt_view_block(g->a, m0, k0, m, k);
+    tile.b = g->trans_b ? dt_view_block(g->b, n0, k0, n, k) : dt_view_block(g->b, k0, n0, k, n);
     tile.workspace = workspace;
     if (p->parts > 1)
-        tile.c = dt_view_block(
-            dt_view_of(sums + t.part * g->c.rows * g->c.cols, g->c.rows, g->c.cols, DT_F32), t.m0,
-            t.n0, t.m, t.n);
-    else if (p->staged)
-        tile.c = dt_view_of(staged, t.m, t.n, DT_F32);
-    else
-        tile.c = dt_view_block(g->c, t.m0, t.n0, t.m, t.n);
+        tile.c = dt_view_of(sums + part * g->c.rows * g->c.cols, g->c.rows, g->c.cols, DT_F32);
+    tile.c = p->staged ? dt_view_of(staged, m, n, DT_F32) : dt_view_block(tile.c, m0, n0, m, n);
     tile.accumulate = g->accumulate && p->parts == 1 && !p->staged;
     if (!p->kernel)
-        return dt_matmul_run(t.matmul, tile.a.data, tile.b.data, tile.c.data, workspace);
+        return dt_matmul_run(
+            p->matmul[i == p->tiles_m - 1][j == p->tiles_n - 1][part == p->parts - 1], tile.a.data,
+            tile.b.data, tile.c.data, workspace);
     dt_gemm_tile(p->kernel, &tile);
     if (p->staged)
-        put(g, t.m0, t.n0, staged, t.m, t.n);
+        put(g, m0, n0, staged, m, n);
     return 0;
 }
 

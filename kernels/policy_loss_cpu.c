@@ -79,20 +79,6 @@ DT_INLINE struct score distance(const struct slice *s, bool huber, bool bf16)
     return (struct score){loss * inverse, size * inverse};
 }
 
-DT_INLINE struct score score(const struct slice *s, enum dt_output_kind kind, bool bf16)
-{
-    switch (kind) {
-    case DT_OUTPUT_CATEGORICAL:
-        return categorical(s, bf16);
-    case DT_OUTPUT_BERNOULLI:
-        return bernoulli(s, bf16);
-    case DT_OUTPUT_REGRESSION:
-        return distance(s, false, bf16);
-    default:
-        return distance(s, true, bf16);
-    }
-}
-
 DT_INLINE void zero(void *dx, int64_t from, int64_t end, bool bf16)
 {
     for (int64_t i = from; dx && i < end; i++)
@@ -111,7 +97,11 @@ DT_INLINE void loss_row(const struct dt_policy_loss_args *a, int64_t row, bool b
         const struct dt_output_slice *o = &a->outputs[k];
         struct slice s = {x + o->first, a->bias + o->first,   targets + o->target, o->width,
                           o->smoothing, a->scale * o->weight, counted ? dx : NULL, o->first};
-        struct score of = counted ? score(&s, o->kind, bf16) : (struct score){0};
+        struct score of = !counted                           ? (struct score){0}
+                          : o->kind == DT_OUTPUT_CATEGORICAL ? categorical(&s, bf16)
+                          : o->kind == DT_OUTPUT_BERNOULLI   ? bernoulli(&s, bf16)
+                          : o->kind == DT_OUTPUT_HUBER       ? distance(&s, true, bf16)
+                                                             : distance(&s, false, bf16);
         scores[2 * k * rows] = of.loss;
         scores[(2 * k + 1) * rows] = of.measure;
         loss += o->weight * of.loss;

@@ -156,26 +156,12 @@ template <class F, class T> static bool takes_roomy(void)
 }
 
 template <class F, class T>
-static void launch_runs(const dt_scan_backward_args *args, const scan_cut &cut,
-                        const backward_wide &wide, const backward_space &space, dt_stream *stream)
-{
-    static_assert(sizeof(backward_block<F, T, false>) <= 48 * 1024, "what every GPU gives");
-    const unsigned blocks = dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1);
-    if constexpr (sizeof(T) == 2)
-        if (takes_roomy<F, T>()) {
-            DT_LAUNCH((scan_backward_registers<F, T, true>), blocks, SCAN_THREADS,
-                      (room<F, T, true>()), stream, *args, cut, wide, space);
-            return;
-        }
-    DT_LAUNCH((scan_backward_registers<F, T, false>), blocks, SCAN_THREADS, (room<F, T, false>()),
-              stream, *args, cut, wide, space);
-}
-
-template <class F, class T>
 static void launch_fast(const dt_scan_backward_args *args, const scan_cut &cut,
                         const backward_space &space, dt_stream *stream)
 {
+    static_assert(sizeof(backward_block<F, T, false>) <= 48 * 1024, "what every GPU gives");
     const int64_t firsts = (args->in.batch - cut.whole) * (cut.segments - 1);
+    const unsigned blocks = dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1);
     const backward_wide wide = find_wide<F, T>(args, space);
     if (space.starts)
         DT_LAUNCH(
@@ -185,7 +171,14 @@ static void launch_fast(const dt_scan_backward_args *args, const scan_cut &cut,
     if (firsts > 0)
         DT_LAUNCH((scan_backward_ends<F, T>), dt_blocks(firsts * cut.channel_blocks, 1),
                   SCAN_THREADS, 0, stream, *args, cut, wide, space.passing);
-    launch_runs<F, T>(args, cut, wide, space, stream);
+    if constexpr (sizeof(T) == 2)
+        if (takes_roomy<F, T>()) {
+            DT_LAUNCH((scan_backward_registers<F, T, true>), blocks, SCAN_THREADS,
+                      (room<F, T, true>()), stream, *args, cut, wide, space);
+            return;
+        }
+    DT_LAUNCH((scan_backward_registers<F, T, false>), blocks, SCAN_THREADS, (room<F, T, false>()),
+              stream, *args, cut, wide, space);
 }
 
 template <class T>

@@ -52,27 +52,13 @@ struct run {
     float *db, *dc; // [slices, B·L, G·N]
 };
 
-// (C Bᵀ)ᵀ of the chunk: row s, columns from s's strip on.
-static void multiply_scores(const struct run *run, struct scratch *x)
+// c = a bᵀ for tokens s and t >= s, row s, columns from s's strip on; b is turned, [k, q].
+static void multiply_upper(const struct ssd_sizes *s, struct scratch *x, int64_t k, const float *a,
+                           int64_t pitch, const float *b, float *c)
 {
-    const struct ssd_sizes *s = &run->s;
-    dt_gemm_turn(x->c_turned, s->q_pitch, x->chunk.c, s->n_pitch, s->n, x->chunk.rows);
     for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        ssd_multiply(&x->engine, SSD_ROWS, x->chunk.rows - i, s->N,
-                     dt_as_rows(x->chunk.b + i * s->n_pitch, s->n_pitch),
-                     dt_as_rows(x->c_turned + i, s->q_pitch), x->scores + i * s->q_pitch + i,
-                     s->q_pitch, 0.0f);
-}
-
-// dMᵀ of x dYᵀ, likewise: rows lack Δ.
-static void multiply_dm(const struct run *run, struct scratch *x)
-{
-    const struct ssd_sizes *s = &run->s;
-    for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        ssd_multiply(&x->engine, SSD_ROWS, x->chunk.rows - i, s->P,
-                     dt_as_rows(x->x + i * s->p_pitch, s->p_pitch),
-                     dt_as_rows(x->turned + i, s->q_pitch), x->dm + i * s->q_pitch + i, s->q_pitch,
-                     0.0f);
+        ssd_multiply(&x->engine, SSD_ROWS, x->chunk.rows - i, k, dt_as_rows(a + i * pitch, pitch),
+                     dt_as_rows(b + i, s->q_pitch), c + i * s->q_pitch + i, s->q_pitch, 0.0f);
 }
 
 // m = decay ∘ scores, dscores += dM ∘ decay, and square[t] = Σ_{s < t <= u} W[u, s]: `columns` has
@@ -285,7 +271,7 @@ static void run_head(const struct run *run, struct scratch *x, const struct ssd_
     ssd_load_head(&a->dy, s, &x->chunk, head, x->dy);
     dt_gemm_turn(x->turned, s->q_pitch, x->dy, s->p_pitch, s->p, x->chunk.rows);
     x->engine.soon = find_soon(run, x, piece, index, h);
-    multiply_dm(run, x);
+    multiply_upper(s, x, s->P, x->x, s->p_pitch, x->turned, x->dm); // dMᵀ of x dYᵀ: rows lack Δ
     apply_decay(s, x);
     multiply_din(run, x);
     memset(x->before, 0, (size_t)s->q * sizeof(float));
@@ -341,7 +327,8 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
     const struct ssd_sizes *s = &run->s;
     for (int64_t k = s->chunks - 1; k >= 0; k--) {
         ssd_load_chunk(&run->args->in, s, piece, k, k - 1, &x->chunk);
-        multiply_scores(run, x);
+        dt_gemm_turn(x->c_turned, s->q_pitch, x->chunk.c, s->n_pitch, s->n, x->chunk.rows);
+        multiply_upper(s, x, s->N, x->chunk.b, s->n_pitch, x->c_turned, x->scores); // (C Bᵀ)ᵀ
         memset(x->dscores, 0, (size_t)(s->q * s->q_pitch) * sizeof(float));
         memset(x->db, 0, (size_t)(s->n * s->q_pitch) * sizeof(float));
         memset(x->dc, 0, (size_t)(s->n * s->q_pitch) * sizeof(float));

@@ -150,18 +150,6 @@ struct run {
     struct ssd_sizes s;
 };
 
-// C Bᵀ of the chunk, its lower triangle.
-static void multiply_scores(const struct run *run, struct scratch *x)
-{
-    const struct ssd_sizes *s = &run->s;
-    dt_gemm_turn(x->b_turned, s->q_pitch, x->chunk.b, s->n_pitch, s->n, x->chunk.rows);
-    for (int64_t t = 0; t < x->chunk.rows; t += SSD_ROWS)
-        ssd_multiply(&x->engine, SSD_ROWS, t + SSD_ROWS, s->N,
-                     dt_as_rows(x->chunk.c + t * s->n_pitch, s->n_pitch),
-                     dt_as_rows(x->b_turned, s->q_pitch), x->scores + t * s->q_pitch, s->q_pitch,
-                     0.0f);
-}
-
 // m = decay ∘ scores, column s times Δ_s: m x is (decay ∘ scores) X.
 DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x)
 {
@@ -299,7 +287,12 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
         load_h0(s, a->in.h0 ? a->in.h0 + (first + i) * state : NULL, x->h + i * s->n * s->p_pitch);
     for (int64_t k = 0; k < s->chunks; k++) {
         ssd_load_chunk(&a->in, s, piece, k, k + 1, &x->chunk);
-        multiply_scores(run, x);
+        dt_gemm_turn(x->b_turned, s->q_pitch, x->chunk.b, s->n_pitch, s->n, x->chunk.rows);
+        for (int64_t t = 0; t < x->chunk.rows; t += SSD_ROWS) // C Bᵀ, its lower triangle
+            ssd_multiply(&x->engine, SSD_ROWS, t + SSD_ROWS, s->N,
+                         dt_as_rows(x->chunk.c + t * s->n_pitch, s->n_pitch),
+                         dt_as_rows(x->b_turned, s->q_pitch), x->scores + t * s->q_pitch,
+                         s->q_pitch, 0.0f);
         for (int64_t i = 0; i < piece->heads; i++) {
             int64_t saved = (piece->sequence * s->chunks + k) * a->in.heads + piece->head + i;
             run_head(run, x, piece, i, a->states ? a->states + saved * state : NULL,

@@ -18,30 +18,22 @@ struct softmax {
     double sum; // Σ exp(x - max)
 };
 
-DT_INLINE float max_of(const float *x, int64_t n)
+DT_CLONES static struct softmax reduce_row(const float *x, int64_t n)
 {
     float max = x[0];
+    double total = 0.0;
 #pragma omp simd reduction(max : max)
     for (int64_t i = 0; i < n; i++)
         max = x[i] > max ? x[i] : max;
-    return max;
-}
-
-DT_INLINE float sum_exp(const float *x, float max, int64_t n)
-{
-    float sum = 0.0f;
+    for (int64_t from = 0; from < n; from += SPAN) {
+        int64_t end = dt_min_i64(from + SPAN, n);
+        float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += dt_expf(x[i] - max);
-    return sum;
-}
-
-DT_CLONES static struct softmax reduce_row(const float *x, int64_t n)
-{
-    struct softmax s = {.max = max_of(x, n)};
-    for (int64_t from = 0; from < n; from += SPAN)
-        s.sum += (double)sum_exp(x + from, s.max, dt_min_i64(SPAN, n - from));
-    return s;
+        for (int64_t i = from; i < end; i++)
+            sum += dt_expf(x[i] - max);
+        total += (double)sum;
+    }
+    return (struct softmax){max, total};
 }
 
 // dlogits may be logits itself, so no restrict: each element is read before it is written.
