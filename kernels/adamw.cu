@@ -33,20 +33,6 @@ DT_DEVICE int64_t find_span(const dt_adamw_span *spans, int64_t low, int64_t hig
     return low;
 }
 
-struct element {
-    float weight, m, v;
-};
-
-DT_DEVICE element update(element e, float grad, float decay, const step *s)
-{
-    float g = grad * s->grad_scale;
-    e.m = s->beta1 * e.m + (1.0f - s->beta1) * g;
-    e.v = s->beta2 * e.v + (1.0f - s->beta2) * (g * g);
-    e.weight =
-        (1.0f - s->lr * decay) * e.weight - s->rate * e.m / (sqrtf(e.v) * s->root_scale + s->eps);
-    return e;
-}
-
 // Elements i … i + N, the first of which lies in span `span`.
 template <int N>
 DT_DEVICE void update_some(const dt_adamw_args *a, const step *s, int64_t span, int64_t i)
@@ -60,9 +46,11 @@ DT_DEVICE void update_some(const dt_adamw_args *a, const step *s, int64_t span, 
     for (int k = 0; k < N; k++) {
         while (span + 1 < a->n_spans && a->spans[span].end <= a->first + i + k)
             span++;
-        element e = {w[k], m[k], v[k]};
-        e = update(e, g[k], a->spans[span].decay, s);
-        w[k] = e.weight, m[k] = e.m, v[k] = e.v;
+        const float x = g[k] * s->grad_scale, decay = a->spans[span].decay;
+        m[k] = s->beta1 * m[k] + (1.0f - s->beta1) * x;
+        v[k] = s->beta2 * v[k] + (1.0f - s->beta2) * (x * x);
+        w[k] =
+            (1.0f - s->lr * decay) * w[k] - s->rate * m[k] / (sqrtf(v[k]) * s->root_scale + s->eps);
     }
     dt_store<N>(a->weight + i, w);
     dt_store<N>(a->m + i, m);

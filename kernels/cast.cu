@@ -6,41 +6,30 @@
 enum { THREADS = 256, EACH = 8 };
 
 // Of one type every bit stays: the hardware rounds any NaN to one of its own.
-template <class T> DT_DEVICE void convert(T x, T *y)
-{
-    *y = x;
-}
-
-template <class Y, class X> DT_DEVICE void convert(X x, Y *y)
-{
-    *y = dt_from_f32<Y>(dt_to_f32(x));
-}
-
-template <class T> DT_DEVICE void convert_all(const T *x, T *y)
-{
-    constexpr int PIECE = 16 / (int)sizeof(T);
-#pragma unroll
-    for (int i = 0; i < EACH; i += PIECE)
-        *reinterpret_cast<dt_packed<T, PIECE> *>(y + i) = dt_fetch<PIECE>(x + i);
-}
-
-template <class Y, class X> DT_DEVICE void convert_all(const X *x, Y *y)
-{
-    float v[EACH];
-    dt_load<EACH>(x, v);
-    dt_store<EACH>(y, v);
-}
-
 template <int N, class Y, class X>
 __global__ static void __launch_bounds__(THREADS) cast_kernel(int64_t n, const X *x, Y *y)
 {
     int64_t from = dt_thread_index() * EACH, end = dt_least(from + EACH, n);
+    constexpr bool SAME = std::is_same_v<X, Y>;
+    constexpr int PIECE = 16 / (int)sizeof(X);
     if (N == EACH && from + EACH <= n) {
-        convert_all(x + from, y + from);
+        if constexpr (SAME) {
+#pragma unroll
+            for (int i = 0; i < EACH; i += PIECE)
+                *reinterpret_cast<dt_packed<X, PIECE> *>(y + from + i) =
+                    dt_fetch<PIECE>(x + from + i);
+        } else {
+            float v[EACH];
+            dt_load<EACH>(x + from, v);
+            dt_store<EACH>(y + from, v);
+        }
         return;
     }
     for (int64_t i = from; i < end; i++)
-        convert(x[i], y + i);
+        if constexpr (SAME)
+            y[i] = x[i];
+        else
+            y[i] = dt_from_f32<Y>(dt_to_f32(x[i]));
 }
 
 template <class Y, class X> static void launch(int64_t n, const X *x, Y *y, dt_stream *stream)

@@ -47,32 +47,6 @@ static bool reset_at(const struct dt_conv1d_silu_inputs *in, const struct dt_pie
     return in->reset && t >= 0 && t < in->length && in->reset[piece->sequence * in->length + t];
 }
 
-// x_{t-m} counts for output t unless a document starts in (t - m, t].
-static void find_inputs(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
-                        int64_t begin, int64_t steps, struct window *x)
-{
-    for (int64_t t = 0; t < steps; t++) {
-        bool cut = false;
-        for (int64_t m = 0; m < TAPS_MAX; m++) {
-            x->row[t][m] = cut || m >= in->taps ? ZEROS : (int)(LEAD + t - m);
-            cut = cut || reset_at(in, piece, begin + t - m);
-        }
-    }
-}
-
-// ds_{t+m} counts for dx_t unless a document starts in (t, t + m].
-static void find_outputs(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
-                         int64_t begin, int64_t steps, struct window *ds)
-{
-    for (int64_t t = 0; t < steps; t++) {
-        bool cut = false;
-        for (int64_t m = 0; m < TAPS_MAX; m++) {
-            cut = cut || (m > 0 && reset_at(in, piece, begin + t + m));
-            ds->row[t][m] = cut || m >= in->taps ? ZEROS : (int)(t + m);
-        }
-    }
-}
-
 // The piece's part of input t >= 1 - K in storage: of x, of x0, or NULL, which stands for zeros.
 static inline const void *input_at(const struct dt_conv1d_silu_inputs *in,
                                    const struct dt_piece *piece, int64_t t)
@@ -95,7 +69,13 @@ static void load_window(const struct dt_conv1d_silu_inputs *in, const struct dt_
             memset(x->rows[LEAD + t], 0, sizeof x->rows[LEAD + t]);
     }
     memset(x->rows[ZEROS], 0, sizeof x->rows[ZEROS]);
-    find_inputs(in, piece, begin, steps, x);
+    for (int64_t t = 0; t < steps; t++) {
+        bool cut = false; // x_{t-m} counts for output t unless a document starts in (t - m, t]
+        for (int64_t m = 0; m < TAPS_MAX; m++) {
+            x->row[t][m] = cut || m >= in->taps ? ZEROS : (int)(LEAD + t - m);
+            cut = cut || reset_at(in, piece, begin + t - m);
+        }
+    }
 }
 
 // The rows that the lags of step t read.
@@ -271,9 +251,14 @@ static void run_backward(const struct dt_conv1d_silu_backward_args *args,
         ahead[2] = dt_ahead(piece, &args->dy, next);
     }
     load_window(in, piece, begin, steps, &x);
-    find_outputs(in, piece, begin, steps, ds);
-    for (int64_t t = 0; t < steps; t++)
+    for (int64_t t = 0; t < steps; t++) {
+        bool cut = false; // ds_{t+m} counts for dx_t unless a document starts in (t, t + m]
+        for (int64_t m = 0; m < TAPS_MAX; m++) {
+            cut = cut || (m > 0 && reset_at(in, piece, begin + t + m));
+            ds->row[t][m] = cut || m >= in->taps ? ZEROS : (int)(t + m);
+        }
         dt_load_piece(piece, &args->dy, row + t, dy + t * DT_PITCH);
+    }
     if (in->taps <= 4) {
         slope_block(&x, weights, steps, piece->padded, 4, ahead, dy, ds, gradient);
         dx_block(ds, weights, steps, piece->padded, 4, dx);

@@ -397,17 +397,6 @@ DT_DEVICE void scan_store_token(T *to, bool wide, int left, const float (&values
             to[v] = dt_from_f32<T>(values[v]);
 }
 
-template <class F, class T>
-DT_DEVICE void scan_store_channels(void *x, int64_t stride, const scan_cut &cut,
-                                   const scan_place &place, int64_t first, bool wide,
-                                   const float (&values)[F::V])
-{
-    const int64_t t = first + place.row;
-    T *to = static_cast<T *>(x) + (place.b * cut.length + t) * stride + place.carry;
-    if (t < place.end)
-        scan_store_token<F>(to, wide, (int)cut.channels - place.carry, values);
-}
-
 // What the segments of the sequences that are cut pass on, a row a segment. In time: row k + 1 of a
 // sequence is what segment k made of a zero state, row 0 is h0, if there is one. Reversed: row k -
 // 1 is what segment k made, the last is not used.

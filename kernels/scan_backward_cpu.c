@@ -9,18 +9,14 @@
 
 static const float ln2 = 0x1.62e43p-1f;
 
-// Partial sums of all pieces.
-struct backward_partials {
-    float *db, *dc;            // [B, groups, L, n_state]
-    float *da_log;             // [B, n_state, groups * width]
-    float *dd_skip, *ddt_bias; // [B, groups * width]
-};
-
 struct backward {
     const struct dt_scan_backward_args *args;
     struct dt_cut cut;
     int64_t n_state; // N, padded
-    struct backward_partials partials;
+    // Partial sums of all pieces.
+    float *db, *dc;            // [B, groups, L, n_state]
+    float *da_log;             // [B, n_state, groups * width]
+    float *dd_skip, *ddt_bias; // [B, groups * width]
 };
 
 static struct scan_scratch take_scratch(struct dt_arena *arena, int64_t n_state, int64_t blocks)
@@ -37,18 +33,19 @@ static struct scan_scratch take_scratch(struct dt_arena *arena, int64_t n_state,
     return scratch;
 }
 
-static struct backward_partials take_partials(struct dt_arena *arena,
-                                              const struct dt_scan_backward_args *args,
-                                              const struct dt_cut *cut)
+static struct backward open_backward(struct dt_arena *arena,
+                                     const struct dt_scan_backward_args *args)
 {
-    struct backward_partials partials;
-    int64_t n_state = scan_padded_state(args->in.b.cols), channels = cut->groups * cut->width;
-    dt_take_arrays(arena, args->in.batch * cut->groups * args->in.length, n_state,
-                   (float **[]){&partials.db, &partials.dc, NULL});
-    dt_take_arrays(arena, args->in.batch * n_state, channels, (float **[]){&partials.da_log, NULL});
-    dt_take_arrays(arena, args->in.batch, channels,
-                   (float **[]){&partials.dd_skip, &partials.ddt_bias, NULL});
-    return partials;
+    int64_t B = args->in.batch;
+    struct backward job = {.args = args,
+                           .cut = dt_cut(B, args->in.u.cols),
+                           .n_state = scan_padded_state(args->in.b.cols)};
+    int64_t channels = job.cut.groups * job.cut.width;
+    dt_take_arrays(arena, B * job.cut.groups * args->in.length, job.n_state,
+                   (float **[]){&job.db, &job.dc, NULL});
+    dt_take_arrays(arena, B * job.n_state, channels, (float **[]){&job.da_log, NULL});
+    dt_take_arrays(arena, B, channels, (float **[]){&job.dd_skip, &job.ddt_bias, NULL});
+    return job;
 }
 
 static int64_t blocks_of_chunk(const struct dt_scan_backward_args *args)
@@ -65,9 +62,8 @@ static int64_t scratch_bytes(const struct dt_scan_backward_args *args)
 
 DT_OP_CPU_WORKSPACE(scan_backward)
 {
-    struct dt_cut cut = dt_cut(args->in.batch, args->in.u.cols);
     struct dt_arena arena = dt_arena_measure();
-    take_partials(&arena, args, &cut);
+    open_backward(&arena, args);
     return arena.used + dt_cpu_threads(device) * scratch_bytes(args) + DT_SLACK;
 }
 
@@ -165,8 +161,8 @@ static void run_block(const struct backward *job, const struct dt_piece *piece, 
             scan_replay(&block, scratch, start, n0, lane);
             scan_sweep(&block, scratch, out, n0, lane);
         }
-        scan_sum_lanes(scratch->db, steps, n_state, job->partials.db + partial + n0);
-        scan_sum_lanes(scratch->dc, steps, n_state, job->partials.dc + partial + n0);
+        scan_sum_lanes(scratch->db, steps, n_state, job->db + partial + n0);
+        scan_sum_lanes(scratch->dc, steps, n_state, job->dc + partial + n0);
     }
     finish(args, piece, row, steps, scratch);
 }
@@ -199,9 +195,9 @@ static void end_piece(const struct backward *job, const struct dt_piece *piece,
                       const struct scan_scratch *scratch)
 {
     int64_t channels = job->cut.groups * job->cut.width, n_state = job->n_state;
-    float *da_log = job->partials.da_log + piece->sequence * n_state * channels + piece->first;
-    float *dd_skip = job->partials.dd_skip + piece->sequence * channels + piece->first;
-    float *ddt_bias = job->partials.ddt_bias + piece->sequence * channels + piece->first;
+    float *da_log = job->da_log + piece->sequence * n_state * channels + piece->first;
+    float *dd_skip = job->dd_skip + piece->sequence * channels + piece->first;
+    float *ddt_bias = job->ddt_bias + piece->sequence * channels + piece->first;
     for (int64_t n = 0; n < n_state; n++)
         for (int64_t i = 0; i < piece->padded; i++)
             da_log[n * channels + i] =
@@ -279,25 +275,22 @@ static void add_parameters(const struct backward *job, int64_t first)
     int64_t count = dt_min_i64(DT_LANES, args->in.u.cols - first);
     double sum[DT_LANES];
     for (int64_t n = 0; n < args->in.b.cols; n++) {
-        add_sequences(job->partials.da_log + n * channels + first, args->in.batch,
-                      job->n_state * channels, sum);
+        add_sequences(job->da_log + n * channels + first, args->in.batch, job->n_state * channels,
+                      sum);
         add_sum(sum, count, args->accumulate, args->da_log + first * args->in.b.cols + n,
                 args->in.b.cols);
     }
-    add_sequences(job->partials.dd_skip + first, args->in.batch, channels, sum);
+    add_sequences(job->dd_skip + first, args->in.batch, channels, sum);
     add_sum(sum, count, args->accumulate, args->dd_skip + first, 1);
-    add_sequences(job->partials.ddt_bias + first, args->in.batch, channels, sum);
+    add_sequences(job->ddt_bias + first, args->in.batch, channels, sum);
     add_sum(sum, count, args->accumulate, args->ddt_bias + first, 1);
 }
 
 DT_OP_CPU(scan_backward)
 {
-    struct backward job = {.args = args,
-                           .cut = dt_cut(args->in.batch, args->in.u.cols),
-                           .n_state = scan_padded_state(args->in.b.cols)};
     struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
+    struct backward job = open_backward(&arena, args);
     int64_t bytes = scratch_bytes(args);
-    job.partials = take_partials(&arena, args, &job.cut);
 #pragma omp parallel num_threads(dt_cpu_threads(device))
     {
         struct dt_arena own = dt_thread_arena(&arena, bytes);
@@ -309,8 +302,8 @@ DT_OP_CPU(scan_backward)
         }
 #pragma omp for schedule(static) nowait
         for (int64_t row = 0; row < args->in.batch * args->in.length; row++) {
-            add_groups(&job, job.partials.db, row, &args->db);
-            add_groups(&job, job.partials.dc, row, &args->dc);
+            add_groups(&job, job.db, row, &args->db);
+            add_groups(&job, job.dc, row, &args->dc);
         }
 #pragma omp for schedule(static)
         for (int64_t first = 0; first < args->in.u.cols; first += DT_LANES)

@@ -359,8 +359,9 @@ DT_DEVICE void store_channels(const dt_view &x, const piece_source *to, const sc
 {
     if (FAST)
         dt_store(find_piece<T>(to[place.lane % F::CARRIERS], first + place.row), values);
-    else
-        scan_store_channels<F, T>(x.data, x.stride, cut, place, first, false, values);
+    else if (first + place.row < place.end)
+        scan_store_token<F>(dt_at<T>(x, place.b * cut.length + first + place.row, place.carry),
+                            false, (int)cut.channels - place.carry, values);
 }
 
 // du and ddelta of the token that the lane carries, and its share of the channels' sums.

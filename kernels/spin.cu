@@ -7,16 +7,6 @@
 
 enum { THREADS = 256, EACH = 8, UNROLL = 8 };
 
-template <int KIND> DT_DEVICE float spin_once(float x, float a, float b)
-{
-    if constexpr (KIND == DT_SPIN_EXP)
-        return __expf(-x);
-    else if constexpr (KIND == DT_SPIN_EXP2)
-        return exp2f(-x);
-    else
-        return x * a + b;
-}
-
 template <int KIND>
 static __global__ void __launch_bounds__(THREADS) spin_kernel(const dt_spin_args args)
 {
@@ -29,7 +19,9 @@ static __global__ void __launch_bounds__(THREADS) spin_kernel(const dt_spin_args
     for (int64_t round = 0; round < args.rounds; round++) {
 #pragma unroll
         for (int k = 0; k < EACH; k++)
-            x[k] = spin_once<KIND>(x[k], args.a, args.b);
+            x[k] = KIND == DT_SPIN_EXP    ? __expf(-x[k])
+                   : KIND == DT_SPIN_EXP2 ? exp2f(-x[k])
+                                          : x[k] * args.a + args.b;
     }
 #pragma unroll
     for (int k = 0; k < EACH; k++)
