@@ -80,52 +80,7 @@ DT_OP_CUDA(gated_rmsnorm_forward)
 
 // ---- backward
 
-// This thread's part of Σ q n; adds dy n to its columns of dweight.
-template <int N, class T>
-DT_DEVICE float weight_row(const T *x, const T *z, const T *dy, float rstd, const float *weight,
-                           float *dweight, int64_t width)
-{
-    float sum = 0.0f;
-    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
-        float g[N], d[N], w[N], dw[N];
-        load_gated<N>(x + i, z + i, g);
-        dt_load<N>(dy + i, d);
-        dt_load<N>(weight + i, w);
-        dt_load<N>(dweight + i, dw);
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            const float dn = d[k] * (g[k] * rstd);
-            dw[k] += dn;
-            sum += dn * w[k];
-        }
-        dt_store<N>(dweight + i, dw);
-    }
-    return sum;
-}
-
-// dx may be dy: a thread reads before it writes.
-template <int N, class T>
-DT_DEVICE void input_row(const T *x, const T *z, const T *dy, float rstd, float mean,
-                         const float *weight, T *dx, T *dz, int64_t width)
-{
-    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
-        float v[N], gate[N], d[N], w[N];
-        dt_load<N>(x + i, v);
-        dt_load<N>(z + i, gate);
-        dt_load<N>(dy + i, d);
-        dt_load<N>(weight + i, w);
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            const float sigmoid = dt_sigmoid(gate[k]), silu = gate[k] * sigmoid;
-            const float dg = rstd * (d[k] * w[k] - v[k] * silu * rstd * mean);
-            d[k] = dg * silu;
-            gate[k] = dg * v[k] * sigmoid * (1.0f + gate[k] * (1.0f - sigmoid));
-        }
-        dt_store<N>(dx + i, d);
-        dt_store<N>(dz + i, gate);
-    }
-}
-
+// A thread's columns of dweight, `sums`, are in shared memory or in the block's part itself.
 template <int N, class T>
 __global__ static void __launch_bounds__(THREADS)
     backward_kernel(dt_gated_rmsnorm_backward_args a, int64_t rows_each, bool in_shared)
@@ -135,20 +90,51 @@ __global__ static void __launch_bounds__(THREADS)
     const int64_t group = blockIdx.x % a.groups, first = group * width;
     float *part = (float *)a.workspace + share * a.x.cols + first;
     float *sums = in_shared ? columns : part;
+    const float *weight = a.weight + first;
     const int64_t from = share * rows_each, end = dt_least(from + rows_each, a.x.rows);
+    const int64_t mine = (int64_t)threadIdx.x * N;
     const float zeros[N] = {};
-    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N)
+    for (int64_t i = mine; i < width; i += THREADS * N)
         dt_store<N>(sums + i, zeros);
     for (int64_t row = from; row < end; row++) {
         const T *x = dt_at<T>(a.x, row, first), *z = dt_at<T>(a.z, row, first);
         const T *dy = dt_at<T>(a.dy, row, first);
+        T *dx = dt_at<T>(a.dx, row, first), *dz = dt_at<T>(a.dz, row, first);
         const float rstd = a.rstd[row * a.groups + group];
-        const float sum = weight_row<N>(x, z, dy, rstd, a.weight + first, sums, width);
+        float sum = 0.0f; // of q n
+        for (int64_t i = mine; i < width; i += THREADS * N) {
+            float g[N], d[N], w[N], dw[N];
+            load_gated<N>(x + i, z + i, g);
+            dt_load<N>(dy + i, d);
+            dt_load<N>(weight + i, w);
+            dt_load<N>(sums + i, dw);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const float dn = d[k] * (g[k] * rstd);
+                dw[k] += dn;
+                sum += dn * w[k];
+            }
+            dt_store<N>(sums + i, dw);
+        }
         const float mean = dt_block_sum<THREADS>(sum) / (float)width;
-        input_row<N>(x, z, dy, rstd, mean, a.weight + first, dt_at<T>(a.dx, row, first),
-                     dt_at<T>(a.dz, row, first), width);
+        for (int64_t i = mine; i < width; i += THREADS * N) { // dx may be dy: read before written
+            float v[N], gate[N], d[N], w[N];
+            dt_load<N>(x + i, v);
+            dt_load<N>(z + i, gate);
+            dt_load<N>(dy + i, d);
+            dt_load<N>(weight + i, w);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const float sigmoid = dt_sigmoid(gate[k]), silu = gate[k] * sigmoid;
+                const float dg = rstd * (d[k] * w[k] - v[k] * silu * rstd * mean);
+                d[k] = dg * silu;
+                gate[k] = dg * v[k] * sigmoid * (1.0f + gate[k] * (1.0f - sigmoid));
+            }
+            dt_store<N>(dx + i, d);
+            dt_store<N>(dz + i, gate);
+        }
     }
-    for (int64_t i = (int64_t)threadIdx.x * N; i < width && in_shared; i += THREADS * N) {
+    for (int64_t i = mine; i < width && in_shared; i += THREADS * N) {
         float v[N]; // a thread's own columns: no barrier
         dt_load<N>(columns + i, v);
         dt_store<N>(part + i, v);

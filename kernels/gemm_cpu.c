@@ -89,41 +89,26 @@ bool dt_gemm_cpu_prefers_bf16(void)
     return isa == DT_ISA_AVX512_BF16 || isa == DT_ISA_AVX2;
 }
 
-static unsigned bucket_of(const struct dt_matmul_shape *shape)
-{
-    return dt_hash_words(shape, sizeof *shape) % BUCKETS;
-}
-
-static dt_status add_entry(struct dt_gemm_cpu *gemm, const struct dt_matmul_shape *shape,
-                           struct dt_matmul **matmul)
-{
-    struct entry *e;
-    DT_TRY(DT_NEW(&e, 1, "the matmul cache"));
-    dt_status status = dt_matmul_create(gemm->onednn, shape, &e->matmul);
-    if (status != DT_OK) {
-        free(e);
-        return status;
-    }
-    struct entry **first = &gemm->bucket[bucket_of(shape)];
-    e->shape = *shape;
-    e->next = *first;
-    *first = e;
-    *matmul = e->matmul;
-    return DT_OK;
-}
-
+// The matmul of a shape, which is made when it is first asked for.
 static dt_status find_matmul(struct dt_gemm_cpu *gemm, const struct dt_matmul_shape *shape,
                              struct dt_matmul **matmul)
 {
+    struct entry **first = &gemm->bucket[dt_hash_words(shape, sizeof *shape) % BUCKETS];
     dt_status status = DT_OK;
     pthread_mutex_lock(&gemm->lock);
-    struct entry *e = gemm->bucket[bucket_of(shape)];
+    struct entry *e = *first;
     while (e && memcmp(&e->shape, shape, sizeof *shape) != 0)
         e = e->next;
-    if (e)
+    if (!e && (status = DT_NEW(&e, 1, "the matmul cache")) == DT_OK) {
+        e->shape = *shape, e->next = *first;
+        status = dt_matmul_create(gemm->onednn, shape, &e->matmul);
+        if (status == DT_OK)
+            *first = e;
+        else
+            free(e);
+    }
+    if (status == DT_OK)
         *matmul = e->matmul;
-    else
-        status = add_entry(gemm, shape, matmul);
     pthread_mutex_unlock(&gemm->lock);
     return status;
 }

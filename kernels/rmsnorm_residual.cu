@@ -42,8 +42,16 @@ DT_DEVICE void load_sum(const float *residual, const T *x, int64_t i, float (&r)
 }
 
 template <int N, class T>
-DT_DEVICE float add_row(const float *residual, const T *x, float *out, int64_t width)
+__global__ static void __launch_bounds__(DT_WARP *WARPS)
+    forward_kernel(dt_rmsnorm_residual_forward_args a)
 {
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y, width = a.y.cols;
+    if (row >= a.y.rows)
+        return; // the whole warp
+    const float *residual = a.residual + row * width;
+    const T *x = a.x.data ? dt_at<T>(a.x, row) : nullptr;
+    float *out = a.residual_out ? a.residual_out + row * width : nullptr;
+    T *y = dt_at<T>(a.y, row);
     float sum = 0.0f;
     for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += DT_WARP * N) {
         float r[N];
@@ -54,41 +62,20 @@ DT_DEVICE float add_row(const float *residual, const T *x, float *out, int64_t w
         if (out)
             dt_store<N>(out + i, r);
     }
-    return dt_warp_sum(sum);
-}
-
-template <int N, class T>
-DT_DEVICE void scale_row(const float *residual, const T *x, const float *weight, float rstd, T *y,
-                         int64_t width)
-{
+    const float rstd = 1.0f / sqrtf(dt_warp_sum(sum) / (float)width + a.eps);
+    if (a.rstd && threadIdx.x == 0)
+        a.rstd[row] = rstd;
+    if (out) // which may be residual: x is in it by now, written by this same thread
+        residual = out, x = nullptr;
     for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += DT_WARP * N) {
         float r[N], w[N];
         load_sum<N>(residual, x, i, r);
-        dt_load<N>(weight + i, w);
+        dt_load<N>(a.weight + i, w);
 #pragma unroll
         for (int k = 0; k < N; k++)
             r[k] = r[k] * rstd * w[k];
         dt_store<N>(y + i, r);
     }
-}
-
-template <int N, class T>
-__global__ static void __launch_bounds__(DT_WARP *WARPS)
-    forward_kernel(dt_rmsnorm_residual_forward_args a)
-{
-    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
-    if (row >= a.y.rows)
-        return; // the whole warp
-    const float *residual = a.residual + row * a.y.cols;
-    const T *x = a.x.data ? dt_at<T>(a.x, row) : nullptr;
-    float *out = a.residual_out ? a.residual_out + row * a.y.cols : nullptr;
-    float sum = add_row<N, T>(residual, x, out, a.y.cols);
-    float rstd = 1.0f / sqrtf(sum / (float)a.y.cols + a.eps);
-    if (a.rstd && threadIdx.x == 0)
-        a.rstd[row] = rstd;
-    // out may be residual: x is in it by now, written by this same thread
-    scale_row<N, T>(out ? out : residual, out ? nullptr : x, a.weight, rstd, dt_at<T>(a.y, row),
-                    a.y.cols);
 }
 
 // Blocks a multiprocessor holds at least, so that the compiler has the registers to load all of a
@@ -178,75 +165,53 @@ DT_OP_CUDA(rmsnorm_residual_forward)
 
 // ---- backward
 
-struct norm_row {
-    const float *residual;
-    float *dresidual;
-    float rstd;
-    float mean; // of g n
-};
-
-// This thread's part of Σ g n; adds dy n to its columns of dweight.
-template <int N, class T>
-DT_DEVICE float weight_row(const norm_row &row, const T *dy, const float *weight, float *dweight,
-                           int64_t width)
-{
-    float sum = 0.0f;
-    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
-        float d[N], r[N], w[N], dw[N];
-        dt_load<N>(dy + i, d);
-        dt_load<N>(row.residual + i, r);
-        dt_load<N>(weight + i, w);
-        dt_load<N>(dweight + i, dw);
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            float dn = d[k] * (r[k] * row.rstd);
-            dw[k] += dn;
-            sum += dn * w[k];
-        }
-        dt_store<N>(dweight + i, dw);
-    }
-    return sum;
-}
-
-template <int N, class T>
-DT_DEVICE void input_row(const norm_row &row, const T *dy, const float *weight, bool first, T *dx,
-                         int64_t width)
-{
-    for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += THREADS * N) {
-        float d[N], r[N], w[N], dr[N] = {};
-        dt_load<N>(dy + i, d);
-        dt_load<N>(row.residual + i, r);
-        dt_load<N>(weight + i, w);
-        if (!first)
-            dt_load<N>(row.dresidual + i, dr);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            dr[k] += row.rstd * (d[k] * w[k] - r[k] * row.rstd * row.mean);
-        dt_store<N>(row.dresidual + i, dr);
-        if (dx)
-            dt_store<N>(dx + i, dr);
-    }
-}
-
+// A thread's columns of dweight, `sums`, are in shared memory or in the block's part itself.
 template <int N, class T>
 __global__ static void __launch_bounds__(THREADS)
     backward_kernel(dt_rmsnorm_residual_backward_args a, int64_t rows_each, bool in_shared)
 {
     DT_SHARED_DYN(float, columns);
-    float *part = (float *)a.workspace + blockIdx.x * a.dy.cols, *sums = in_shared ? columns : part;
-    int64_t from = blockIdx.x * rows_each, end = dt_least(from + rows_each, a.dy.rows);
+    const int64_t width = a.dy.cols, first = (int64_t)threadIdx.x * N;
+    float *part = (float *)a.workspace + blockIdx.x * width, *sums = in_shared ? columns : part;
+    const int64_t from = blockIdx.x * rows_each, end = dt_least(from + rows_each, a.dy.rows);
     const float zeros[N] = {};
-    for (int64_t i = (int64_t)threadIdx.x * N; i < a.dy.cols; i += THREADS * N)
+    for (int64_t i = first; i < width; i += THREADS * N)
         dt_store<N>(sums + i, zeros);
-    for (int64_t i = from; i < end; i++) {
-        norm_row row = {a.residual + i * a.dy.cols, a.dresidual + i * a.dy.cols, a.rstd[i], 0.0f};
-        const T *dy = dt_at<T>(a.dy, i);
-        T *dx = a.dx.data ? dt_at<T>(a.dx, i) : nullptr;
-        float sum = weight_row<N, T>(row, dy, a.weight, sums, a.dy.cols);
-        row.mean = dt_block_sum<THREADS>(sum) / (float)a.dy.cols;
-        input_row<N, T>(row, dy, a.weight, a.first, dx, a.dy.cols);
+    for (int64_t row = from; row < end; row++) {
+        const T *dy = dt_at<T>(a.dy, row);
+        const float *residual = a.residual + row * width, rstd = a.rstd[row];
+        float *dresidual = a.dresidual + row * width, sum = 0.0f; // of g n
+        for (int64_t i = first; i < width; i += THREADS * N) {
+            float d[N], r[N], w[N], dw[N];
+            dt_load<N>(dy + i, d);
+            dt_load<N>(residual + i, r);
+            dt_load<N>(a.weight + i, w);
+            dt_load<N>(sums + i, dw);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                float dn = d[k] * (r[k] * rstd);
+                dw[k] += dn;
+                sum += dn * w[k];
+            }
+            dt_store<N>(sums + i, dw);
+        }
+        const float mean = dt_block_sum<THREADS>(sum) / (float)width;
+        for (int64_t i = first; i < width; i += THREADS * N) {
+            float d[N], r[N], w[N], dr[N] = {};
+            dt_load<N>(dy + i, d);
+            dt_load<N>(residual + i, r);
+            dt_load<N>(a.weight + i, w);
+            if (!a.first)
+                dt_load<N>(dresidual + i, dr);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                dr[k] += rstd * (d[k] * w[k] - r[k] * rstd * mean);
+            dt_store<N>(dresidual + i, dr);
+            if (a.dx.data)
+                dt_store<N>(dt_at<T>(a.dx, row, i), dr);
+        }
     }
-    for (int64_t i = (int64_t)threadIdx.x * N; i < a.dy.cols && in_shared; i += THREADS * N) {
+    for (int64_t i = first; i < width && in_shared; i += THREADS * N) {
         float v[N]; // a thread's own columns: no barrier
         dt_load<N>(columns + i, v);
         dt_store<N>(part + i, v);

@@ -40,12 +40,6 @@ static inline int64_t scan_padded_state(int64_t state)
     return dt_round_up(state, SCAN_STATES);
 }
 
-// Tokens of the block that starts at t: to the end of the block, the chunk or the sequence.
-static inline int64_t scan_steps(int64_t length, int64_t chunk, int64_t t)
-{
-    return dt_min_i64(length - t, dt_min_i64(chunk - t % chunk, DT_BLOCK));
-}
-
 // Where a piece's part of the state that is kept before token t, [N, D], lies among all of them.
 static inline int64_t scan_state_at(const struct dt_scan_inputs *in, const struct dt_piece *piece,
                                     int64_t t)

@@ -168,7 +168,8 @@ static void run_piece(const struct dt_scan_forward_args *args, const struct dt_p
     scan_open_piece(&args->in, piece, n_state, &scratch->in);
     load_h0(args, piece, n_state, scratch->h);
     for (int64_t t = 0, steps; t < args->in.length; t += steps) {
-        steps = scan_steps(args->in.length, args->in.chunk, t);
+        steps = dt_min_i64(args->in.chunk - t % args->in.chunk, DT_BLOCK);
+        steps = dt_min_i64(args->in.length - t, steps);
         keep_state(args, piece, t, scratch->h);
         run_block(args, piece, n_state, piece->sequence * args->in.length + t, steps, scratch);
     }

@@ -117,17 +117,6 @@ DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratc
     }
 }
 
-// dX = mᵀ dY, whose k begins at the strip's first token.
-static void multiply_din(const struct run *run, struct scratch *x)
-{
-    const struct ssd_sizes *s = &run->s;
-    for (int64_t i = 0; i < x->chunk.rows; i += SSD_ROWS)
-        ssd_multiply(&x->engine, SSD_ROWS, s->p, x->chunk.rows - i,
-                     dt_as_rows(x->m + i * s->q_pitch + i, s->q_pitch),
-                     dt_as_rows(x->dy + i * s->p_pitch, s->p_pitch), x->din + i * s->p_pitch,
-                     s->p_pitch, 0.0f);
-}
-
 // dc += keep ∘ dY h_before, whose product with C is before[t].
 DT_CLONES static void add_dc(const struct ssd_sizes *s, const struct scratch *x)
 {
@@ -273,7 +262,12 @@ static void run_head(const struct run *run, struct scratch *x, const struct ssd_
     x->engine.soon = find_soon(run, x, piece, index, h);
     multiply_upper(s, x, s->P, x->x, s->p_pitch, x->turned, x->dm); // dMᵀ of x dYᵀ: rows lack Δ
     apply_decay(s, x);
-    multiply_din(run, x);
+    for (int64_t i = 0; i < x->chunk.rows;
+         i += SSD_ROWS) // dX = mᵀ dY, from the strip's first token
+        ssd_multiply(&x->engine, SSD_ROWS, s->p, x->chunk.rows - i,
+                     dt_as_rows(x->m + i * s->q_pitch + i, s->q_pitch),
+                     dt_as_rows(x->dy + i * s->p_pitch, s->p_pitch), x->din + i * s->p_pitch,
+                     s->p_pitch, 0.0f);
     memset(x->before, 0, (size_t)s->q * sizeof(float));
     if (h) {
         ssd_multiply(&x->engine, s->N, x->chunk.rows, s->P, dt_as_rows(h, s->P),

@@ -262,13 +262,12 @@ static void run_head(const struct run *run, struct scratch *x, const struct ssd_
                  dt_as_rows(x->x, s->p_pitch), h, s->p_pitch, before ? x->steps.all : 0.0f);
 }
 
-// [P, N] of a file of states and [n, p] here.
-static void load_h0(const struct ssd_sizes *s, const float *h0, float *h)
+// h [P, N], as it is carried from call to call, to rows of n, `pitch` floats apart.
+static void turn_state(const struct ssd_sizes *s, const float *h, float *to, int64_t pitch)
 {
-    memset(h, 0, (size_t)(s->n * s->p_pitch) * sizeof *h);
-    for (int64_t i = 0; i < s->P && h0; i++)
-        for (int64_t n = 0; n < s->N; n++)
-            h[n * s->p_pitch + i] = h0[i * s->N + n];
+    for (int64_t n = 0; n < s->N; n++)
+        for (int64_t i = 0; i < s->P; i++)
+            to[n * pitch + i] = h[i * s->N + n];
 }
 
 static void store_h_last(const struct ssd_sizes *s, const float *h, float *h_last)
@@ -283,8 +282,9 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
     const struct dt_ssd_forward_args *a = run->args;
     const struct ssd_sizes *s = &run->s;
     int64_t state = s->P * s->N, first = piece->sequence * a->in.heads + piece->head;
-    for (int64_t i = 0; i < piece->heads; i++)
-        load_h0(s, a->in.h0 ? a->in.h0 + (first + i) * state : NULL, x->h + i * s->n * s->p_pitch);
+    memset(x->h, 0, (size_t)(piece->heads * s->n * s->p_pitch) * sizeof *x->h);
+    for (int64_t i = 0; i < piece->heads && a->in.h0; i++)
+        turn_state(s, a->in.h0 + (first + i) * state, x->h + i * s->n * s->p_pitch, s->p_pitch);
     for (int64_t k = 0; k < s->chunks; k++) {
         ssd_load_chunk(&a->in, s, piece, k, k + 1, &x->chunk);
         dt_gemm_turn(x->b_turned, s->q_pitch, x->chunk.b, s->n_pitch, s->n, x->chunk.rows);
@@ -319,14 +319,6 @@ DT_CLONES static void step_head(const struct ssd_sizes *s, float decay, float de
     }
 }
 
-// h [P, N] as it is carried, to [N, P] as it is saved.
-static void save_state(const struct ssd_sizes *s, const float *h, float *to)
-{
-    for (int64_t n = 0; n < s->N; n++)
-        for (int64_t i = 0; i < s->P; i++)
-            to[n * s->P + i] = h[i * s->N + n];
-}
-
 // The recurrence as it is written, for a few tokens: each is a chunk of its own, whose keep is the
 // token's decay.
 static void step_piece(const struct run *run, const struct ssd_piece *piece, struct scratch *x)
@@ -348,7 +340,8 @@ static void step_piece(const struct run *run, const struct ssd_piece *piece, str
         for (int64_t i = 0; i < piece->heads; i++) {
             int64_t head = piece->head + i, saved = piece->sequence * s->chunks + t / a->in.chunk;
             if (a->states && t % a->in.chunk == 0)
-                save_state(s, h + i * state, a->states + (saved * a->in.heads + head) * state);
+                turn_state(s, h + i * state, a->states + (saved * a->in.heads + head) * state,
+                           s->P);
             ssd_load_steps(&one, s, &x->chunk, head, &x->steps);
             ssd_load_head(&one.x, s, &x->chunk, head, x->x);
             step_head(s, x->steps.keep[0], x->steps.delta[0], a->in.d_skip[head], x->x, x->chunk.b,
