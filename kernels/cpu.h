@@ -5,14 +5,11 @@
 // has dt_cpu_threads(device) threads; no bit of a result may depend on that number.
 #pragma once
 
-#include "base/error.h"
 #include "kernels/ops.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 
 struct dt_gemm_cpu; // the inner product, oneDNN's engine and primitives (gemm_cpu.c)
-struct dt_stream;
 
 struct dt_device {
     int threads; // >= 1
@@ -25,15 +22,9 @@ static inline int dt_cpu_threads(const struct dt_device *device)
     return device->threads;
 }
 
-#define DT_UNUSED __attribute__((unused))
-#define DT_OP_CPU(op)                                                                              \
-    dt_status op##_cpu(DT_UNUSED struct dt_device *device, const struct dt_##op##_args *args,      \
-                       DT_UNUSED struct dt_stream *stream)
-#define DT_OP_CPU_WORKSPACE(op)                                                                    \
-    int64_t op##_cpu_workspace(DT_UNUSED struct dt_device *device,                                 \
-                               const struct dt_##op##_args *args)
-
-#define DECLARE(op) DT_OP_CPU(op);
+#define DT_OP_CPU(op)           DT_OP_HEAD(op, cpu)
+#define DT_OP_CPU_WORKSPACE(op) DT_OP_WORKSPACE_HEAD(op, cpu)
+#define DECLARE(op)             DT_OP_CPU(op);
 #define DECLARE_BOTH(op)                                                                           \
     DT_OP_CPU(op);                                                                                 \
     DT_OP_CPU_WORKSPACE(op);

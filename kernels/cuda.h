@@ -4,7 +4,6 @@
 // needs for these shapes. A struct dt_stream is what CUDA calls cudaStream_t.
 #pragma once
 
-#include "base/error.h"
 #include "kernels/ops.h"
 
 #include <stddef.h>
@@ -13,18 +12,9 @@
 extern "C" {
 #endif
 
-struct dt_device;
-struct dt_stream;
-
-#define DT_UNUSED __attribute__((unused))
-#define DT_OP_CUDA(op)                                                                             \
-    dt_status op##_cuda(DT_UNUSED struct dt_device *device, const struct dt_##op##_args *args,     \
-                        struct dt_stream *stream)
-#define DT_OP_CUDA_WORKSPACE(op)                                                                   \
-    int64_t op##_cuda_workspace(DT_UNUSED struct dt_device *device,                                \
-                                const struct dt_##op##_args *args)
-
-#define DECLARE(op) DT_OP_CUDA(op);
+#define DT_OP_CUDA(op)           DT_OP_HEAD(op, cuda)
+#define DT_OP_CUDA_WORKSPACE(op) DT_OP_WORKSPACE_HEAD(op, cuda)
+#define DECLARE(op)              DT_OP_CUDA(op);
 #define DECLARE_BOTH(op)                                                                           \
     DT_OP_CUDA(op);                                                                                \
     DT_OP_CUDA_WORKSPACE(op);

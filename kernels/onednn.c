@@ -164,47 +164,17 @@ static dnnl_status_t operand(memory_desc *desc, int64_t rows, int64_t columns, i
     return desc_init(desc, dims, type == DT_BF16 ? dnnl_bf16 : dnnl_f32, strides);
 }
 
+#define TRY(call)                                                                                  \
+    if ((status = (call)) != dnnl_success)                                                         \
+    goto out
+
 static dnnl_status_t operands(memory_desc desc[3], const struct dt_matmul_shape *s, bool run_time)
 {
-    dnnl_status_t status = operand(&desc[A], s->m, s->k, s->lda, s->trans_a, s->a_type, run_time);
-    if (status == dnnl_success)
-        status = operand(&desc[B], s->k, s->n, s->ldb, s->trans_b, s->b_type, run_time);
-    if (status == dnnl_success)
-        status = operand(&desc[C], s->m, s->n, s->ldc, false, s->c_type, run_time);
-    return status;
-}
-
-static dnnl_status_t attributes(dnnl_primitive_attr_t *attr, bool accumulate)
-{
-    dnnl_post_ops_t ops = NULL;
-    dnnl_status_t status = dnnl_primitive_attr_create(attr);
-    if (status == dnnl_success)
-        status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
-    if (status != dnnl_success || !accumulate)
-        return status;
-    status = dnnl_post_ops_create(&ops);
-    if (status == dnnl_success)
-        status = append_sum(ops);
-    if (status == dnnl_success)
-        status = dnnl_primitive_attr_set_post_ops(*attr, ops);
-    if (ops)
-        dnnl_post_ops_destroy(ops);
-    return status;
-}
-
-static dnnl_status_t primitive(struct dt_matmul *matmul, const memory_desc desc[3],
-                               const_dnnl_primitive_attr_t attr)
-{
-    dnnl_primitive_desc_t made = NULL;
-    dnnl_status_t status = matmul_desc(&made, matmul->onednn->engine, desc, attr);
-    if (status != dnnl_success)
-        return status;
-    status = desc_copy(&matmul->desc[SCRATCH],
-                       dnnl_primitive_desc_query_md(made, dnnl_query_scratchpad_md, 0));
-    matmul->scratch = (int64_t)dnnl_memory_desc_get_size(desc_of(&matmul->desc[SCRATCH]));
-    if (status == dnnl_success)
-        status = dnnl_primitive_create(&matmul->primitive, made);
-    dnnl_primitive_desc_destroy(made);
+    dnnl_status_t status;
+    TRY(operand(&desc[A], s->m, s->k, s->lda, s->trans_a, s->a_type, run_time));
+    TRY(operand(&desc[B], s->k, s->n, s->ldb, s->trans_b, s->b_type, run_time));
+    TRY(operand(&desc[C], s->m, s->n, s->ldc, false, s->c_type, run_time));
+out:
     return status;
 }
 
@@ -212,17 +182,32 @@ static dnnl_status_t build(struct dt_matmul *matmul, const struct dt_matmul_shap
 {
     memory_desc desc[3] = {0};
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_status_t status = operands(matmul->desc, shape, false);
-    if (status == dnnl_success)
-        status = operands(desc, shape, shape->run_time);
-    if (status == dnnl_success)
-        status = attributes(&attr, shape->accumulate);
-    if (status == dnnl_success)
-        status = primitive(matmul, desc, attr);
-    for (int i = 0; i < 3; i++)
-        desc_drop(&desc[i]);
+    dnnl_post_ops_t ops = NULL;
+    dnnl_primitive_desc_t made = NULL;
+    dnnl_status_t status;
+    TRY(operands(matmul->desc, shape, false));
+    TRY(operands(desc, shape, shape->run_time));
+    TRY(dnnl_primitive_attr_create(&attr));
+    TRY(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
+    if (shape->accumulate) {
+        TRY(dnnl_post_ops_create(&ops));
+        TRY(append_sum(ops));
+        TRY(dnnl_primitive_attr_set_post_ops(attr, ops));
+    }
+    TRY(matmul_desc(&made, matmul->onednn->engine, desc, attr));
+    TRY(desc_copy(&matmul->desc[SCRATCH],
+                  dnnl_primitive_desc_query_md(made, dnnl_query_scratchpad_md, 0)));
+    matmul->scratch = (int64_t)dnnl_memory_desc_get_size(desc_of(&matmul->desc[SCRATCH]));
+    TRY(dnnl_primitive_create(&matmul->primitive, made));
+out:
+    if (made)
+        dnnl_primitive_desc_destroy(made);
+    if (ops)
+        dnnl_post_ops_destroy(ops);
     if (attr)
         dnnl_primitive_attr_destroy(attr);
+    for (int i = 0; i < 3; i++)
+        desc_drop(&desc[i]);
     return status;
 }
 

@@ -27,6 +27,7 @@
 // where c is false. With | CACHED it stays in caches, or is small: its bytes do not count.
 #pragma once
 
+#include "base/error.h"
 #include "kernels/accumulate.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
@@ -97,3 +98,16 @@
     X(spin)
 #define DT_OPS_BY_WORKSPACE(W, X) DT_OPS_BY_CONTEXT(W, W, X)
 #define DT_OPS(X)                 DT_OPS_BY_WORKSPACE(X, X)
+
+struct dt_device;
+struct dt_stream;
+
+// The heads of an op's form on a backend (cpu.h, cuda.h) and of its workspace's size.
+#define DT_UNUSED __attribute__((unused))
+#define DT_OP_HEAD(op, backend)                                                                    \
+    dt_status op##_##backend(DT_UNUSED struct dt_device *device,                                   \
+                             const struct dt_##op##_args *args,                                    \
+                             DT_UNUSED struct dt_stream *stream)
+#define DT_OP_WORKSPACE_HEAD(op, backend)                                                          \
+    int64_t op##_##backend##_workspace(DT_UNUSED struct dt_device *device,                         \
+                                       const struct dt_##op##_args *args)
