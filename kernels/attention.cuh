@@ -171,18 +171,13 @@ DT_DEVICE void attention_store(const dt_attention_inputs &in, const attention_sh
     }
 }
 
-// out[r][c] = Σ_e a[ty·R + r][e] · b[tx + 16·c][e]: scores, and gradients of probabilities. With
+// out[r][c] += Σ_e a[ty·R + r][e] · b[tx + 16·c][e]: scores, and gradients of probabilities. With
 // more turns at once sm_90 and sm_100 would spill.
 template <int E, int R>
 DT_DEVICE void attention_scores(const float *a, const float *b, float (&out)[R][R])
 {
     constexpr int PITCH = E + 4;
     const int ty = (int)threadIdx.x / ATTENTION_SIDE, tx = (int)threadIdx.x % ATTENTION_SIDE;
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int c = 0; c < R; c++)
-            out[r][c] = 0.0f;
 #pragma unroll 4 / R
     for (int e = 0; e < E; e += 4) {
         float x[R][4], y[R][4];

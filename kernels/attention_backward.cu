@@ -66,7 +66,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     attention_load<T, E, TILE>(in, shared, a.dy, nullptr, mine, false, 1.0f, dy);
     for (int64_t j = shared.starts[b * in.length + t0]; j < t0 + n; j += TILE) {
         const attention_tile tile = {b, g, j, dt_least(TILE, t0 + n - j)};
-        float p[R][R], ds[R][R];
+        float p[R][R] = {}, ds[R][R] = {};
         __syncthreads(); // keys and pairs before are used
         attention_load<T, E, TILE>(in, shared, in.k, in.k0, tile, true, 1.0f, keys);
         attention_load<T, E, TILE>(in, shared, in.v, in.v0, tile, false, 1.0f, values);
@@ -103,7 +103,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     for (int64_t t0 = j; t0 < in.length && starts[t0] < j + n; t0 += TILE)
         for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
             const attention_tile tile = {b, h, t0, dt_least(TILE, in.length - t0)};
-            float p[R][R], ds[R][R];
+            float p[R][R] = {}, ds[R][R] = {};
             __syncthreads(); // the queries and pairs before are used
             attention_load<T, E, TILE>(in, shared, in.q, nullptr, tile, true, shared.scale, q);
             attention_load<T, E, TILE>(in, shared, a.dy, nullptr, tile, false, 1.0f, dy);
@@ -139,7 +139,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     const int64_t g = h / (in.n_head / in.n_kv_head);
     const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
     unsigned q[E / 16][4], dy[E / 16][4];
-    float sums[E / 8][4], lse[2], delta[2];
+    float sums[E / 8][4] = {}, lse[2], delta[2];
     int64_t start[2], at[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -149,7 +149,6 @@ __global__ static void __launch_bounds__(MMA_THREADS)
         lse[r] = a.lse[row * in.n_head + h];
         delta[r] = shared.delta[row * in.n_head + h];
     }
-    mma_clear(sums);
     mma_load<E>(in, shared, in.q, nullptr, mine, true, shared.scale, rows[0]);
     mma_load<E>(in, shared, a.dy, nullptr, mine, false, 1.0f, rows[1]);
     __syncthreads();
@@ -157,7 +156,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     mma_take<E>(rows[1], dy);
     for (int64_t j = shared.starts[b * in.length + t0]; j < t0 + n; j += MMA_TILE) {
         const attention_tile tile = {b, g, j, dt_least(MMA_TILE, t0 + n - j)};
-        float p[MMA_PAIRS][4], ds[MMA_PAIRS][4];
+        float p[MMA_PAIRS][4] = {}, ds[MMA_PAIRS][4] = {};
         __syncthreads(); // the rows before are used
         mma_load<E>(in, shared, in.k, in.k0, tile, true, 1.0f, rows[0]);
         mma_load<E>(in, shared, in.v, in.v0, tile, false, 1.0f, rows[1]);
@@ -197,9 +196,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     const int32_t *starts = shared.starts + b * in.length;
     const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
     unsigned k[E / 16][4], v[E / 16][4];
-    float dk[E / 8][4], dv[E / 8][4];
-    mma_clear(dk);
-    mma_clear(dv);
+    float dk[E / 8][4] = {}, dv[E / 8][4] = {};
     mma_load<E>(in, shared, in.k, nullptr, mine, true, 1.0f, rows[0]);
     mma_load<E>(in, shared, in.v, nullptr, mine, false, 1.0f, rows[1]);
     __syncthreads();
@@ -208,7 +205,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     for (int64_t t0 = j; t0 < in.length && starts[t0] < j + n; t0 += MMA_TILE)
         for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
             const attention_tile tile = {b, h, t0, dt_least(MMA_TILE, in.length - t0)};
-            float p[MMA_PAIRS][4], ds[MMA_PAIRS][4];
+            float p[MMA_PAIRS][4] = {}, ds[MMA_PAIRS][4] = {};
             __syncthreads(); // the rows before are used
             mma_load<E>(in, shared, in.q, nullptr, tile, true, shared.scale, rows[0]);
             mma_load<E>(in, shared, a.dy, nullptr, tile, false, 1.0f, rows[1]);

@@ -64,18 +64,14 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     const int64_t g = h / (in.n_head / in.n_kv_head);
     const int32_t *starts = shared.starts + b * in.length;
     const int ty = (int)threadIdx.x / ATTENTION_SIDE;
-    running<E, R> row;
+    running<E, R> row = {};
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-        row.most[r] = NOTHING, row.sum[r] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < E / ATTENTION_SIDE; i++)
-            row.out[r][i] = 0.0f;
-    }
+    for (int r = 0; r < R; r++)
+        row.most[r] = NOTHING;
     attention_load<T, E, TILE>(in, shared, in.q, nullptr, mine, true, shared.scale, q);
     for (int64_t j = starts[t0]; j < t0 + n; j += TILE) {
         const attention_tile tile = {b, g, j, dt_least(TILE, t0 + n - j)};
-        float score[R][R];
+        float score[R][R] = {};
         int64_t low[R], high[R];
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -123,7 +119,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     const int64_t g = h / (in.n_head / in.n_kv_head);
     const int32_t *starts = shared.starts + b * in.length;
     const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
-    float most[2] = {NOTHING, NOTHING}, sum[2] = {0.0f, 0.0f}, out[E / 8][4];
+    float most[2] = {NOTHING, NOTHING}, sum[2] = {}, out[E / 8][4] = {};
     unsigned q[E / 16][4];
     int64_t start[2], at[2];
 #pragma unroll
@@ -131,13 +127,12 @@ __global__ static void __launch_bounds__(MMA_THREADS)
         at[r] = t0 + warp * 16 + lane / 4 + r * 8;
         start[r] = at[r] < t0 + n ? starts[at[r]] : INT64_MAX;
     }
-    mma_clear(out);
     mma_load<E>(in, shared, in.q, nullptr, mine, true, shared.scale, rows[0]);
     __syncthreads();
     mma_take<E>(rows[0], q);
     for (int64_t j = starts[t0]; j < t0 + n; j += MMA_TILE) {
         const attention_tile tile = {b, g, j, dt_least(MMA_TILE, t0 + n - j)};
-        float pairs[MMA_PAIRS][4];
+        float pairs[MMA_PAIRS][4] = {};
         __syncthreads(); // the rows before are used
         mma_load<E>(in, shared, in.k, in.k0, tile, true, 1.0f, rows[0]);
         mma_load<E>(in, shared, in.v, in.v0, tile, false, 1.0f, rows[1]);

@@ -63,7 +63,7 @@ DT_DEVICE void mma_take(const mma_rows<E> &rows, unsigned (&a)[mma_rows<E>::STEP
         dt_mma_load_a(a[k], rows.at + warp * 16 * PITCH + k * 16, PITCH);
 }
 
-// pairs[n] = the warp's 16 rows by rows 8 n … of a tile.
+// pairs[n] += the warp's 16 rows by rows 8 n … of a tile.
 template <int E>
 DT_DEVICE void mma_scores(const unsigned (&a)[mma_rows<E>::STEPS][4], const mma_rows<E> &rows,
                           float (&pairs)[MMA_PAIRS][4])
@@ -71,9 +71,6 @@ DT_DEVICE void mma_scores(const unsigned (&a)[mma_rows<E>::STEPS][4], const mma_
     constexpr int PITCH = mma_rows<E>::PITCH;
 #pragma unroll
     for (int n = 0; n < MMA_PAIRS; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            pairs[n][i] = 0.0f;
 #pragma unroll
         for (int k = 0; k < mma_rows<E>::STEPS; k++) {
             unsigned b[2];
@@ -140,15 +137,6 @@ DT_DEVICE void mma_store(const dt_attention_inputs &in, const attention_shared &
             dt_store<2>(out + HALF + i, y);
         }
     }
-}
-
-template <int N> DT_DEVICE void mma_clear(float (&sums)[N][4])
-{
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            sums[n][i] = 0.0f;
 }
 
 // For a launcher: whether these kernels take such heads.

@@ -29,8 +29,7 @@ enum {
 template <class T> struct conv_input {
     int64_t length, channels, groups, tiles, taps; // groups: of V channels; tiles: of a sequence
     int64_t count;                                 // threads with work: B · tiles · groups
-    const T *x;
-    int64_t x_stride;
+    dt_view x;
     const float *weight, *bias;
     const T *x0;
     const uint8_t *reset;
@@ -79,7 +78,7 @@ DT_DEVICE void load_input(const conv_input<T> &in, const conv_place &place, int6
                           float (&row)[V])
 {
     if (t >= 0 && t < in.length) {
-        dt_load<V>(in.x + (place.b * in.length + t) * in.x_stride + place.d, row);
+        dt_load<V>(dt_at<T>(in.x, place.b * in.length + t, place.d), row);
     } else if (t < 0 && in.x0) {
         dt_load<V>(in.x0 + ((place.b + 1) * (in.taps - 1) + t) * in.channels + place.d, row);
     } else {
@@ -145,16 +144,11 @@ DT_DEVICE void push(float (&lag)[KM][V], const float (&x)[V], int K, bool reset)
     }
 }
 
-// The window as it is before the tile's first token.
+// The window, zeros so far, as it is before the tile's first token.
 template <int V, int KM, class T>
 DT_DEVICE void fill_window(const conv_input<T> &in, const conv_place &place, float (&lag)[KM][V])
 {
     const int K = conv_taps<KM>(in);
-#pragma unroll
-    for (int m = 0; m < KM; m++)
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            lag[m][v] = 0.0f;
 #pragma unroll
     for (int m = KM - 1; m > 0; m--) {
         float row[V];
@@ -212,18 +206,19 @@ DT_DEVICE void forward_rows(const dt_packed<T, V> (&rows)[AHEAD], unsigned reset
 
 template <class T, int V, int KM>
 static __global__ void __launch_bounds__(THREADS, (forward_resident<KM>()))
-    conv_forward(const conv_input<T> in, T *y_rows, int64_t y_stride)
+    conv_forward(const conv_input<T> in, const dt_view y_rows)
 {
     const int64_t index = dt_thread_index();
     if (index >= in.count)
         return;
     const conv_place place = find_place<V>(in, index, FORWARD_TILE);
     const int K = conv_taps<KM>(in);
-    const T *x = in.x + (place.b * in.length + place.begin) * in.x_stride + place.d;
-    T *y = y_rows + (place.b * in.length + place.begin) * y_stride + place.d;
-    float w[KM][V], bias[V], lag[KM][V];
+    const int64_t row = place.b * in.length + place.begin;
+    const T *x = dt_at<T>(in.x, row, place.d);
+    T *y = dt_at<T>(y_rows, row, place.d);
+    float w[KM][V], bias[V], lag[KM][V] = {{0.0f}};
     dt_packed<T, V> next[AHEAD];
-    fetch_rows(x, in.x_stride, in.length - place.begin, next);
+    fetch_rows(x, in.x.stride, in.length - place.begin, next);
     unsigned next_resets = fetch_resets(in, place, place.begin);
     load_weights(in, place.d, w, bias);
     fill_window(in, place, lag);
@@ -233,16 +228,16 @@ static __global__ void __launch_bounds__(THREADS, (forward_resident<KM>()))
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
             rows[i] = next[i];
-        x += AHEAD * in.x_stride;
+        x += AHEAD * in.x.stride;
         if (t + AHEAD < place.end) {
-            fetch_rows(x, in.x_stride, in.length - t - AHEAD, next);
+            fetch_rows(x, in.x.stride, in.length - t - AHEAD, next);
             next_resets = fetch_resets(in, place, t + AHEAD);
         }
         if (KM < TAPS_MAX && resets == 0 && t + AHEAD <= place.end)
-            forward_rows<true>(rows, 0, AHEAD, w, bias, K, lag, y, y_stride);
+            forward_rows<true>(rows, 0, AHEAD, w, bias, K, lag, y, y_rows.stride);
         else
-            forward_rows<false>(rows, resets, place.end - t, w, bias, K, lag, y, y_stride);
-        y += AHEAD * y_stride;
+            forward_rows<false>(rows, resets, place.end - t, w, bias, K, lag, y, y_rows.stride);
+        y += AHEAD * y_rows.stride;
     }
 }
 
@@ -266,11 +261,8 @@ static __global__ void __launch_bounds__(THREADS) conv_keep(const conv_input<T> 
     x_last[index] = dt_from_f32<T>(value[0]);
 }
 
-template <class T> struct conv_gradient {
-    const T *dy;
-    int64_t dy_stride;
-    T *dx;
-    int64_t dx_stride;
+struct conv_gradient {
+    dt_view dy, dx;
     float *partials; // [B · tiles, K + 1, D]: dweight by tap, dbias
 };
 
@@ -319,21 +311,21 @@ template <int KM> constexpr int resident(void)
 // open[m] is dx_{t-m} so far; a reset at t closes those before t.
 template <class T, int V, int KM>
 static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
-    conv_backward(const conv_input<T> in, const conv_gradient<T> gradient)
+    conv_backward(const conv_input<T> in, const conv_gradient gradient)
 {
     const int64_t index = dt_thread_index();
     if (index >= in.count)
         return;
     const conv_place place = find_place<V>(in, index, BACKWARD_TILE);
     const int K = conv_taps<KM>(in);
-    float w[KM][V], bias[V], lag[KM][V], open[KM][V] = {{0.0f}};
+    float w[KM][V], bias[V], lag[KM][V] = {{0.0f}}, open[KM][V] = {{0.0f}};
     float dw[KM][V] = {{0.0f}}, dbias[V] = {0.0f};
-    const T *x = in.x + (place.b * in.length + place.begin) * in.x_stride + place.d;
-    const T *dy = gradient.dy + (place.b * in.length + place.begin) * gradient.dy_stride + place.d;
-    T *dx = gradient.dx + (place.b * in.length + place.begin) * gradient.dx_stride + place.d;
+    const int64_t row = place.b * in.length + place.begin;
+    const T *x = dt_at<T>(in.x, row, place.d), *dy = dt_at<T>(gradient.dy, row, place.d);
+    T *dx = dt_at<T>(gradient.dx, row, place.d);
     dt_packed<T, V> next[AHEAD], next_dy[AHEAD];
-    fetch_rows(x, in.x_stride, in.length - place.begin, next);
-    fetch_rows(dy, gradient.dy_stride, in.length - place.begin, next_dy);
+    fetch_rows(x, in.x.stride, in.length - place.begin, next);
+    fetch_rows(dy, gradient.dy.stride, in.length - place.begin, next_dy);
     unsigned next_resets = fetch_resets(in, place, place.begin);
     load_weights(in, place.d, w, bias);
     fill_window(in, place, lag);
@@ -346,16 +338,16 @@ static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
             rows[i] = next[i];
             dy_rows[i] = next_dy[i];
         }
-        x += AHEAD * in.x_stride;
-        dy += AHEAD * gradient.dy_stride;
+        x += AHEAD * in.x.stride;
+        dy += AHEAD * gradient.dy.stride;
         if (t + AHEAD < place.end + K - 1) {
-            fetch_rows(x, in.x_stride, in.length - t - AHEAD, next);
-            fetch_rows(dy, gradient.dy_stride, in.length - t - AHEAD, next_dy);
+            fetch_rows(x, in.x.stride, in.length - t - AHEAD, next);
+            fetch_rows(dy, gradient.dy.stride, in.length - t - AHEAD, next_dy);
             next_resets = fetch_resets(in, place, t + AHEAD);
         }
         if (KM < TAPS_MAX && reach >= KM - 1 && t + AHEAD <= place.end && resets == 0) {
-            back_plainly(rows, dy_rows, w, bias, gradient.dx_stride, dx, lag, open, dw, dbias);
-            dx += AHEAD * gradient.dx_stride;
+            back_plainly(rows, dy_rows, w, bias, gradient.dx.stride, dx, lag, open, dw, dbias);
+            dx += AHEAD * gradient.dx.stride;
             continue;
         }
 #pragma unroll
@@ -387,7 +379,7 @@ static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
             if (t + i < place.begin + K - 1)
                 continue;
             dt_store<V>(dx, out);
-            dx += gradient.dx_stride;
+            dx += gradient.dx.stride;
         }
     }
     float *to =
@@ -412,7 +404,7 @@ static conv_input<T> make_input(const dt_conv1d_silu_inputs &from, int64_t tile_
     in.groups = from.x.cols / vector;
     in.tiles = dt_div_up(from.length, tile_length);
     in.count = from.batch * in.tiles * in.groups;
-    in.x = static_cast<const T *>(from.x.data), in.x_stride = from.x.stride;
+    in.x = from.x;
     in.weight = from.weight, in.bias = from.bias;
     in.x0 = static_cast<const T *>(from.x0), in.reset = from.reset;
     in.reset_words = from.length % AHEAD == 0 && (uintptr_t)from.reset % AHEAD == 0;
@@ -432,7 +424,7 @@ static void launch_forward(const dt_conv1d_silu_forward_args *args, dt_stream *s
     DT_WIDE_SWITCH(inputs_aligned<MOST>(args->in) && dt_aligned<MOST>(args->y), V, MOST,
                    const conv_input<T> in = make_input<T>(args->in, FORWARD_TILE, V);
                    DT_LAUNCH((conv_forward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0,
-                             stream, in, static_cast<T *>(args->y.data), args->y.stride));
+                             stream, in, args->y));
 }
 
 template <class T> static void forward(const dt_conv1d_silu_forward_args *args, dt_stream *stream)
@@ -452,9 +444,7 @@ template <class T> static void forward(const dt_conv1d_silu_forward_args *args, 
 template <class T, int MOST, int KM>
 static void launch_backward(const dt_conv1d_silu_backward_args *args, dt_stream *stream)
 {
-    const conv_gradient<T> gradient = {static_cast<const T *>(args->dy.data), args->dy.stride,
-                                       static_cast<T *>(args->dx.data), args->dx.stride,
-                                       static_cast<float *>(args->workspace)};
+    const conv_gradient gradient = {args->dy, args->dx, static_cast<float *>(args->workspace)};
     DT_WIDE_SWITCH(inputs_aligned<MOST>(args->in) && dt_aligned<MOST>(args->dy, args->dx), V, MOST,
                    const conv_input<T> in = make_input<T>(args->in, BACKWARD_TILE, V);
                    DT_LAUNCH((conv_backward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0,
