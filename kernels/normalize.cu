@@ -5,14 +5,11 @@
 
 enum { THREADS = 128, EACH = 8, ROWS = 8 };
 
-template <int N> DT_DEVICE void load_stored(const float *p, float (&out)[N])
+template <int N, class X> DT_DEVICE void load_stored(const X *p, float (&out)[N])
 {
-    dt_load<N>(p, out);
-}
-
-template <int N> DT_DEVICE void load_stored(const uint8_t *p, float (&out)[N])
-{
-    if constexpr (N == EACH) {
+    if constexpr (sizeof(X) > 1) {
+        dt_load<N>(p, out);
+    } else if constexpr (N == EACH) {
         const uint2 v = *reinterpret_cast<const uint2 *>(p);
 #pragma unroll
         for (int i = 0; i < N; i++)

@@ -5,16 +5,6 @@
 
 enum { THREADS = 128 };
 
-DT_DEVICE int8_t as_stored(float q, float, int8_t *)
-{
-    return (int8_t)(q == q ? q : 0.0f);
-}
-
-template <class T> DT_DEVICE T as_stored(float q, float scale, T *)
-{
-    return dt_from_f32<T>(q * scale);
-}
-
 // Values that are not finite have the largest bits: they become infinity, and its inverse NaN.
 template <class X, class Y>
 __global__ static void __launch_bounds__(THREADS)
@@ -31,8 +21,13 @@ __global__ static void __launch_bounds__(THREADS)
     most = dt_block_max<THREADS>(most);
     most = most <= 3.4028234e38f ? most : NAN;
     float scale = most / 127.0f, inverse = most >= DT_QUANTIZE_LEAST ? 127.0f / most : most * 0.0f;
-    for (int64_t j = threadIdx.x; j < cols; j += THREADS)
-        to[j] = as_stored(rintf(dt_to_f32(from[j]) * inverse), scale, to);
+    for (int64_t j = threadIdx.x; j < cols; j += THREADS) {
+        const float q = rintf(dt_to_f32(from[j]) * inverse);
+        if constexpr (sizeof(Y) == 1)
+            to[j] = (int8_t)(q == q ? q : 0.0f);
+        else
+            to[j] = dt_from_f32<Y>(q * scale);
+    }
     if (threadIdx.x == 0 && scale_out)
         scale_out[blockIdx.x] = scale;
 }

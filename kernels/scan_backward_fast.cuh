@@ -162,58 +162,52 @@ DT_DEVICE float add_columns(const column_parts<F, T> &parts, const column_duty &
 }
 
 // Token i's sums over the lane's states; from the last token of a tile to the first.
-template <class F>
+template <class F, bool ROOMY>
 DT_DEVICE void put_sums(const float (&dh_b)[F::CC], const float (&dh_a)[F::CC], int i,
                         const scan_place &place, float (&pending)[SCAN_PARTS],
-                        backward_room<F, false> *room)
+                        backward_room<F, ROOMY> *room)
 {
-    constexpr int HALF = SCAN_PARTS / 2, TURN = HALF / F::CC;
+    if constexpr (ROOMY) {
+        float both[2 * F::CC];
 #pragma unroll
-    for (int m = 0; m < F::CC; m++) {
-        pending[i % TURN * F::CC + m] = dh_b[m];
-        pending[HALF + i % TURN * F::CC + m] = dh_a[m];
+        for (int m = 0; m < F::CC; m++)
+            both[m] = dh_b[m], both[F::CC + m] = dh_a[m];
+        dt_store(&room->sums[i][place.lane * 2 * F::CC], both);
+    } else {
+        constexpr int HALF = SCAN_PARTS / 2, TURN = HALF / F::CC;
+#pragma unroll
+        for (int m = 0; m < F::CC; m++) {
+            pending[i % TURN * F::CC + m] = dh_b[m];
+            pending[HALF + i % TURN * F::CC + m] = dh_a[m];
+        }
+        if (i % TURN != 0)
+            return;
+        scan_scatter_sum<SCAN_PARTS, SCAN_GROUPS, SCAN_PARTS>(pending);
+        const int at = place.part % HALF;
+        room->sums[place.part / HALF][i + at / F::CC][place.group * F::CC + at % F::CC] =
+            pending[0];
     }
-    if (i % TURN != 0)
-        return;
-    scan_scatter_sum<SCAN_PARTS, SCAN_GROUPS, SCAN_PARTS>(pending);
-    const int at = place.part % HALF;
-    room->sums[place.part / HALF][i + at / F::CC][place.group * F::CC + at % F::CC] = pending[0];
-}
-
-template <class F>
-DT_DEVICE void put_sums(const float (&dh_b)[F::CC], const float (&dh_a)[F::CC], int i,
-                        const scan_place &place, float (&)[SCAN_PARTS],
-                        backward_room<F, true> *room)
-{
-    float both[2 * F::CC];
-#pragma unroll
-    for (int m = 0; m < F::CC; m++)
-        both[m] = dh_b[m], both[F::CC + m] = dh_a[m];
-    dt_store(&room->sums[i][place.lane * 2 * F::CC], both);
 }
 
 // The sums over n of the channels that a lane carries.
-template <class F>
-DT_DEVICE void read_sums(const backward_room<F, false> &room, const scan_place &place,
+template <class F, bool ROOMY>
+DT_DEVICE void read_sums(const backward_room<F, ROOMY> &room, const scan_place &place,
                          float (&dh_b)[F::V], float (&dh_a)[F::V])
 {
-    dt_load(&room.sums[0][place.row][place.column], dh_b);
-    dt_load(&room.sums[1][place.row][place.column], dh_a);
-}
-
-template <class F>
-DT_DEVICE void read_sums(const backward_room<F, true> &room, const scan_place &place,
-                         float (&dh_b)[F::V], float (&dh_a)[F::V])
-{
-    float of[SCAN_PARTS][2 * F::V];
+    if constexpr (ROOMY) {
+        float of[SCAN_PARTS][2 * F::V];
 #pragma unroll
-    for (int part = 0; part < SCAN_PARTS; part++)
-        dt_load(&room.sums[place.row][2 * (part * F::WIDTH + place.column)], of[part]);
+        for (int part = 0; part < SCAN_PARTS; part++)
+            dt_load(&room.sums[place.row][2 * (part * F::WIDTH + place.column)], of[part]);
 #pragma unroll
-    for (int v = 0; v < F::V; v++) {
-        const int b = v / F::CC * 2 * F::CC + v % F::CC, a = b + F::CC;
-        dh_b[v] = (of[0][b] + of[2][b]) + (of[1][b] + of[3][b]);
-        dh_a[v] = (of[0][a] + of[2][a]) + (of[1][a] + of[3][a]);
+        for (int v = 0; v < F::V; v++) {
+            const int b = v / F::CC * 2 * F::CC + v % F::CC, a = b + F::CC;
+            dh_b[v] = (of[0][b] + of[2][b]) + (of[1][b] + of[3][b]);
+            dh_a[v] = (of[0][a] + of[2][a]) + (of[1][a] + of[3][a]);
+        }
+    } else {
+        dt_load(&room.sums[0][place.row][place.column], dh_b);
+        dt_load(&room.sums[1][place.row][place.column], dh_a);
     }
 }
 

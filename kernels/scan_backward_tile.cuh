@@ -105,19 +105,18 @@ DT_DEVICE void find_sources(const dt_scan_backward_args &args, const float *star
     const int64_t row = place.b * cut.length, state = place.b * dt_div_up(cut.length, F::TILE);
     const int lane = place.lane, first = first_channel<F>(place);
     const int channel = first + lane % to::ROW * to::EACH, n = lane % to::COLUMN_ROW * to::EACH;
-    if (lane < to::ROW) {
-        sources->u[lane] = find_source<T>(args.in.u.data, args.in.u.stride, row, channel);
-        sources->u[to::ROW + lane] =
-            find_source<T>(args.in.delta.data, args.in.delta.stride, row, channel);
-        sources->u[2 * to::ROW + lane] =
-            find_source<T>(args.in.z.data, args.in.z.stride, row, channel);
-        sources->u[3 * to::ROW + lane] = find_source<T>(args.dy.data, args.dy.stride, row, channel);
-    }
-    if (lane < to::COLUMN_ROW) {
-        sources->b[lane] = find_source<T>(args.in.b.data, args.in.b.stride, row, n);
-        sources->b[to::COLUMN_ROW + lane] =
-            find_source<T>(args.in.c.data, args.in.c.stride, row, n);
-    }
+    const dt_view *const channels[4] = {&args.in.u, &args.in.delta, &args.in.z, &args.dy};
+    const dt_view *const columns[2] = {&args.in.b, &args.in.c};
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (lane < to::ROW)
+            sources->u[k * to::ROW + lane] =
+                find_source<T>(channels[k]->data, channels[k]->stride, row, channel);
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        if (lane < to::COLUMN_ROW)
+            sources->b[k * to::COLUMN_ROW + lane] =
+                find_source<T>(columns[k]->data, columns[k]->stride, row, n);
     if (lane < to::STATE_ROW) {
         sources->s[lane] = find_source<float>(args.s, cut.channels, row, first + lane * 4);
         sources->states[lane] =

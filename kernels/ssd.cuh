@@ -192,11 +192,6 @@ DT_DEVICE float ssd_softplus(float x)
     return x > 20.0f ? x : log1pf(expf(x));
 }
 
-DT_DEVICE float ssd_clamp(float x, float least, float most)
-{
-    return x < least ? least : x > most ? most : x;
-}
-
 // Δ, l and the last resets: a warp owns a run and head, its lanes 32 tokens at a time.
 template <class T>
 __global__ static void __launch_bounds__(SSD_THREADS) ssd_decays(const ssd_slab s)
@@ -215,9 +210,11 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_decays(const ssd_slab 
     for (unsigned first = 0; first < s.rows; first += DT_WARP) {
         const unsigned t = first + lane;
         const bool there = t < r.valid;
-        const float d = there ? ssd_clamp(ssd_softplus(dt_to_f32(dt[t * s.in.dt.stride]) + bias),
-                                          s.in.dt_min, s.in.dt_max)
-                              : 0.0f;
+        const float soft = there ? ssd_softplus(dt_to_f32(dt[t * s.in.dt.stride]) + bias) : 0.0f;
+        const float d = !there               ? 0.0f
+                        : soft < s.in.dt_min ? s.in.dt_min
+                        : soft > s.in.dt_max ? s.in.dt_max
+                                             : soft;
         float l = d * a;
         int reset = there && s.in.reset && s.in.reset[r.row + t] ? (int)t : -1;
 #pragma unroll
