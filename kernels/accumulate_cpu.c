@@ -22,7 +22,7 @@ DT_OP_CPU(accumulate)
     int64_t blocks = x ? 0 : dt_ceil_div(args->n, BLOCK);
     for (int64_t i = 0; x && i < args->n; i++)
         ((double *)args->y)[i] += x[i];
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+#pragma omp parallel for num_threads(device->threads) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
         add_block(args, b * BLOCK, dt_min_i64(BLOCK, args->n - b * BLOCK));
     return DT_OK;

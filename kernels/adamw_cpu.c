@@ -94,7 +94,7 @@ DT_OP_CPU(adamw)
                      .rate = c->lr / c->bias1,
                      .root_scale = 1.0f / sqrtf(c->bias2)};
     int64_t blocks = dt_ceil_div(args->n, BLOCK);
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+#pragma omp parallel for num_threads(device->threads) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
         update_block(args, s, b * BLOCK, dt_min_i64(args->n, (b + 1) * BLOCK));
     return DT_OK;

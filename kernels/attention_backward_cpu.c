@@ -42,7 +42,7 @@ DT_OP_CPU_WORKSPACE(attention_backward)
 {
     struct dt_arena arena = dt_arena_measure();
     struct dt_attention_shared shared = dt_attention_share(&args->in, &arena);
-    return arena.used + dt_cpu_threads(device) * tiles_bytes(&shared) + DT_SLACK;
+    return arena.used + device->threads * tiles_bytes(&shared) + DT_SLACK;
 }
 
 struct piece {
@@ -207,7 +207,7 @@ DT_OP_CPU(attention_backward)
     struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
     struct dt_attention_shared shared = dt_attention_share(in, &arena);
     int64_t bytes = tiles_bytes(&shared);
-#pragma omp parallel num_threads(dt_cpu_threads(device))
+#pragma omp parallel num_threads(device->threads)
     {
         struct dt_arena own = dt_thread_arena(&arena, bytes);
         struct tiles t = take_tiles(&shared, &own);

@@ -211,7 +211,7 @@ DT_OP_CPU_WORKSPACE(attention_forward)
 {
     struct dt_arena arena = dt_arena_measure();
     struct dt_attention_shared shared = dt_attention_share(&args->in, &arena);
-    return arena.used + dt_cpu_threads(device) * tiles_bytes(&shared) + DT_SLACK;
+    return arena.used + device->threads * tiles_bytes(&shared) + DT_SLACK;
 }
 
 // A piece: queries [begin, end) of sequence b for the heads of group g.
@@ -341,7 +341,7 @@ DT_OP_CPU(attention_forward)
     struct dt_attention_shared shared = dt_attention_share(in, &arena);
     int64_t chunk = chunk_of(&shared), chunks = dt_ceil_div(in->length, chunk),
             bytes = tiles_bytes(&shared);
-#pragma omp parallel num_threads(dt_cpu_threads(device))
+#pragma omp parallel num_threads(device->threads)
     {
         struct dt_arena own = dt_thread_arena(&arena, bytes);
         struct tiles t = take_tiles(&shared, &own);

@@ -199,31 +199,26 @@ __global__ static void state_kernel(dt_attention_forward_args a, attention_share
         a.count_last[b] = (int32_t)dt_least(keep, in.length - first);
 }
 
-template <class T, int E, int TILE>
-static void launch(const dt_attention_forward_args *a, const attention_shared &shared,
-                   dt_stream *stream)
-{
-    const int64_t bytes = attention_floats<E, TILE>(2) * (int64_t)sizeof(float),
-                  blocks = a->in.batch * a->in.n_head * dt_div_up(a->in.length, TILE);
-    dt_allow_shared(forward_kernel<T, E, TILE>, bytes);
-    DT_LAUNCH((forward_kernel<T, E, TILE>), dt_blocks(blocks, 1), ATTENTION_THREADS, bytes, stream,
-              *a, shared);
-}
-
 DT_OP_CUDA(attention_forward)
 {
     const dt_attention_inputs *in = &args->in;
     attention_shared shared = {};
     attention_share(in, false, args->workspace, &shared);
     attention_prepare(in, shared, stream);
-    const unsigned blocks = dt_blocks(in->batch * in->n_head * dt_div_up(in->length, MMA_TILE), 1);
+    const int64_t heads = in->batch * in->n_head, L = in->length;
+    const unsigned blocks = dt_blocks(heads * dt_div_up(L, MMA_TILE), 1);
     const bool mma = mma_fits(in) && dt_aligned<2>(args->y);
     if (mma && in->width == 64)
         DT_LAUNCH((forward_mma_kernel<64>), blocks, MMA_THREADS, 0, stream, *args, shared);
     else if (mma)
         DT_LAUNCH((forward_mma_kernel<32>), blocks, MMA_THREADS, 0, stream, *args, shared);
     else
-        ATTENTION_SWITCH(in, T, E, TILE, (launch<T, E, TILE>(args, shared, stream)));
+        ATTENTION_SWITCH(
+            in, T, E, TILE,
+            const int64_t bytes = attention_floats<E, TILE>(2) * (int64_t)sizeof(float);
+            dt_allow_shared(forward_kernel<T, E, TILE>, bytes);
+            DT_LAUNCH((forward_kernel<T, E, TILE>), dt_blocks(heads * dt_div_up(L, TILE), 1),
+                      ATTENTION_THREADS, bytes, stream, *args, shared));
     if (args->k_last)
         DT_STORAGE_SWITCH(in->q.dtype, T,
                           DT_LAUNCH((state_kernel<T>),

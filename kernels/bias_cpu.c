@@ -16,7 +16,7 @@ DT_CLONES static void add_bias(const struct dt_bias_forward_args *a, int64_t row
 
 DT_OP_CPU(bias_forward)
 {
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (args->y.rows > ROWS)
+#pragma omp parallel for num_threads(device->threads) if (args->y.rows > ROWS)
     for (int64_t row = 0; row < args->y.rows; row++)
         add_bias(args, row);
     return DT_OK;
@@ -42,7 +42,7 @@ DT_CLONES static void sum_block(const struct dt_bias_backward_args *a, int64_t b
 DT_OP_CPU(bias_backward)
 {
     int64_t width = args->dy.cols, blocks = dt_ceil_div(args->dy.rows, ROWS);
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+#pragma omp parallel for num_threads(device->threads) if (blocks > 1)
     for (int64_t block = 0; block < blocks; block++)
         sum_block(args, block);
     dt_add_blocks(args->dbias, args->workspace, blocks, width, 0, width, args->accumulate);

@@ -21,7 +21,7 @@ DT_CLONES static void cast_block(const struct dt_cast_args *args, int64_t from, 
 DT_OP_CPU(cast)
 {
     int64_t blocks = dt_ceil_div(args->n, BLOCK);
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+#pragma omp parallel for num_threads(device->threads) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
         cast_block(args, b * BLOCK, dt_min_i64(BLOCK, args->n - b * BLOCK));
     return DT_OK;

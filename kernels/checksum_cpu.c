@@ -15,7 +15,7 @@ DT_OP_CPU(checksum)
 {
     int64_t blocks = dt_ceil_div(args->n, DT_NORM_BLOCK);
     uint64_t *partial = args->workspace, sum = 0;
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+#pragma omp parallel for num_threads(device->threads) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
         partial[b] =
             block_sum(args->x, b * DT_NORM_BLOCK, dt_min_i64(args->n, (b + 1) * DT_NORM_BLOCK));

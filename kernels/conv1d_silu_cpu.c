@@ -221,7 +221,7 @@ DT_OP_CPU(conv1d_silu_forward)
 {
     bool step = args->in.length == 1; // pieces cost more than what they share
     struct dt_cut cut = dt_cut(step ? DT_PIECES : args->in.batch, args->in.x.cols);
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) schedule(dynamic) if (!step)
+#pragma omp parallel for num_threads(device->threads) schedule(dynamic) if (!step)
     for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
         struct dt_piece piece = dt_piece(&cut, args->in.x.cols, i);
         struct weights weights;
@@ -320,7 +320,7 @@ static void finish_channel(const struct dt_conv1d_silu_backward_args *args,
 DT_OP_CPU(conv1d_silu_backward)
 {
     struct dt_cut cut = dt_cut(args->in.batch, args->in.x.cols);
-#pragma omp parallel num_threads(dt_cpu_threads(device))
+#pragma omp parallel num_threads(device->threads)
     {
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {

@@ -2,7 +2,7 @@
 // of scan_forward_cpu, which does the work on arguments that were checked above it: the work is
 // done when it returns, so no form looks at `stream`. DT_OP_CPU_WORKSPACE(scan_forward) is the head
 // of scan_forward_cpu_workspace, the bytes that it needs for these shapes. Every parallel region
-// has dt_cpu_threads(device) threads; no bit of a result may depend on that number.
+// has device->threads threads; no bit of a result may depend on that number.
 #pragma once
 
 #include "kernels/ops.h"
@@ -12,15 +12,10 @@
 struct dt_gemm_cpu; // the inner product, oneDNN's engine and primitives (gemm_cpu.c)
 
 struct dt_device {
-    int threads; // >= 1
+    int threads; // >= 1, of every parallel region
     struct dt_gemm_cpu *gemm;
     int64_t memory_in_use; // bytes; changed atomically
 };
-
-static inline int dt_cpu_threads(const struct dt_device *device)
-{
-    return device->threads;
-}
 
 #define DT_OP_CPU(op)           DT_OP_HEAD(op, cpu)
 #define DT_OP_CPU_WORKSPACE(op) DT_OP_WORKSPACE_HEAD(op, cpu)

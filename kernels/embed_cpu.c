@@ -21,7 +21,7 @@ DT_CLONES static void copy_row(const struct dt_embed_forward_args *args, int64_t
 
 DT_OP_CPU(embed_forward)
 {
-#pragma omp parallel for schedule(static, ROWS) num_threads(dt_cpu_threads(device))
+#pragma omp parallel for schedule(static, ROWS) num_threads(device->threads)
     for (int64_t r = 0; r < args->ids.rows; r++)
         copy_row(args, r);
     return DT_OK;
@@ -85,7 +85,7 @@ DT_CLONES static void add_rows(float *out, const float *dout, int64_t width, con
 DT_OP_CPU(embed_backward)
 {
     struct sorted s = sort_rows(args);
-#pragma omp parallel for collapse(2) schedule(dynamic, 64) num_threads(dt_cpu_threads(device))
+#pragma omp parallel for collapse(2) schedule(dynamic, 64) num_threads(device->threads)
     for (int64_t v = 0; v < args->vocab; v++)
         for (int64_t from = 0; from < args->width; from += COLUMNS) {
             int64_t n = s.start[v + 1] - s.start[v];

@@ -21,7 +21,7 @@ static void encode_row(const struct dt_encode_targets_args *a, int64_t row)
 DT_OP_CPU(encode_targets)
 {
     int64_t rows = args->out.rows;
-#pragma omp parallel for schedule(static, ROWS) num_threads(dt_cpu_threads(device)) if (rows > ROWS)
+#pragma omp parallel for schedule(static, ROWS) num_threads(device->threads) if (rows > ROWS)
     for (int64_t row = 0; row < rows; row++)
         encode_row(args, row);
     return DT_OK;

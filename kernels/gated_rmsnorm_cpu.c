@@ -73,7 +73,7 @@ DT_CLONES static void forward_rows(const struct dt_gated_rmsnorm_forward_args *a
 DT_OP_CPU(gated_rmsnorm_forward)
 {
     int64_t blocks = dt_ceil_div(args->x.rows, ROWS);
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+#pragma omp parallel for num_threads(device->threads) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
         forward_rows(args, b * ROWS, dt_min_i64(args->x.rows, (b + 1) * ROWS));
     return DT_OK;
@@ -155,7 +155,7 @@ DT_OP_CPU(gated_rmsnorm_backward)
 {
     int64_t rows = dt_block_rows(args->x.rows, ROWS, MAX_BLOCKS),
             blocks = dt_ceil_div(args->x.rows, rows);
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+#pragma omp parallel for num_threads(device->threads) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++) {
         float *partial = (float *)args->workspace + b * args->x.cols;
         memset(partial, 0, (size_t)args->x.cols * sizeof *partial);

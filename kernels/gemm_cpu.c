@@ -221,7 +221,7 @@ DT_OP_CPU_WORKSPACE(gemm)
     if (make_plan(&plan, device, args) != DT_OK)
         return 0; // gemm itself will say why
     // the workspace may start anywhere: ALIGN bytes are for aligning its first area
-    return (plan.scratch + plan.staged) * dt_cpu_threads(device) + plan.sums + ALIGN;
+    return (plan.scratch + plan.staged) * device->threads + plan.sums + ALIGN;
 }
 
 // C (+)= fp32 rows.
@@ -316,7 +316,7 @@ DT_OP_CPU(gemm)
         DT_TRY(make_plan(&plan, device, args));
     for (int64_t i = 0; i < dt_gemm_batch(args); i++) {
         struct dt_gemm_args one = dt_gemm_product(args, i);
-        int code = 0, threads = dt_cpu_threads(device);
+        int code = 0, threads = device->threads;
         if (few)
             dt_gemm_rows(device->gemm->isa, threads, &one);
         else

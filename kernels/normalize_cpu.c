@@ -32,7 +32,7 @@ DT_CLONES static void normalize_row(const struct dt_normalize_args *a, int64_t r
 DT_OP_CPU(normalize)
 {
     int64_t rows = args->x.rows;
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (rows * args->x.cols > ALONE)
+#pragma omp parallel for num_threads(device->threads) if (rows * args->x.cols > ALONE)
     for (int64_t row = 0; row < rows; row++)
         normalize_row(args, row);
     return DT_OK;

@@ -119,7 +119,7 @@ DT_CLONES static void loss_row_typed(const struct dt_policy_loss_args *a, int64_
 
 DT_OP_CPU(policy_loss)
 {
-    int threads = dt_cpu_threads(device);
+    int threads = device->threads;
 #pragma omp parallel for schedule(static, ROWS) num_threads(threads) if (args->logits.rows > ROWS)
     for (int64_t row = 0; row < args->logits.rows; row++)
         loss_row_typed(args, row);

@@ -44,7 +44,7 @@ DT_CLONES static float quantize_row(const struct dt_quantize_args *args, int64_t
 DT_OP_CPU(quantize)
 {
     int64_t rows = args->x.rows;
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (rows * args->x.cols > ALONE)
+#pragma omp parallel for num_threads(device->threads) if (rows * args->x.cols > ALONE)
     for (int64_t i = 0; i < rows; i++) {
         float scale = quantize_row(args, i);
         if (args->scale)

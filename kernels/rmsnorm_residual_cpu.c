@@ -85,7 +85,7 @@ DT_CLONES static void forward_rows(const struct dt_rmsnorm_residual_forward_args
 DT_OP_CPU(rmsnorm_residual_forward)
 {
     int64_t blocks = dt_ceil_div(args->y.rows, ROWS);
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (blocks > 1)
+#pragma omp parallel for num_threads(device->threads) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++)
         forward_rows(args, b * ROWS, dt_min_i64(args->y.rows, (b + 1) * ROWS));
     return DT_OK;
@@ -154,7 +154,7 @@ DT_OP_CPU(rmsnorm_residual_backward)
 {
     int64_t rows = dt_block_rows(args->dy.rows, ROWS, MAX_BLOCKS),
             blocks = dt_ceil_div(args->dy.rows, rows);
-    int threads = dt_cpu_threads(device);
+    int threads = device->threads;
 #pragma omp parallel for num_threads(threads) if (blocks > 1)
     for (int64_t b = 0; b < blocks; b++) {
         float *partial = (float *)args->workspace + b * args->dy.cols;

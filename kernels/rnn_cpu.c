@@ -279,7 +279,7 @@ static dt_status single_position(struct dt_device *device, const struct dt_rnn_f
                      a->in.h0 && !starts(&a->in, b) ? a->in.h0[b * H + j] : 0.0f,
                      a->x.dtype == DT_BF16);
     DT_TRY(gemm_cpu(device, &gemm, NULL));
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (a->in.batch > 1)
+#pragma omp parallel for num_threads(device->threads) if (a->in.batch > 1)
     for (int64_t b = 0; b < a->in.batch; b++) {
         struct rows rows = rows_at(w, H, sequences + omp_get_thread_num() * rows_floats(w, H));
         load_state(&a->in, b, 1, &rows);
@@ -296,7 +296,7 @@ DT_OP_CPU_WORKSPACE(rnn_forward)
     const struct dt_rnn_inputs *in = &args->in;
     struct packed w = packed_of(in->w_hh.cols, in->w_hh.rows, NULL);
     struct dt_gemm_args gemm = single(args);
-    int64_t threads = dt_cpu_threads(device) * rows_floats(&w, w.k);
+    int64_t threads = device->threads * rows_floats(&w, w.k);
     int64_t shared = in->length == 1 ? in->batch * w.n : w.k * w.padded;
     return (shared + threads) * (int64_t)sizeof(float) + 2 * ALIGN +
            (in->length == 1 ? gemm_cpu_workspace(device, &gemm) : 0);
@@ -309,7 +309,7 @@ DT_OP_CPU(rnn_forward)
     int64_t batch = args->in.batch, size = piece_size(batch);
     if (args->in.length == 1)
         return single_position(device, args, &w);
-#pragma omp parallel num_threads(dt_cpu_threads(device))
+#pragma omp parallel num_threads(device->threads)
     {
         pack(&w, &args->in.w_hh, true);
         struct rows rows = rows_at(
@@ -448,8 +448,7 @@ DT_OP_CPU_WORKSPACE(rnn_backward)
     int64_t H = args->in.w_hh.cols,
             pieces = dt_ceil_div(args->in.batch, piece_size(args->in.batch));
     struct packed w = packed_of(args->in.w_hh.rows, H, NULL);
-    int64_t floats =
-        w.k * w.padded + H + pieces * 2 * w.k + dt_cpu_threads(device) * rows_floats(&w, H);
+    int64_t floats = w.k * w.padded + H + pieces * 2 * w.k + device->threads * rows_floats(&w, H);
     return 2 * ALIGN + floats * (int64_t)sizeof(float);
 }
 
@@ -461,7 +460,7 @@ DT_OP_CPU(rnn_backward)
     float *zeros = w.panels + w.k * w.padded, *sums = zeros + H,
           *threads = aligned(sums + pieces * 2 * w.k);
     memset(zeros, 0, (size_t)H * sizeof *zeros);
-#pragma omp parallel num_threads(dt_cpu_threads(device))
+#pragma omp parallel num_threads(device->threads)
     {
         pack(&w, &args->in.w_hh, false);
         struct rows rows = rows_at(&w, H, threads + omp_get_thread_num() * rows_floats(&w, H));

@@ -64,7 +64,7 @@ DT_OP_CPU_WORKSPACE(scan_backward)
 {
     struct dt_arena arena = dt_arena_measure();
     open_backward(&arena, args);
-    return arena.used + dt_cpu_threads(device) * scratch_bytes(args) + DT_SLACK;
+    return arena.used + device->threads * scratch_bytes(args) + DT_SLACK;
 }
 
 // Rows of tokens [row, row + steps) of all B · L, and zeros where sums begin.
@@ -291,7 +291,7 @@ DT_OP_CPU(scan_backward)
     struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
     struct backward job = open_backward(&arena, args);
     int64_t bytes = scratch_bytes(args);
-#pragma omp parallel num_threads(dt_cpu_threads(device))
+#pragma omp parallel num_threads(device->threads)
     {
         struct dt_arena own = dt_thread_arena(&arena, bytes);
         struct scan_scratch scratch = take_scratch(&own, job.n_state, blocks_of_chunk(args));

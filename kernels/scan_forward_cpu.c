@@ -217,7 +217,7 @@ static void step(struct dt_device *device, const struct dt_scan_forward_args *ar
 {
     int64_t E = args->in.u.cols, groups = dt_ceil_div(E, DT_GROUP),
             pieces = args->in.batch * groups;
-    int threads = pieces * DT_GROUP * args->in.b.cols < ALONE ? 1 : dt_cpu_threads(device);
+    int threads = pieces * DT_GROUP * args->in.b.cols < ALONE ? 1 : device->threads;
 #pragma omp parallel for num_threads(threads)
     for (int64_t i = 0; i < pieces; i++) {
         int64_t first = i % groups * DT_GROUP;
@@ -234,7 +234,7 @@ static int64_t scratch_bytes(int64_t n_state)
 
 DT_OP_CPU_WORKSPACE(scan_forward)
 {
-    return dt_cpu_threads(device) * scratch_bytes(scan_padded_state(args->in.b.cols)) + DT_SLACK;
+    return device->threads * scratch_bytes(scan_padded_state(args->in.b.cols)) + DT_SLACK;
 }
 
 DT_OP_CPU(scan_forward)
@@ -246,7 +246,7 @@ DT_OP_CPU(scan_forward)
         step(device, args);
         return DT_OK;
     }
-#pragma omp parallel num_threads(dt_cpu_threads(device))
+#pragma omp parallel num_threads(device->threads)
     {
         struct dt_arena own = dt_thread_arena(&arena, bytes);
         struct forward_scratch scratch = take_scratch(&own, n_state);

@@ -23,7 +23,7 @@ DT_CLONES static void forward(const struct dt_silu_gate_forward_args *a, int64_t
 
 DT_OP_CPU(silu_gate_forward)
 {
-#pragma omp parallel for num_threads(dt_cpu_threads(device))
+#pragma omp parallel for num_threads(device->threads)
     for (int64_t row = 0; row < args->x.rows; row++)
         forward(args, row);
     return DT_OK;
@@ -65,7 +65,7 @@ DT_CLONES static void backward(const struct dt_silu_gate_backward_args *a, int64
 
 DT_OP_CPU(silu_gate_backward)
 {
-#pragma omp parallel for num_threads(dt_cpu_threads(device))
+#pragma omp parallel for num_threads(device->threads)
     for (int64_t row = 0; row < args->x.rows; row++)
         backward(args, row);
     return DT_OK;

@@ -29,7 +29,7 @@ DT_CLONES static void spin_row(const struct dt_spin_args *args, float *restrict 
 DT_OP_CPU(spin)
 {
     int64_t rows = dt_ceil_div(args->n, ROW);
-#pragma omp parallel for num_threads(dt_cpu_threads(device))
+#pragma omp parallel for num_threads(device->threads)
     for (int64_t row = 0; row < rows; row++) {
         _Alignas(64) float x[ROW];
         int64_t first = row * ROW, n = dt_min_i64(args->n - first, ROW);

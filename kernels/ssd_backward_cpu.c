@@ -381,7 +381,7 @@ DT_OP_CPU_WORKSPACE(ssd_backward)
     struct run run = {.args = args, .s = ssd_sizes(&args->in)};
     struct dt_arena arena = dt_arena_measure();
     take_shared(&arena, &run);
-    return arena.used + dt_cpu_threads(device) * scratch_bytes(&args->in, &run.s) + DT_SLACK;
+    return arena.used + device->threads * scratch_bytes(&args->in, &run.s) + DT_SLACK;
 }
 
 DT_OP_CPU(ssd_backward)
@@ -391,7 +391,7 @@ DT_OP_CPU(ssd_backward)
     int64_t bytes = scratch_bytes(&args->in, &run.s), rows = args->in.b.rows;
     take_shared(&shared, &run);
     memset(run.heads, 0, (size_t)(args->in.batch * args->in.heads * 3) * sizeof *run.heads);
-#pragma omp parallel num_threads(dt_cpu_threads(device))
+#pragma omp parallel num_threads(device->threads)
     {
         struct dt_arena own = dt_thread_arena(&shared, bytes);
         struct scratch scratch = take_scratch(&own, &args->in, &run.s);

@@ -361,7 +361,7 @@ static int64_t scratch_bytes(const struct dt_ssd_inputs *in, const struct ssd_si
 DT_OP_CPU_WORKSPACE(ssd_forward)
 {
     struct ssd_sizes s = ssd_sizes(&args->in);
-    return dt_cpu_threads(device) * scratch_bytes(&args->in, &s) + DT_SLACK;
+    return device->threads * scratch_bytes(&args->in, &s) + DT_SLACK;
 }
 
 DT_OP_CPU(ssd_forward)
@@ -369,7 +369,7 @@ DT_OP_CPU(ssd_forward)
     struct run run = {args, ssd_sizes(&args->in)};
     int64_t bytes = scratch_bytes(&args->in, &run.s);
     struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
-#pragma omp parallel num_threads(dt_cpu_threads(device)) if (run.s.pieces > 1)
+#pragma omp parallel num_threads(device->threads) if (run.s.pieces > 1)
     {
         struct dt_arena own = dt_thread_arena(&arena, bytes);
         struct scratch scratch = take_scratch(&own, &args->in, &run.s);

@@ -17,7 +17,7 @@ DT_OP_CPU(sum_squares)
     double *partial = args->workspace, sum = 0.0;
     int64_t blocks = dt_ceil_div(args->n, DT_NORM_BLOCK);
     int64_t unknown = args->part == DT_SQUARES_TOTAL ? 0 : blocks;
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (unknown > 1)
+#pragma omp parallel for num_threads(device->threads) if (unknown > 1)
     for (int64_t b = 0; b < unknown; b++) {
         int64_t from = b * DT_NORM_BLOCK;
         partial[b] = block_sum(args->x + from, dt_min_i64(DT_NORM_BLOCK, args->n - from));

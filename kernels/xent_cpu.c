@@ -78,7 +78,7 @@ static float xent_row(const struct dt_xent_args *a, int64_t r)
 DT_OP_CPU(xent)
 {
     float *losses = args->losses ? args->losses : args->workspace;
-#pragma omp parallel for schedule(static, ROWS) num_threads(dt_cpu_threads(device))
+#pragma omp parallel for schedule(static, ROWS) num_threads(device->threads)
     for (int64_t r = 0; r < args->logits.rows; r++)
         losses[r] = xent_row(args, r);
     for (int64_t r = 0; r < args->logits.rows; r++) {

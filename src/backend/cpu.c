@@ -84,7 +84,7 @@ static dt_status cpu_info(struct dt_device *device, struct dt_device_info *info)
 // Threads zero their parts, so that pages are placed near the cores that will use them.
 static void zero(struct dt_device *device, char *memory, int64_t bytes)
 {
-#pragma omp parallel for num_threads(dt_cpu_threads(device)) if (bytes > HUGE_PAGE)
+#pragma omp parallel for num_threads(device->threads) if (bytes > HUGE_PAGE)
     for (int64_t from = 0; from < bytes; from += HUGE_PAGE)
         memset(memory + from, 0, (size_t)dt_min_i64(bytes - from, HUGE_PAGE));
 }
@@ -137,7 +137,7 @@ static dt_status cpu_copy(struct dt_device *device, void *to, const void *from, 
             memcpy(to, from, (size_t)bytes);
         return DT_OK;
     }
-#pragma omp parallel for num_threads(dt_cpu_threads(device))
+#pragma omp parallel for num_threads(device->threads)
     for (int64_t at = 0; at < bytes; at += HUGE_PAGE)
         memcpy((char *)to + at, (const char *)from + at, (size_t)dt_min_i64(bytes - at, HUGE_PAGE));
     return DT_OK;
