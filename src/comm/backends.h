@@ -1,4 +1,5 @@
-// Inside the room: how each communicator is opened, and the state of job control that all share.
+// Inside the room: how each communicator is opened, what kinds of collectives there are, and the
+// state of job control that all communicators share.
 #pragma once
 
 #include "comm/comm.h"
@@ -6,19 +7,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-
-// Whose error is reported, by the one rank that writes to stderr at the end.
-enum dt_voice {
-    DT_VOICE_NONE, // another rank reports it
-    DT_VOICE_RANK, // this rank's own failure
-    DT_VOICE_JOB,  // a complete sentence about a peer
-};
-
-struct dt_job_control_table {
-    void (*abort)(struct dt_comm *comm, int code); // ends the job at once; does not return
-    void (*terminated)(struct dt_comm *comm);      // async-signal-safe
-    enum dt_voice (*claim)(struct dt_comm *comm);  // may this rank speak? Informs the peers
-};
 
 // Progress of the collectives between devices, and whether they fail: written by the watchdog of
 // the device communicator (device_comm.h), so that a rank which others wait for there is found and
@@ -35,7 +23,6 @@ struct dt_comm_devices {
 };
 
 struct dt_job_control {
-    const struct dt_job_control_table *table;
     _Atomic(int64_t) step;
     _Atomic(const char *) phase;
     _Atomic(int64_t) reports; // of being busy
@@ -52,10 +39,20 @@ dt_status dt_comm_open_mpi(const struct dt_comm_limits *limits, struct dt_comm *
 
 // Fills what all backends share, except `info`.
 void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,
-                     struct dt_job_control *control, const struct dt_job_control_table *job_table);
+                     struct dt_job_control *control);
+
+struct dt_operation_kind {
+    const char *name;
+    bool reduces, has_peer;
+    bool in_blocks; // `data` has a block for each rank
+};
+extern const struct dt_operation_kind dt_operation_kinds[DT_OPERATIONS];
 
 // "all-reduce", "send".
 const char *dt_collective_name(const struct dt_collective *collective);
+// Elements of `data`, those of all blocks.
+int64_t dt_collective_elements(const struct dt_comm_info *info,
+                               const struct dt_collective *collective);
 bool dt_can_reduce(enum dt_dtype dtype);
 dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collective *collective);
 

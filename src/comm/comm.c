@@ -1,8 +1,10 @@
-// What all communicators share: the choice of one, checks before dispatch, agreement on a status.
-// Calls the table of a backend, never MPI.
+// What all communicators share: which of them a process opens, the checks before a collective is
+// dispatched, and the agreement of all ranks on one status. Calls the table of a backend, never
+// MPI.
 #include "comm/comm.h"
 
 #include "base/memory.h"
+#include "base/round.h"
 #include "comm/backends.h"
 
 #include <stdio.h>
@@ -74,14 +76,10 @@ void dt_comm_close(struct dt_comm *comm)
         comm->table->close(comm);
 }
 
-static const struct operation {
-    const char *name;
-    bool reduces;
-    bool has_peer;
-} operations[DT_OPERATIONS] = {
+const struct dt_operation_kind dt_operation_kinds[DT_OPERATIONS] = {
     [DT_ALLREDUCE] = {"all-reduce", .reduces = true},
-    [DT_REDUCE_SCATTER] = {"reduce-scatter", .reduces = true},
-    [DT_ALL_GATHER] = {"all-gather"},
+    [DT_REDUCE_SCATTER] = {"reduce-scatter", .reduces = true, .in_blocks = true},
+    [DT_ALL_GATHER] = {"all-gather", .in_blocks = true},
     [DT_BROADCAST] = {"broadcast", .has_peer = true},
     [DT_EXCHANGE] = {"exchange", .has_peer = true},
 };
@@ -89,8 +87,13 @@ static const struct operation {
 const char *dt_collective_name(const struct dt_collective *c)
 {
     if (c->operation != DT_EXCHANGE || (c->mine && c->data))
-        return operations[c->operation].name;
+        return dt_operation_kinds[c->operation].name;
     return c->mine ? "send" : "receive";
+}
+
+int64_t dt_collective_elements(const struct dt_comm_info *info, const struct dt_collective *c)
+{
+    return c->count * (dt_operation_kinds[c->operation].in_blocks ? info->size : 1);
 }
 
 bool dt_can_reduce(enum dt_dtype dtype)
@@ -98,23 +101,9 @@ bool dt_can_reduce(enum dt_dtype dtype)
     return dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F64 || dtype == DT_I64;
 }
 
-// Of what the order DT_SUM_TREE asks for.
-static dt_status check_tree(const struct dt_comm *comm, const struct dt_collective *c)
-{
-    const char *name = dt_collective_name(c);
-    if (!operations[c->operation].reduces || c->reduce != DT_SUM ||
-        (c->dtype != DT_F32 && c->dtype != DT_F64))
-        return DT_FAIL(DT_MACHINE, NULL, "%s of %s by a tree: only sums of fp32 and fp64", name,
-                       dt_dtype_name(c->dtype));
-    if (comm->info.size & (comm->info.size - 1))
-        return DT_FAIL(DT_MACHINE, NULL, "%s by a tree among %d ranks, which is not a power of two",
-                       name, comm->info.size);
-    return DT_OK;
-}
-
 dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collective *c)
 {
-    const struct operation *operation = &operations[c->operation];
+    const struct dt_operation_kind *operation = &dt_operation_kinds[c->operation];
     const struct dt_comm_info *info = &comm->info;
     const char *name = dt_collective_name(c);
     if (c->count < 0 || c->count > INT64_MAX / info->size / dt_dtype_size(c->dtype))
@@ -129,7 +118,15 @@ dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collec
         return DT_FAIL(DT_MACHINE, NULL, "%s with rank %d of %d", name, c->peer, info->size);
     if (c->operation == DT_EXCHANGE && c->peer == info->rank)
         return DT_FAIL(DT_MACHINE, NULL, "%s of rank %d with itself", name, c->peer);
-    return c->order == DT_SUM_TREE ? check_tree(comm, c) : DT_OK;
+    if (c->order != DT_SUM_TREE)
+        return DT_OK;
+    if (!operation->reduces || c->reduce != DT_SUM || (c->dtype != DT_F32 && c->dtype != DT_F64))
+        return DT_FAIL(DT_MACHINE, NULL, "%s of %s by a tree: only sums of fp32 and fp64", name,
+                       dt_dtype_name(c->dtype));
+    if (!dt_is_power_of_two(info->size))
+        return DT_FAIL(DT_MACHINE, NULL, "%s by a tree among %d ranks, which is not a power of two",
+                       name, info->size);
+    return DT_OK;
 }
 
 dt_status dt_begin(struct dt_comm *comm, const struct dt_collective *collective,

@@ -62,6 +62,13 @@ struct dt_collective {
     enum dt_sum_order order;
 };
 
+// Whose error a rank writes to stderr at the end: one rank of the job speaks.
+enum dt_voice {
+    DT_VOICE_RANK, // this rank reports its own failure
+    DT_VOICE_JOB,  // this rank reports a failure of a peer, in a complete sentence
+    DT_VOICE_NONE, // another rank reports it
+};
+
 struct dt_comm_table {
     const char *name;
     // Returns at once; memory belongs to the communicator until wait. Checked by the caller.
@@ -69,6 +76,10 @@ struct dt_comm_table {
                        struct dt_request **request);
     dt_status (*wait)(struct dt_comm *comm, struct dt_request *request); // frees the request
     void (*close)(struct dt_comm *comm); // collective; ends the communication thread
+    // The end of a job of several ranks; NULL where there is only one.
+    void (*abort)(struct dt_comm *comm, int code); // ends the job at once; does not return
+    void (*terminated)(struct dt_comm *comm);      // async-signal-safe
+    enum dt_voice (*claim)(struct dt_comm *comm);  // may this rank speak? Informs the peers
 };
 
 // The struct that every backend embeds first.

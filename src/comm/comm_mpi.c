@@ -23,7 +23,7 @@ static dt_status begin(struct dt_comm *comm, const struct dt_collective *call,
     struct dt_request *request;
     DT_TRY(DT_NEW(&request, 1, "a collective"));
     *request = (struct dt_request){.call = *call, .element_bytes = dt_dtype_size(call->dtype)};
-    if (call->operation != DT_ALLREDUCE && call->operation != DT_REDUCE_SCATTER) {
+    if (!dt_operation_kinds[call->operation].reduces) {
         request->call.count *= request->element_bytes;
         request->call.dtype = DT_U8;
         request->element_bytes = 1;
@@ -143,8 +143,8 @@ static enum dt_voice claim(struct dt_comm *comm)
     return DT_VOICE_RANK;
 }
 
-static const struct dt_comm_table table = {"mpi", begin, wait_for, close_mpi};
-static const struct dt_job_control_table job_table = {abort_mpi, terminated, claim};
+static const struct dt_comm_table table = {"mpi",     begin,      wait_for, close_mpi,
+                                           abort_mpi, terminated, claim};
 
 // Whether the hosts file itself, without a name server, has a name.
 static bool is_in_hosts_file(const char *name)
@@ -202,7 +202,7 @@ dt_status dt_comm_open_mpi(const struct dt_comm_limits *limits, struct dt_comm *
     struct mpi_comm *mpi;
     dt_status status;
     DT_TRY(DT_NEW(&mpi, 1, "a communicator"));
-    dt_comm_prepare(&mpi->base, &table, &mpi->control, &job_table);
+    dt_comm_prepare(&mpi->base, &table, &mpi->control);
     dt_comm_set_timeout(&mpi->base, limits->wait_s);
     mpi->start_limit = limits->start_s;
     atomic_init(&mpi->abort_code, -1);

@@ -184,21 +184,13 @@ static void stop(struct mpi_comm *mpi)
     MPI_Finalize();
 }
 
-// By the size of what it works on here.
-static void trace(const struct mpi_comm *mpi, const struct dt_request *request)
-{
-    const struct dt_collective *call = &request->call;
-    bool is_split = call->operation == DT_REDUCE_SCATTER || call->operation == DT_ALL_GATHER;
-    dt_trace_end(DT_LANE_COMM, dt_collective_name(call), request->posted,
-                 call->count * request->element_bytes * (is_split ? mpi->base.info.size : 1));
-}
-
 // Hands a request back to its caller, who may free it at once.
 static void finish(struct mpi_comm *mpi, struct dt_request *request, int code)
 {
     int length;
     char text[MPI_MAX_ERROR_STRING];
-    trace(mpi, request);
+    dt_trace_end(DT_LANE_COMM, dt_collective_name(&request->call), request->posted,
+                 dt_collective_elements(&mpi->base.info, &request->call) * request->element_bytes);
     free(request->pieces);
     if (code != MPI_SUCCESS && MPI_Error_string(code, text, &length) == MPI_SUCCESS)
         snprintf(request->failure, sizeof request->failure, "%s", text);

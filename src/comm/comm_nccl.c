@@ -261,11 +261,9 @@ static ncclDataType_t type_of(enum dt_dtype dtype)
     return types[dtype];
 }
 
-// Of all blocks, where there are some.
 static int64_t whole_bytes(const struct nccl_comm *nccl, const struct dt_collective *c)
 {
-    bool in_blocks = c->operation == DT_REDUCE_SCATTER || c->operation == DT_ALL_GATHER;
-    return c->count * dt_dtype_size(c->dtype) * (in_blocks ? nccl->comm->info.size : 1);
+    return dt_collective_elements(&nccl->comm->info, c) * dt_dtype_size(c->dtype);
 }
 
 static dt_status check_call(const struct nccl_comm *nccl, int index, const struct dt_collective *c)

@@ -32,31 +32,13 @@ static void close_self(struct dt_comm *comm)
     free(comm);
 }
 
-static void abort_self(struct dt_comm *comm, int code)
-{
-    (void)comm;
-    _exit(code);
-}
-
-static void terminated(struct dt_comm *comm)
-{
-    (void)comm;
-}
-
-static enum dt_voice claim(struct dt_comm *comm)
-{
-    (void)comm;
-    return DT_VOICE_RANK;
-}
-
-static const struct dt_comm_table table = {"self", begin, wait_done, close_self};
-static const struct dt_job_control_table job_table = {abort_self, terminated, claim};
+static const struct dt_comm_table table = {"self", begin, wait_done, close_self, NULL, NULL, NULL};
 
 dt_status dt_comm_open_self(struct dt_comm **comm)
 {
     struct self_comm *self;
     DT_TRY(DT_NEW(&self, 1, "a communicator"));
-    dt_comm_prepare(&self->base, &table, &self->control, &job_table);
+    dt_comm_prepare(&self->base, &table, &self->control);
     self->base.info.size = self->base.info.local_size = 1;
     if (gethostname(self->base.info.host, sizeof self->base.info.host - 1) != 0)
         strcpy(self->base.info.host, "localhost");

@@ -1,20 +1,21 @@
-// Job control that all communicators share: progress, the record and the last words of a rank. What
-// ranks know of each other is the backend's (watch.h).
+// Job control that all communicators share: the progress, the record and the last words of a rank.
+// What ranks know of each other belongs to the MPI communicator (watch.h).
 #include "comm/job_control.h"
 
+#include "base/text.h"
 #include "base/trace.h"
 #include "comm/backends.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,
-                     struct dt_job_control *control, const struct dt_job_control_table *job_table)
+                     struct dt_job_control *control)
 {
     *comm = (struct dt_comm){.table = table, .control = control, .info.backend = table->name};
-    control->table = job_table;
     atomic_init(&control->step, -1);
     atomic_init(&control->phase, "start-up");
     atomic_init(&control->timeout_s, DT_COMM_TIMEOUT_S);
@@ -50,7 +51,8 @@ _Noreturn void dt_comm_abort(struct dt_comm *comm, int code)
 {
     if (comm->agreed && comm->info.rank != 0)
         sleep(2); // all ranks have this error: rank 0 reports it first
-    comm->control->table->abort(comm, code);
+    if (comm->table->abort)
+        comm->table->abort(comm, code);
     _Exit(code);
 }
 
@@ -63,7 +65,8 @@ dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status)
 
 void dt_comm_terminated(struct dt_comm *comm)
 {
-    comm->control->table->terminated(comm);
+    if (comm->table->terminated)
+        comm->table->terminated(comm);
 }
 
 void dt_comm_set_record(struct dt_comm *comm, dt_comm_record *record, void *context)
@@ -85,36 +88,25 @@ void dt_comm_write_record(struct dt_comm *comm, bool always)
     pthread_mutex_unlock(&control->record_lock);
 }
 
-// "rank 2 on n1, step 41, backward: ", or nothing for a lone rank.
-static int describe_place(const struct dt_comm *comm, char *text, size_t size)
-{
-    int64_t step;
-    const char *phase;
-    char when[32] = "";
-    dt_comm_last_progress(comm, &step, &phase);
-    if (comm->info.size == 1)
-        return snprintf(text, size, DT_LAST_WORDS_BEGIN);
-    if (step >= 0)
-        snprintf(when, sizeof when, "step %lld, ", (long long)step);
-    return snprintf(text, size, DT_LAST_WORDS_BEGIN "rank %d on %s, %s%s: ", comm->info.rank,
-                    comm->info.host, when, phase);
-}
-
 size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, int debug, char *text,
                           size_t size)
 {
-    int used;
+    int64_t step;
+    const char *phase;
     if (size == 0 || (comm->agreed && comm->info.rank != 0))
         return 0;
-    enum dt_voice voice = comm->control->table->claim(comm);
+    enum dt_voice voice = comm->table->claim ? comm->table->claim(comm) : DT_VOICE_RANK;
     if (voice == DT_VOICE_NONE)
         return 0;
     dt_comm_write_record(comm, voice == DT_VOICE_JOB);
-    if (voice == DT_VOICE_RANK)
-        used = describe_place(comm, text, size);
-    else
-        used = snprintf(text, size, DT_LAST_WORDS_BEGIN);
-    if ((size_t)used >= size)
-        return size - 1;
-    return (size_t)used + dt_error_format(error, debug, text + used, size - (size_t)used);
+    snprintf(text, size, DT_LAST_WORDS_BEGIN);
+    if (voice == DT_VOICE_RANK && comm->info.size > 1) { // "rank 2 on n1, step 41, backward: "
+        dt_comm_last_progress(comm, &step, &phase);
+        dt_append(text, size, "rank %d on %s, ", comm->info.rank, comm->info.host);
+        if (step >= 0)
+            dt_append(text, size, "step %lld, ", (long long)step);
+        dt_append(text, size, "%s: ", phase);
+    }
+    size_t used = strlen(text);
+    return used + dt_error_format(error, debug, text + used, size - used);
 }

@@ -1,4 +1,5 @@
-// Known values and the self-test (selftest.h).
+// Tables of known values for each collective, and the self-test, which runs every collective on
+// them in host memory, or in device memory, and names the rank that wrong values come from.
 #include "comm/selftest.h"
 
 #include "base/memory.h"
@@ -8,21 +9,15 @@
 #include <string.h>
 
 enum {
-    VALUES =
-        97,    // 1 to 97: exact in bf16; prime, so that no block of 2^n elements looks like another
-    STEP = 31, // between what two ranks put in
+    VALUES = 97,  // 1 to 97: exact in bf16; prime: no block of 2^n elements looks like another
+    STEP = 31,    // between what two ranks put in
     SUMMED = 64,  // ranks in a sum of all: at most 64 * 3, exact in bf16
     TABLE = 4096, // elements at least, so that copies are long
 };
 
-static bool is_in_blocks(const struct dt_collective *c)
-{
-    return c->operation == DT_REDUCE_SCATTER || c->operation == DT_ALL_GATHER;
-}
-
 static bool is_sum(const struct dt_collective *c)
 {
-    return c->operation == DT_ALLREDUCE || c->operation == DT_REDUCE_SCATTER;
+    return dt_operation_kinds[c->operation].reduces;
 }
 
 static void put(void *data, enum dt_dtype type, int64_t i, int value)
@@ -80,7 +75,7 @@ void dt_known_close(struct dt_known_values *known)
 
 int64_t dt_known_elements(const struct dt_known_values *known)
 {
-    return known->collective.count * (is_in_blocks(&known->collective) ? known->info.size : 1);
+    return dt_collective_elements(&known->info, &known->collective);
 }
 
 // A run of elements that one rank moves, or of a sum.
@@ -98,7 +93,7 @@ static struct run run_at(const struct dt_known_values *known, int64_t at, int64_
         run.owner = -1;
     else if (c->operation == DT_EXCHANGE && sends)
         run.owner = known->info.rank;
-    else if (is_in_blocks(c)) {
+    else if (dt_operation_kinds[c->operation].in_blocks) {
         run.owner = (int)(at / c->count);
         run.end = dt_min_i64(end, (run.owner + 1) * c->count);
     }
@@ -160,8 +155,8 @@ int dt_known_partner(const struct dt_comm_info *info)
 bool dt_known_order(const struct dt_comm_info *info, enum dt_operation operation,
                     enum dt_dtype dtype, int at, enum dt_sum_order *order)
 {
-    bool sum = operation == DT_ALLREDUCE || operation == DT_REDUCE_SCATTER;
-    bool has_tree = sum && (dtype == DT_F32 || dtype == DT_F64) && dt_is_power_of_two(info->size);
+    bool has_tree = dt_operation_kinds[operation].reduces && (dtype == DT_F32 || dtype == DT_F64) &&
+                    dt_is_power_of_two(info->size);
     *order = at == 0 ? DT_SUM_FAST : DT_SUM_TREE;
     return at <= has_tree;
 }
@@ -190,7 +185,7 @@ static struct dt_collective nth_case(const struct dt_comm_info *info, int k)
                               .dtype = types[k / DT_OPERATIONS % TYPES],
                               .count = totals[k / DT_OPERATIONS / TYPES % TOTALS],
                               .order = (enum dt_sum_order)(k / DT_OPERATIONS / TYPES / TOTALS)};
-    if (is_in_blocks(&c))
+    if (dt_operation_kinds[c.operation].in_blocks)
         c.count = dt_ceil_div(c.count, info->size);
     c.peer = c.operation == DT_EXCHANGE ? dt_known_partner(info) : info->size - 1;
     return c;
@@ -201,7 +196,7 @@ static int64_t most_bytes(const struct dt_comm_info *info)
     return (totals[TOTALS - 1] + info->size) * (int64_t)sizeof(float);
 }
 
-// Through the device: `host` to `to`, the collective, and back.
+// Copies `host` to `to` on the device, runs the collective there, and copies the result back.
 static dt_status run_on_device(const struct trial *t, int index, const struct dt_collective *c,
                                void *to, int64_t bytes)
 {
@@ -290,7 +285,7 @@ static bool is_offered(const struct trial *t, int k)
     struct dt_collective c = nth_case(info, k);
     enum dt_sum_order order;
     bool exists = dt_known_order(info, c.operation, c.dtype, (int)c.order, &order);
-    int64_t bytes = c.count * dt_dtype_size(c.dtype) * (is_in_blocks(&c) ? info->size : 1);
+    int64_t bytes = dt_collective_elements(info, &c) * dt_dtype_size(c.dtype);
     bool fits = c.order == DT_SUM_FAST || bytes <= t->tree_bytes;
     return exists && (!t->device || (c.operation != DT_BROADCAST && fits));
 }
