@@ -1,22 +1,22 @@
-// Cuts greedily: a row joins the bucket as long as it fits. But a bucket holds at most half of what
-// is not cut yet, so buckets become smaller towards the end. The reason: a bucket waits for the
-// last of its rows, and what is sent after backward has nothing to overlap with. For the same
-// reason a model smaller than one bucket is cut, too.
+// Cuts the arena greedily: a row joins the open bucket as long as it fits. But a bucket holds at
+// most half of what is not cut yet, so that buckets become smaller towards the end: a bucket waits
+// for the last of its rows, and what is sent after backward has nothing to overlap with. For the
+// same reason a model smaller than one bucket is cut, too.
 //
-// The embedding is the last row. If its vocabulary is small, it is sent with few others. If it is
-// larger than a bucket, it is sent last and alone (130M: 154 of 516 MB, about 0.7 ms at the 230
-// GB/s that 8 H100 should reach, in a step of about 35 ms). Between devices nothing better was
-// found:
-// - With tied weights the head's part of it is ready when backward begins. Sending that early
-// leaves
-//   the embedding's part, which is as large: more bytes, and no fewer at the end.
-// - Rows that are complete before it must not join it: they would wait, and it would be no faster.
-// - Layer 0's weight gradients could be computed after it. The GEMM of in_proj would hide about
-// 0.13
-//   ms of it, but then its own 9 MB would be sent last: a gain of 0.09 ms at 230 GB/s, none at 70.
+// The embedding is the last row. Where its vocabulary is small, it is sent with a few other rows.
+// Where it is larger than a bucket, it is sent last and alone (130M: 154 of 516 MB, about 0.7 ms at
+// the 230 GB/s that 8 H100 should reach, in a step of about 35 ms). comm.dtype = bf16 halves that.
+// Between devices nothing better was found:
+// - With tied weights the head's part of its gradient is ready when backward begins. To send that
+//   part early would leave the embedding's part, which is as large: more bytes, no fewer at the
+//   end.
+// - A row that is complete before the embedding must not join it: it would wait for it.
+// - The weight gradients of layer 0 could be computed after it. The GEMM of in_proj would hide
+// about
+//   0.13 ms, but its own 9 MB would then be sent last: a gain of 0.09 ms at 230 GB/s, none at 70.
 // - Pieces would be slower: they follow each other on links that one message fills.
-// comm.dtype = bf16 halves it. Through pinned copies (staged) pieces are better: one is copied from
-// the device while the one before it is summed and the one before that is copied back.
+// Through pinned copies (staged) pieces are better: one is copied from the device while the one
+// before it is summed and the one before that is copied back.
 #include "comm/bucket_plan.h"
 
 #include "base/memory.h"

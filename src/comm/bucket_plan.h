@@ -1,5 +1,5 @@
-// The plan of the gradient buckets (buckets.h): which elements of the arena travel together. Apart
-// from devices and communicators.
+// The plan of the gradient buckets (buckets.h): which elements of the arena are sent together. It
+// depends on numbers alone, not on devices or communicators.
 #pragma once
 
 #include "base/error.h"

@@ -1,7 +1,9 @@
-// Gradient buckets, as a step walks through them: a row is ready; the bucket that it completes is
-// sent (and, through the host, posted to the communicator as soon as its copy is there); wait
-// brings the sums back. Each bucket is one part of a step's traffic; the fp64 sums are another, the
-// first. Sharded there are two more phases: the norms, one part, and the buckets of weights.
+// Gradient buckets, in the order in which a step walks through them. A row becomes ready. The
+// bucket that it completes is sent: between devices by one collective on the buckets' stream;
+// through the host by a copy, whose collective is posted to the communicator as soon as the copy is
+// there. dt_buckets_wait brings the sums back. Each bucket is one part of a step's traffic, and the
+// fp64 sums are the first part. Where the optimizer is sharded, two more phases follow: the norms,
+// which are one part, and the buckets of weights.
 #include "comm/buckets.h"
 
 #include "base/memory.h"
@@ -12,11 +14,12 @@
 
 #include <string.h>
 
-// What travels by one collective.
+// The data of one collective.
 struct part {
     enum dt_operation operation; // with blocks (DT_REDUCE_SCATTER, DT_ALL_GATHER): one a rank
     int64_t n_rows, missing; // rows that it holds (the sums: 1), and those not ready in this step
     int64_t elements;        // of all blocks
+    struct dt_span out, in;  // elements that its collective reads and gives on this rank
     enum dt_dtype wire_type;
     void *data;             // what is summed or gathered, device memory
     void *wire;             // `data` itself, or its copy in the type of the wire; device memory
@@ -86,35 +89,9 @@ dt_status dt_buckets_ready(struct dt_buckets *b, int64_t row)
 
 // ---- … sent …
 
-static bool is_sharded(const struct dt_buckets_config *config, int n_ranks)
-{
-    return config->shard && n_ranks > 1;
-}
-
 static bool has_blocks(const struct part *part)
 {
     return part->operation != DT_ALLREDUCE;
-}
-
-// What of a part is this rank's: all of it, or its block.
-static struct dt_span own_block(const struct dt_buckets *b, const struct part *part)
-{
-    int64_t count = part->elements / b->comm->info.size, rank = b->comm->info.rank;
-    return has_blocks(part) ? (struct dt_span){rank * count, (rank + 1) * count}
-                            : (struct dt_span){0, part->elements};
-}
-
-// What a collective reads and what it gives.
-static struct dt_span sent_span(const struct dt_buckets *b, const struct part *part)
-{
-    return part->operation == DT_ALL_GATHER ? own_block(b, part)
-                                            : (struct dt_span){0, part->elements};
-}
-
-static struct dt_span received_span(const struct dt_buckets *b, const struct part *part)
-{
-    return part->operation == DT_REDUCE_SCATTER ? own_block(b, part)
-                                                : (struct dt_span){0, part->elements};
 }
 
 static char *at(const struct part *part, void *array, struct dt_span span)
@@ -142,10 +119,9 @@ static dt_status cast(struct dt_buckets *b, struct dt_span span, void *x, enum d
 // After the collective.
 static dt_status unpack(struct dt_buckets *b, const struct part *part)
 {
-    struct dt_span span = received_span(b, part);
     if (part->wire != part->data)
-        DT_TRY(cast(b, span, part->wire, part->wire_type, part->data, DT_F32));
-    return part->copy ? cast(b, span, part->data, DT_F32, part->copy, DT_BF16) : DT_OK;
+        DT_TRY(cast(b, part->in, part->wire, part->wire_type, part->data, DT_F32));
+    return part->copy ? cast(b, part->in, part->data, DT_F32, part->copy, DT_BF16) : DT_OK;
 }
 
 static struct dt_collective collective(const struct dt_buckets *b, const struct part *part,
@@ -163,21 +139,20 @@ static struct dt_collective collective(const struct dt_buckets *b, const struct 
 static dt_status send(struct dt_buckets *b, int64_t i)
 {
     const struct part *part = &b->parts[i];
-    struct dt_span span = sent_span(b, part);
     if (b->config.between_devices && !b->device_comm)
         return DT_FAIL(DT_MACHINE, NULL, "buckets were never connected");
     DT_TRY(dt_event_record(&b->backend, part->ready, b->config.stream));
     DT_TRY(dt_stream_wait(&b->backend, b->stream, part->ready));
     if (part->wire != part->data)
-        DT_TRY(cast(b, span, part->data, DT_F32, part->wire, part->wire_type));
+        DT_TRY(cast(b, part->out, part->data, DT_F32, part->wire, part->wire_type));
     if (b->device_comm) {
         struct dt_collective call = collective(b, part, part->wire);
         DT_TRY(b->device_comm->table->enqueue(b->device_comm, (int)i, &call, b->stream));
         return unpack(b, part);
     }
     if (part->host != part->wire)
-        DT_TRY(dt_to_host(&b->backend, at(part, part->host, span), at(part, part->wire, span),
-                          bytes_of(part, span), b->stream));
+        DT_TRY(dt_to_host(&b->backend, at(part, part->host, part->out),
+                          at(part, part->wire, part->out), bytes_of(part, part->out), b->stream));
     return dt_event_record(&b->backend, part->sent, b->stream);
 }
 
@@ -213,7 +188,8 @@ static dt_status post_some(struct dt_buckets *b, struct phase *phase)
     return b->alone || b->device_comm ? DT_OK : post(b, phase, false);
 }
 
-// In table order even where rows come otherwise: every rank must begin its collectives alike.
+// Sends in table order even where rows become ready in another: every rank must begin its
+// collectives in the same order.
 static dt_status send_complete(struct dt_buckets *b)
 {
     struct phase *phase = &b->gradients;
@@ -224,7 +200,33 @@ static dt_status send_complete(struct dt_buckets *b)
 
 // ---- … and summed
 
-static dt_status check_all_sent(const struct dt_buckets *b)
+static dt_status return_from_host(struct dt_buckets *b, struct part *part)
+{
+    struct dt_request *request = part->request;
+    part->request = NULL;
+    DT_TRY(dt_wait(b->comm, request));
+    if (part->host != part->wire)
+        DT_TRY(dt_to_device(&b->backend, at(part, part->wire, part->in),
+                            at(part, part->host, part->in), bytes_of(part, part->in), b->stream));
+    return unpack(b, part);
+}
+
+// Makes the caller's stream wait for a phase that was sent, which can then be sent again.
+static dt_status collect(struct dt_buckets *b, struct phase *phase)
+{
+    if (!b->alone && !b->device_comm) {
+        DT_TRY(post(b, phase, true));
+        for (int64_t i = phase->first; i < phase->end; i++)
+            DT_TRY(return_from_host(b, &b->parts[i]));
+    }
+    phase->sent = phase->posted = phase->first;
+    if (b->alone)
+        return DT_OK;
+    DT_TRY(dt_event_record(&b->backend, b->arrived, b->stream));
+    return dt_stream_wait(&b->backend, b->config.stream, b->arrived);
+}
+
+dt_status dt_buckets_wait(struct dt_buckets *b)
 {
     for (int64_t row = 0; row < b->config.n_rows; row++)
         if (!b->rows[row].ready)
@@ -232,44 +234,11 @@ static dt_status check_all_sent(const struct dt_buckets *b)
                            (long long)row);
     if (b->gradients.sent < b->gradients.end)
         return DT_FAIL(DT_MACHINE, NULL, "the sums of a step were never announced");
-    return DT_OK;
-}
-
-static dt_status return_from_host(struct dt_buckets *b, struct part *part)
-{
-    struct dt_request *request = part->request;
-    struct dt_span span = received_span(b, part);
-    part->request = NULL;
-    DT_TRY(dt_wait(b->comm, request));
-    if (part->host != part->wire)
-        DT_TRY(dt_to_device(&b->backend, at(part, part->wire, span), at(part, part->host, span),
-                            bytes_of(part, span), b->stream));
-    return unpack(b, part);
-}
-
-// Makes the caller's stream wait for a phase that was sent, and is ready for the next.
-static dt_status collect(struct dt_buckets *b, struct phase *phase)
-{
-    if (!b->device_comm) {
-        DT_TRY(post(b, phase, true));
-        for (int64_t i = phase->first; i < phase->end; i++)
-            DT_TRY(return_from_host(b, &b->parts[i]));
-    }
-    phase->sent = phase->posted = phase->first;
-    DT_TRY(dt_event_record(&b->backend, b->arrived, b->stream));
-    return dt_stream_wait(&b->backend, b->config.stream, b->arrived);
-}
-
-dt_status dt_buckets_wait(struct dt_buckets *b)
-{
-    DT_TRY(check_all_sent(b));
-    if (!b->alone)
-        DT_TRY(collect(b, &b->gradients));
+    DT_TRY(collect(b, &b->gradients));
     for (int64_t i = b->gradients.first; i < b->gradients.end; i++)
         b->parts[i].missing = b->parts[i].n_rows;
     for (int64_t row = 0; row < b->config.n_rows; row++)
         b->rows[row].ready = false;
-    b->gradients.sent = b->gradients.first;
     return DT_OK;
 }
 
@@ -323,8 +292,22 @@ static struct phase phase_from(int64_t first)
 
 static struct part *append(struct dt_buckets *b, struct phase *phase, struct part part)
 {
+    int64_t rank = b->comm->info.rank, each = part.elements / b->comm->info.size;
+    struct dt_span all = {0, part.elements}, block = {rank * each, (rank + 1) * each};
+    part.out = part.operation == DT_ALL_GATHER ? block : all;
+    part.in = part.operation == DT_REDUCE_SCATTER ? block : all;
     b->parts[phase->end] = part;
     return &b->parts[phase->end++];
+}
+
+static bool is_sharded(const struct dt_buckets_config *config, int n_ranks)
+{
+    return config->shard && n_ranks > 1;
+}
+
+static int64_t sharded_elements(const struct dt_buckets_config *config, int n_ranks)
+{
+    return is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
 }
 
 // A few fp64 sums, which are never rounded and stay where they are.
@@ -361,8 +344,7 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
 {
     const struct dt_buckets_config *config = &b->config;
     int n_ranks = b->comm->info.size;
-    int64_t sharded =
-        is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
+    int64_t sharded = sharded_elements(config, n_ranks);
     b->gradients = phase_from(0);
     if (config->n_sums > 0) {
         struct part *sums = append(b, &b->gradients, doubles(config->sums, config->n_sums));
@@ -430,7 +412,7 @@ int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
                     config->elements * dt_dtype_size(config->wire);
     if (is_sharded(config, n_ranks))
         bytes += config->n_norms * (int64_t)sizeof *config->norms +
-                 dt_bucket_sharded(config->elements, n_ranks) * (int64_t)sizeof *config->weights;
+                 sharded_elements(config, n_ranks) * (int64_t)sizeof *config->weights;
     return bytes;
 }
 
@@ -481,8 +463,7 @@ static struct dt_bucket_plan_config plan_config(const struct dt_buckets_config *
 
 int64_t dt_buckets_held(const struct dt_buckets_config *config, int n_ranks)
 {
-    int64_t sharded =
-        is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
+    int64_t sharded = sharded_elements(config, n_ranks);
     return config->elements - sharded + sharded / n_ranks;
 }
 

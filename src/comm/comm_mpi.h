@@ -15,7 +15,6 @@ enum {
     DT_MPI_RING_CHUNK = 256 * 1024,    // bytes that a rank sends in one step of a ring
     DT_MPI_RING_CHUNK_MIN = 32 * 1024, // below this the library's all-reduce has less latency
     DT_MPI_TREE_WHOLE = 8 * 1024,      // up to this a tree sends whole pieces, not halves
-    DT_MPI_DTYPES = 4,
     DT_MPI_REDUCE_OPS = 3,
 };
 
@@ -76,8 +75,7 @@ struct mpi_comm {
 
     // the thread's own
     MPI_Comm world, ring_world;
-    MPI_Datatype types[DT_MPI_DTYPES];
-    MPI_Op ops[DT_MPI_DTYPES][DT_MPI_REDUCE_OPS];
+    MPI_Op bf16_ops[DT_MPI_REDUCE_OPS];
     struct dt_request *active; // posted and not complete, in the order of the queue
     struct mpi_ring rings[DT_MPI_RINGS];
     int64_t rings_started;

@@ -18,8 +18,8 @@ void dt_mpi_set_piece(int64_t elements)
     piece_limit = elements;
 }
 
-// MPI has no bf16: added in fp32, rounded to nearest even, which depends on the order of the ranks
-// only. A NaN in either operand is kept by all three.
+// MPI has no bf16. Values are added in fp32 and rounded to the nearest even, so a sum depends on
+// the order of the ranks only. A NaN in either operand is kept by all three.
 #define BF16_OP(name, result)                                                                      \
     static void name(void *in, void *inout, int *n, MPI_Datatype *type)                            \
     {                                                                                              \
@@ -35,55 +35,48 @@ BF16_OP(bf16_sum, dt_f32_to_bf16(a + b))
 BF16_OP(bf16_min, a < b || isnan(a) ? x[i] : y[i])
 BF16_OP(bf16_max, a > b || isnan(a) ? x[i] : y[i])
 
-static const enum dt_dtype dtypes[DT_MPI_DTYPES] = {DT_F32, DT_F64, DT_I64, DT_BF16};
-
-static int index_of(enum dt_dtype dtype)
+static MPI_Datatype type_of(enum dt_dtype dtype)
 {
-    int i = 0;
-    while (dtypes[i] != dtype)
-        i++;
-    return i;
+    static const MPI_Datatype types[DT_DTYPE_COUNT] = {[DT_F32] = MPI_FLOAT,
+                                                       [DT_F64] = MPI_DOUBLE,
+                                                       [DT_I64] = MPI_INT64_T,
+                                                       [DT_BF16] = MPI_UINT16_T};
+    return types[dtype];
+}
+
+static MPI_Op op_of(const struct mpi_comm *mpi, const struct dt_collective *call)
+{
+    static const MPI_Op plain[DT_MPI_REDUCE_OPS] = {MPI_SUM, MPI_MIN, MPI_MAX};
+    return call->dtype == DT_BF16 ? mpi->bf16_ops[call->reduce] : plain[call->reduce];
 }
 
 dt_status dt_mpi_reductions(struct mpi_comm *mpi)
 {
     MPI_User_function *const bf16[DT_MPI_REDUCE_OPS] = {bf16_sum, bf16_min, bf16_max};
-    const MPI_Op plain[DT_MPI_REDUCE_OPS] = {MPI_SUM, MPI_MIN, MPI_MAX};
-    const MPI_Datatype types[DT_MPI_DTYPES] = {MPI_FLOAT, MPI_DOUBLE, MPI_INT64_T, MPI_UINT16_T};
-    memcpy(mpi->types, types, sizeof types);
-    for (int t = 0; t < DT_MPI_DTYPES; t++)
-        memcpy(mpi->ops[t], plain, sizeof plain);
     for (int op = 0; op < DT_MPI_REDUCE_OPS; op++)
-        DT_MPI(MPI_Op_create(bf16[op], 1, &mpi->ops[index_of(DT_BF16)][op]));
+        DT_MPI(MPI_Op_create(bf16[op], 1, &mpi->bf16_ops[op]));
     return DT_OK;
 }
 
 void dt_mpi_free_reductions(struct mpi_comm *mpi)
 {
     for (int op = 0; op < DT_MPI_REDUCE_OPS; op++)
-        MPI_Op_free(&mpi->ops[index_of(DT_BF16)][op]);
+        MPI_Op_free(&mpi->bf16_ops[op]);
 }
 
-// ---- by the library, in pieces
+// ---- by the library, in pieces: all-reduces that are small, broadcasts, exchanges
 
-static int post_allreduce(struct mpi_comm *mpi, const struct dt_collective *call, int64_t offset,
-                          int n, MPI_Request *posted)
-{
-    int t = index_of(call->dtype);
-    return MPI_Iallreduce(MPI_IN_PLACE, (char *)call->data + offset * dt_dtype_size(call->dtype), n,
-                          mpi->types[t], mpi->ops[t][call->reduce], mpi->world, posted);
-}
-
-static int post_broadcast(struct mpi_comm *mpi, const struct dt_collective *call, int64_t offset,
-                          int n, MPI_Request *posted)
-{
-    return MPI_Ibcast((char *)call->data + offset, n, MPI_BYTE, call->peer, mpi->world, posted);
-}
-
-static int post_exchange(struct mpi_comm *mpi, const struct dt_collective *call, int64_t offset,
-                         int n, MPI_Request *posted)
+// Posts n elements from `offset` on. A piece has two requests; only an exchange needs the second.
+static int post_piece(struct mpi_comm *mpi, const struct dt_collective *call, int64_t offset, int n,
+                      MPI_Request posted[2])
 {
     int code = MPI_SUCCESS;
+    offset *= dt_dtype_size(call->dtype);
+    if (call->operation == DT_ALLREDUCE)
+        return MPI_Iallreduce(MPI_IN_PLACE, (char *)call->data + offset, n, type_of(call->dtype),
+                              op_of(mpi, call), mpi->world, posted);
+    if (call->operation == DT_BROADCAST)
+        return MPI_Ibcast((char *)call->data + offset, n, MPI_BYTE, call->peer, mpi->world, posted);
     if (call->data)
         code = MPI_Irecv((char *)call->data + offset, n, MPI_BYTE, call->peer, 0, mpi->world,
                          &posted[0]);
@@ -92,15 +85,6 @@ static int post_exchange(struct mpi_comm *mpi, const struct dt_collective *call,
                          &posted[1]);
     return code;
 }
-
-// What the library does; the rest goes by rings. A piece has two requests, the second often unused.
-typedef int post_piece(struct mpi_comm *mpi, const struct dt_collective *call, int64_t offset,
-                       int n, MPI_Request *posted);
-static post_piece *const posts[DT_OPERATIONS] = {
-    [DT_ALLREDUCE] = post_allreduce,
-    [DT_BROADCAST] = post_broadcast,
-    [DT_EXCHANGE] = post_exchange,
-};
 
 static int64_t piece_elements(const struct dt_request *request, int i)
 {
@@ -112,7 +96,7 @@ int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request)
     const struct dt_collective *call = &request->call;
     int64_t size = mpi->base.info.size;
     bool is_large = call->count * request->element_bytes / size >= DT_MPI_RING_CHUNK_MIN;
-    request->ring = !posts[call->operation] || call->order == DT_SUM_TREE ||
+    request->ring = dt_operation_kinds[call->operation].in_blocks || call->order == DT_SUM_TREE ||
                     (call->operation == DT_ALLREDUCE && size > 1 && is_large);
     if (request->ring) {
         request->given = size > 1 ? 0 : call->count; // alone there is nothing to do
@@ -125,8 +109,8 @@ int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request)
     for (int i = 0; i < 2 * request->n_pieces; i++)
         request->pieces[i] = MPI_REQUEST_NULL;
     for (int i = 0; i < request->n_pieces; i++) {
-        int code = posts[call->operation](mpi, call, i * piece_limit,
-                                          (int)piece_elements(request, i), &request->pieces[2 * i]);
+        int code = post_piece(mpi, call, i * piece_limit, (int)piece_elements(request, i),
+                              &request->pieces[2 * i]);
         if (code != MPI_SUCCESS)
             return code;
     }
@@ -218,9 +202,8 @@ int dt_mpi_add(struct mpi_comm *mpi, const struct mpi_ring *ring, const void *x,
                int64_t bytes)
 {
     const struct dt_request *request = ring->owner;
-    int t = index_of(request->call.dtype);
-    return MPI_Reduce_local(x, y, (int)(bytes / request->element_bytes), mpi->types[t],
-                            mpi->ops[t][request->call.reduce]);
+    return MPI_Reduce_local(x, y, (int)(bytes / request->element_bytes),
+                            type_of(request->call.dtype), op_of(mpi, &request->call));
 }
 
 // What has arrived in this step.

@@ -6,11 +6,11 @@
 #include "comm/comm_nccl.h"
 
 #include "base/clock.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { SHOWN = 10, SHOWN_DONE = 4, SHOWN_NEXT = 2 }; // collectives in a record
@@ -21,21 +21,7 @@ static const double stagger_s = 1; // so that one rank speaks where all would
 
 // ---- the record
 
-struct text {
-    char bytes[4096];
-    size_t used;
-};
-
-__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
-{
-    size_t room = sizeof text->bytes - text->used;
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(text->bytes + text->used, room, format, args);
-    va_end(args);
-    if (n > 0)
-        text->used += (size_t)n < room ? (size_t)n : room - 1;
-}
+enum { RECORD = 4096 }; // bytes of its text
 
 static struct nccl_counts read_counts(const struct nccl_comm *nccl, int index)
 {
@@ -67,27 +53,28 @@ static int began_before(const struct nccl_comm *nccl, int than)
     return found;
 }
 
-static void describe(const struct nccl_comm *nccl, int index, int64_t round, struct text *text)
+static void describe(const struct nccl_comm *nccl, int index, int64_t round, char text[RECORD])
 {
     const struct nccl_call *call = &nccl->calls[index];
     struct nccl_counts counts = read_counts(nccl, index);
     const char *name = atomic_load(&call->name);
-    add(text, "  %s %d of %d, call %lld", name ? name : "collective", index + 1, nccl->n,
-        (long long)round + 1);
+    dt_append(text, RECORD, "  %s %d of %d, call %lld", name ? name : "collective", index + 1,
+              nccl->n, (long long)round + 1);
     if (name)
-        add(text, ", %lld bytes of %s", (long long)atomic_load(&call->bytes),
-            dt_dtype_name((dt_dtype)atomic_load(&call->dtype)));
+        dt_append(text, RECORD, ", %lld bytes of %s", (long long)atomic_load(&call->bytes),
+                  dt_dtype_name((dt_dtype)atomic_load(&call->dtype)));
     if (counts.done > round)
-        add(text, ": done\n");
+        dt_append(text, RECORD, ": done\n");
     else if (counts.begun > round)
-        add(text, ": running for %.1f s\n", atomic_load(&nccl->clock) - atomic_load(&call->since));
+        dt_append(text, RECORD, ": running for %.1f s\n",
+                  atomic_load(&nccl->clock) - atomic_load(&call->since));
     else
-        add(text, ": not started\n");
+        dt_append(text, RECORD, ": not started\n");
 }
 
 // A line each: those that began last, up to a few that are done, and what follows them in a step.
 // Returns whether any is under way.
-static bool describe_last(const struct nccl_comm *nccl, struct text *text)
+static bool describe_last(const struct nccl_comm *nccl, char text[RECORD])
 {
     int shown[SHOWN], n = 0, done = 0, last = began_before(nccl, -1);
     bool runs = false;
@@ -114,20 +101,20 @@ static void write_record(void *context, bool always)
 {
     struct nccl_comm *nccl = context;
     const struct dt_comm_info *info = &nccl->comm->info;
-    struct text text = {.used = 0};
+    char text[RECORD] = "";
     int64_t step;
     const char *phase;
     if (nccl->recorded)
         return;
     dt_comm_last_progress(nccl->comm, &step, &phase);
-    add(&text, "nccl: rank %d on %s, ", info->rank, info->host);
+    dt_append(text, RECORD, "nccl: rank %d on %s, ", info->rank, info->host);
     if (step >= 0)
-        add(&text, "step %lld, ", (long long)step);
-    add(&text, "%s: the last collectives\n", phase);
-    if (!describe_last(nccl, &text) && !always)
+        dt_append(text, RECORD, "step %lld, ", (long long)step);
+    dt_append(text, RECORD, "%s: the last collectives\n", phase);
+    if (!describe_last(nccl, text) && !always)
         return;
     nccl->recorded = true;
-    if (write(STDERR_FILENO, text.bytes, text.used) < 0) // there is nobody left to inform
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) // there is nobody left to inform
         return;
 }
 

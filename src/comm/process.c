@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 // A whole small file into text[0, size), zero-terminated; false where it cannot be read.
 static bool read_small(const char *path, char *text, size_t size)
@@ -46,9 +47,7 @@ struct dt_process dt_process_self(void)
         !read_small("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
         !read_stat(self.pid, &state, &self.started))
         return self;
-    self.space = (uint64_t)space.st_ino + 14695981039346656037u;
-    for (const char *p = boot; *p; p++) // FNV-1a
-        self.space = (self.space ^ (unsigned char)*p) * 1099511628211u;
+    self.space = XXH64(boot, strlen(boot), space.st_ino);
     return self;
 }
 
