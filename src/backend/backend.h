@@ -246,6 +246,17 @@ static inline dt_status dt_stream_sync(const struct dt_backend *backend, struct 
                                        : DT_OK;
 }
 
+// Waits for the stream (NULL: for nothing) before what its work uses is freed. The current error
+// stays.
+static inline void dt_stream_settle(const struct dt_backend *backend, struct dt_stream *stream)
+{
+    struct dt_error error;
+    dt_error_take(&error);
+    if (stream)
+        dt_stream_sync(backend, stream);
+    dt_error_restore(&error);
+}
+
 static inline dt_status dt_event_create(const struct dt_backend *backend, struct dt_event **event)
 {
     return backend->table->event_create(backend->device, event);

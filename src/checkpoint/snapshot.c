@@ -39,56 +39,42 @@ static dt_status pin(const struct dt_backend *backend, int64_t elements, float *
     return DT_OK;
 }
 
-static dt_status create_all(struct dt_snapshot *s, bool root)
-{
-    const struct dt_params *params = s->host.params;
-    int n = s->device.n;
-    int64_t held = s->device.pieces.elements;
-    DT_TRY(pin(s->backend, array_elements(s->backend, params, n, held, root), &s->memory));
-    DT_TRY(pin(s->backend, piece_elements(s->backend, params), &s->piece));
-    float *next = s->memory;
-    if (root && next) {
-        s->host.weights = next;
-        next += params->elements;
-    } else if (n == 0 && s->backend->table->unified)
-        s->host.weights = dt_model_weights(s->model);
-    for (int i = 0; i < n; i++)
-        s->host.states.list[i].data = next ? next + i * held : NULL;
-    DT_TRY(dt_stream_create(s->backend, &s->stream));
-    return dt_event_create(s->backend, &s->filled);
-}
-
 dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *model,
                              const struct dt_optimizer_states *states, bool root,
                              struct dt_snapshot *s)
 {
-    *s = (struct dt_snapshot){
-        .backend = backend,
-        .model = model,
-        .host = {.model = dt_model_config(model), .params = dt_model_params(model)}};
+    const struct dt_params *params = dt_model_params(model);
+    *s = (struct dt_snapshot){.backend = backend,
+                              .model = model,
+                              .host = {.model = dt_model_config(model), .params = params}};
     if (states)
         s->device = s->host.states = *states;
-    dt_status status = create_all(s, root);
-    if (status != DT_OK)
-        dt_snapshot_destroy(s);
-    return status;
+    int n = s->device.n;
+    int64_t held = s->device.pieces.elements;
+    DT_TRY(pin(backend, array_elements(backend, params, n, held, root), &s->memory));
+    DT_TRY(pin(backend, piece_elements(backend, params), &s->piece));
+    float *next = s->memory;
+    if (root && next) {
+        s->host.weights = next;
+        next += params->elements;
+    } else if (n == 0 && backend->table->unified)
+        s->host.weights = dt_model_weights(model);
+    for (int i = 0; i < n; i++)
+        s->host.states.list[i].data = next ? next + i * held : NULL;
+    DT_TRY(dt_stream_create(backend, &s->stream));
+    return dt_event_create(backend, &s->filled);
 }
 
 void dt_snapshot_destroy(struct dt_snapshot *s)
 {
-    if (s->stream) { // a fill may be under way where the run ends on an error, which stays
-        struct dt_error error;
-        dt_error_take(&error);
-        dt_stream_sync(s->backend, s->stream);
-        dt_error_restore(&error);
-        dt_stream_destroy(s->backend, s->stream);
-    }
-    if (s->filled)
-        dt_event_destroy(s->backend, s->filled);
-    if (s->memory)
-        dt_free_host(s->backend, s->memory);
-    if (s->piece)
-        dt_free_host(s->backend, s->piece);
+    if (!s->backend)
+        return;
+    dt_stream_settle(s->backend,
+                     s->stream); // a fill may be under way where the run ends on an error
+    dt_stream_destroy(s->backend, s->stream);
+    dt_event_destroy(s->backend, s->filled);
+    dt_free_host(s->backend, s->memory);
+    dt_free_host(s->backend, s->piece);
     *s = (struct dt_snapshot){0};
 }
 
@@ -103,8 +89,8 @@ static float *host_array(const struct dt_snapshot *s, int i)
     return i == 0 ? s->host.weights : s->host.states.list[i - 1].data;
 }
 
-// Where the host reads or writes elements of it from `first` on: in its own array, on the device,
-// or in the one piece.
+// Where the host reads or writes the elements of array i from `first` on: in its own array, on the
+// device, or in the one piece.
 static float *host_place(const struct dt_snapshot *s, int i, int64_t first)
 {
     if (host_array(s, i))

@@ -27,7 +27,7 @@ enum { DT_SNAPSHOT_PIECE = 4 << 20 }; // elements: 16 MiB
 int64_t dt_snapshot_bytes(const struct dt_backend *backend, const struct dt_params *params,
                           int n_states, int64_t held, bool root);
 // `states`: on the device; NULL for a snapshot of weights alone, which cannot be filled, and is the
-// device's own array where memory is unified.
+// device's own array where memory is unified. Where it fails, destroy it all the same.
 dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *model,
                              const struct dt_optimizer_states *states, bool root,
                              struct dt_snapshot *snapshot);

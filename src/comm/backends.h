@@ -41,6 +41,9 @@ dt_status dt_comm_open_mpi(const struct dt_comm_limits *limits, struct dt_comm *
 void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,
                      struct dt_job_control *control);
 
+// Appends "rank 2 on n1, step 41, backward: ".
+void dt_comm_append_place(const struct dt_comm *comm, char *text, size_t size);
+
 struct dt_operation_kind {
     const char *name;
     bool reduces, has_peer;

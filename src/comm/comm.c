@@ -170,6 +170,12 @@ dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t bytes)
     return dt_collective(comm, &c);
 }
 
+dt_status dt_exchange(struct dt_comm *comm, int peer, const void *mine, void *data, int64_t bytes)
+{
+    struct dt_collective c = {DT_EXCHANGE, DT_SUM, DT_U8, peer, bytes, data, mine, DT_SUM_FAST};
+    return dt_collective(comm, &c);
+}
+
 dt_status dt_barrier(struct dt_comm *comm)
 {
     int64_t nothing = 0;

@@ -126,6 +126,8 @@ dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_
                        enum dt_reduce_op reduce);
 dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root);
 dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t bytes); // of each rank
+// Sends `mine` to `peer` and receives `data` from it; each unless it is NULL.
+dt_status dt_exchange(struct dt_comm *comm, int peer, const void *mine, void *data, int64_t bytes);
 dt_status dt_barrier(struct dt_comm *comm);
 
 // Ends a rank-local phase: every rank passes its own status and all return the worst. Where one or

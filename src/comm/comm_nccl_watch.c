@@ -100,17 +100,11 @@ static bool describe_last(const struct nccl_comm *nccl, char text[RECORD])
 static void write_record(void *context, bool always)
 {
     struct nccl_comm *nccl = context;
-    const struct dt_comm_info *info = &nccl->comm->info;
-    char text[RECORD] = "";
-    int64_t step;
-    const char *phase;
+    char text[RECORD] = "nccl: ";
     if (nccl->recorded)
         return;
-    dt_comm_last_progress(nccl->comm, &step, &phase);
-    dt_append(text, RECORD, "nccl: rank %d on %s, ", info->rank, info->host);
-    if (step >= 0)
-        dt_append(text, RECORD, "step %lld, ", (long long)step);
-    dt_append(text, RECORD, "%s: the last collectives\n", phase);
+    dt_comm_append_place(nccl->comm, text, RECORD);
+    dt_append(text, RECORD, "the last collectives\n");
     if (!describe_last(nccl, text) && !always)
         return;
     nccl->recorded = true;

@@ -88,11 +88,20 @@ void dt_comm_write_record(struct dt_comm *comm, bool always)
     pthread_mutex_unlock(&control->record_lock);
 }
 
-size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, int debug, char *text,
-                          size_t size)
+void dt_comm_append_place(const struct dt_comm *comm, char *text, size_t size)
 {
     int64_t step;
     const char *phase;
+    dt_comm_last_progress(comm, &step, &phase);
+    dt_append(text, size, "rank %d on %s, ", comm->info.rank, comm->info.host);
+    if (step >= 0)
+        dt_append(text, size, "step %lld, ", (long long)step);
+    dt_append(text, size, "%s: ", phase);
+}
+
+size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, int debug, char *text,
+                          size_t size)
+{
     if (size == 0 || (comm->agreed && comm->info.rank != 0))
         return 0;
     enum dt_voice voice = comm->table->claim ? comm->table->claim(comm) : DT_VOICE_RANK;
@@ -100,13 +109,8 @@ size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, in
         return 0;
     dt_comm_write_record(comm, voice == DT_VOICE_JOB);
     snprintf(text, size, DT_LAST_WORDS_BEGIN);
-    if (voice == DT_VOICE_RANK && comm->info.size > 1) { // "rank 2 on n1, step 41, backward: "
-        dt_comm_last_progress(comm, &step, &phase);
-        dt_append(text, size, "rank %d on %s, ", comm->info.rank, comm->info.host);
-        if (step >= 0)
-            dt_append(text, size, "step %lld, ", (long long)step);
-        dt_append(text, size, "%s: ", phase);
-    }
+    if (voice == DT_VOICE_RANK && comm->info.size > 1)
+        dt_comm_append_place(comm, text, size);
     size_t used = strlen(text);
     return used + dt_error_format(error, debug, text + used, size - used);
 }

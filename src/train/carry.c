@@ -1,4 +1,4 @@
-// Carried state on the device.
+// Carried state on the device, and its way to rank 0 and back for checkpoints.
 #include "train/carry.h"
 
 #include "base/list.h"
@@ -55,40 +55,31 @@ static dt_status list_arrays(struct dt_carry *c)
     return DT_OK;
 }
 
-static dt_status create_all(struct dt_carry *c, int64_t micro, const struct dt_comm_info *ranks)
-{
-    DT_TRY(dt_model_state_create(c->model, micro, &c->before));
-    DT_TRY(dt_model_state_create(c->model, micro, &c->after));
-    DT_TRY(dt_alloc(c->backend, c->blocks * c->bytes, &c->next));
-    if (!ranks)
-        return DT_OK;
-    int64_t host = host_blocks(c->backend, c->blocks, ranks) * c->bytes;
-    DT_TRY(dt_alloc(c->backend, c->blocks * c->bytes, &c->kept));
-    if (host > 0)
-        DT_TRY_NOTE(dt_alloc_host(c->backend, host, &c->host),
-                    "pinning %.1f MiB for carried states", (double)host / 0x1p20);
-    c->slots = (struct dt_slot_states){.slots = ranks->size * c->blocks * micro,
-                                       .each = micro,
-                                       .block_bytes = c->bytes,
-                                       .blocks = c->host ? c->host : c->kept};
-    return list_arrays(c);
-}
-
 dt_status dt_carry_create(const struct dt_backend *backend, struct dt_model *model,
                           const struct dt_input_config *batch, const struct dt_comm_info *ranks,
-                          struct dt_carry *carry)
+                          struct dt_carry *c)
 {
-    int64_t bytes;
-    *carry = (struct dt_carry){0};
+    int64_t bytes, blocks = block_count(batch);
+    *c = (struct dt_carry){0};
     DT_TRY(dt_model_state_bytes(dt_model_config(model), batch->micro, &bytes));
     if (bytes == 0)
         return DT_OK;
-    *carry = (struct dt_carry){
-        .backend = backend, .model = model, .blocks = block_count(batch), .bytes = bytes};
-    dt_status status = create_all(carry, batch->micro, ranks);
-    if (status != DT_OK)
-        dt_carry_destroy(carry);
-    return status;
+    *c = (struct dt_carry){.backend = backend, .model = model, .blocks = blocks, .bytes = bytes};
+    DT_TRY(dt_model_state_create(model, batch->micro, &c->before));
+    DT_TRY(dt_model_state_create(model, batch->micro, &c->after));
+    DT_TRY(dt_alloc(backend, blocks * bytes, &c->next));
+    if (!ranks)
+        return DT_OK;
+    int64_t host = host_blocks(backend, blocks, ranks) * bytes;
+    DT_TRY(dt_alloc(backend, blocks * bytes, &c->kept));
+    if (host > 0)
+        DT_TRY_NOTE(dt_alloc_host(backend, host, &c->host), "pinning %.1f MiB for carried states",
+                    (double)host / 0x1p20);
+    c->slots = (struct dt_slot_states){.slots = ranks->size * blocks * batch->micro,
+                                       .each = batch->micro,
+                                       .block_bytes = bytes,
+                                       .blocks = c->host ? c->host : c->kept};
+    return list_arrays(c);
 }
 
 void dt_carry_destroy(struct dt_carry *c)
@@ -99,8 +90,7 @@ void dt_carry_destroy(struct dt_carry *c)
     dt_model_state_destroy(c->model, c->after);
     dt_free(c->backend, c->kept);
     dt_free(c->backend, c->next);
-    if (c->host)
-        dt_free_host(c->backend, c->host);
+    dt_free_host(c->backend, c->host);
     free(c->slots.arrays);
     *c = (struct dt_carry){0};
 }
@@ -133,21 +123,16 @@ dt_status dt_carry_commit(struct dt_carry *c, const struct dt_update_control *co
     return c->backend ? dt_commit(c->backend, &args, stream) : DT_OK;
 }
 
-// Every rank's blocks to or from their place on rank 0.
+// Sends the blocks of every rank to their place on rank 0, or back.
 static dt_status exchange(struct dt_carry *c, struct dt_comm *comm, bool gathers)
 {
     int64_t bytes = c->blocks * c->bytes;
     for (int rank = 1; rank < comm->info.size; rank++) {
         bool root = comm->info.rank == 0;
-        struct dt_collective call = {
-            .operation = DT_EXCHANGE, .dtype = DT_U8, .peer = root ? rank : 0, .count = bytes};
         char *place = c->slots.blocks + (root ? rank * bytes : 0);
-        if (root == gathers)
-            call.data = place;
-        else
-            call.mine = place;
         if (root || rank == comm->info.rank)
-            DT_TRY(dt_collective(comm, &call));
+            DT_TRY(dt_exchange(comm, root ? rank : 0, root == gathers ? NULL : place,
+                               root == gathers ? place : NULL, bytes));
     }
     return DT_OK;
 }

@@ -27,7 +27,7 @@ dt_status dt_carry_plan(const struct dt_backend *backend, const struct dt_model_
                         const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                         struct dt_memory_plan *plan);
 // `ranks`: that train together; NULL: for validation alone. Carries nothing if the model's layers
-// have no state.
+// have no state. Where it fails, destroy it all the same.
 dt_status dt_carry_create(const struct dt_backend *backend, struct dt_model *model,
                           const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                           struct dt_carry *carry);

@@ -1,4 +1,5 @@
-// Copies of batches and micro-batches, by the list of the arrays that the model reads.
+// Copies batches and micro-batches to their places on the device: each array of the list that the
+// model reads.
 #include "train/input.h"
 
 int64_t dt_input_bytes(const struct dt_array_list *arrays, const struct dt_input_config *config)
@@ -10,12 +11,12 @@ int64_t dt_input_bytes(const struct dt_array_list *arrays, const struct dt_input
     return bytes;
 }
 
-static dt_status create_all(struct dt_input *input)
+dt_status dt_input_create(const struct dt_backend *backend, const struct dt_array_list *arrays,
+                          const struct dt_input_config *config, struct dt_input *input)
 {
-    const struct dt_backend *backend = input->backend;
-    const struct dt_input_config *config = &input->config;
-    for (int i = 0; i < input->arrays.n; i++) {
-        const struct dt_array_spec *spec = &input->arrays.arrays[i];
+    *input = (struct dt_input){.backend = backend, .config = *config, .arrays = *arrays};
+    for (int i = 0; i < arrays->n; i++) {
+        const struct dt_array_spec *spec = &arrays->arrays[i];
         int64_t batch = config->sequences * config->length, micro = config->micro * config->length;
         DT_TRY(dt_alloc(backend, dt_array_bytes(spec, batch), &input->batch[i]));
         DT_TRY(dt_alloc(backend, dt_array_bytes(spec, micro), &input->micro[i]));
@@ -23,16 +24,6 @@ static dt_status create_all(struct dt_input *input)
     DT_TRY(dt_stream_create(backend, &input->copies));
     DT_TRY(dt_event_create(backend, &input->copied));
     return dt_event_create(backend, &input->used);
-}
-
-dt_status dt_input_create(const struct dt_backend *backend, const struct dt_array_list *arrays,
-                          const struct dt_input_config *config, struct dt_input *input)
-{
-    *input = (struct dt_input){.backend = backend, .config = *config, .arrays = *arrays};
-    dt_status status = create_all(input);
-    if (status != DT_OK)
-        dt_input_destroy(input);
-    return status;
 }
 
 void dt_input_destroy(struct dt_input *input)
@@ -45,22 +36,15 @@ void dt_input_destroy(struct dt_input *input)
         dt_free(backend, input->batch[i]);
         dt_free(backend, input->micro[i]);
     }
-    if (input->copied)
-        dt_event_destroy(backend, input->copied);
-    if (input->used)
-        dt_event_destroy(backend, input->used);
-    if (input->copies)
-        dt_stream_destroy(backend, input->copies);
+    dt_event_destroy(backend, input->copied);
+    dt_event_destroy(backend, input->used);
+    dt_stream_destroy(backend, input->copies);
     *input = (struct dt_input){0};
 }
 
 void dt_input_settle(struct dt_input *input)
 {
-    struct dt_error error;
-    dt_error_take(&error);
-    if (input->copies)
-        dt_stream_sync(input->backend, input->copies);
-    dt_error_restore(&error);
+    dt_stream_settle(input->backend, input->copies);
 }
 
 static dt_status copy_in(struct dt_input *input, const struct dt_batch *batch)

@@ -31,6 +31,7 @@ struct dt_input {
 
 // Bytes of device memory; `arrays`: that the model reads.
 int64_t dt_input_bytes(const struct dt_array_list *arrays, const struct dt_input_config *config);
+// Where it fails, destroy it all the same.
 dt_status dt_input_create(const struct dt_backend *backend, const struct dt_array_list *arrays,
                           const struct dt_input_config *config, struct dt_input *input);
 // Zeros are fine. Waits like dt_input_settle.

@@ -27,47 +27,40 @@ static dt_status allocate(struct dt_optimizer *o, int64_t bytes, void *pointer, 
     return DT_OK;
 }
 
-static dt_status allocate_all(struct dt_optimizer *o)
+dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
+                              const struct dt_optimizer_config *config,
+                              const struct dt_pieces *pieces, struct dt_optimizer *o)
 {
-    const struct dt_params *params = dt_model_params(o->model);
+    const struct dt_params *params = dt_model_params(model);
     struct dt_adamw_span *spans;
-    o->n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK);
+    *o = (struct dt_optimizer){.backend = backend,
+                               .model = model,
+                               .states = dt_optimizer_states(config),
+                               .config = *config,
+                               .n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK)};
+    o->states.pieces = *pieces;
     for (struct dt_optimizer_state *s = o->states.list; s < o->states.list + o->states.n; s++)
-        DT_TRY(
-            allocate(o, o->states.pieces.elements * (int64_t)sizeof *s->data, &s->data, s->name));
+        DT_TRY(allocate(o, pieces->elements * (int64_t)sizeof *s->data, &s->data, s->name));
     DT_TRY(allocate(o, sizeof *o->lr, &o->lr, "the learning rate"));
     DT_TRY(allocate(o, sizeof *o->sum, &o->sum, "the loss"));
     DT_TRY(allocate(o, sizeof *o->control, &o->control, "the update control"));
     DT_TRY(allocate(o, sizeof *o->sum_squares, &o->sum_squares, "the norm"));
     DT_TRY(allocate(o, o->n_norms * (int64_t)sizeof *o->norms, &o->norms, "the norm's blocks"));
-    DT_TRY(dt_params_spans(params, o->config.weight_decay, &spans, &o->n_spans));
+    DT_TRY(dt_params_spans(params, config->weight_decay, &spans, &o->n_spans));
     int64_t bytes = o->n_spans * (int64_t)sizeof *spans;
     dt_status status = allocate(o, bytes, &o->spans, "the decay spans");
     if (status == DT_OK)
-        status = dt_to_device(o->backend, o->spans, spans, bytes, NULL);
+        status = dt_to_device(backend, o->spans, spans, bytes, NULL);
     if (status == DT_OK)
-        status = dt_stream_sync(o->backend, NULL);
+        status = dt_stream_sync(backend, NULL);
     free(spans);
-    return status;
-}
-
-dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
-                              const struct dt_optimizer_config *config,
-                              const struct dt_pieces *pieces, struct dt_optimizer *o)
-{
-    *o = (struct dt_optimizer){.backend = backend,
-                               .model = model,
-                               .states = dt_optimizer_states(config),
-                               .config = *config};
-    o->states.pieces = *pieces;
-    dt_status status = allocate_all(o);
-    if (status != DT_OK)
-        dt_optimizer_destroy(o);
     return status;
 }
 
 void dt_optimizer_destroy(struct dt_optimizer *o)
 {
+    if (!o->backend)
+        return;
     void *memory[] = {o->lr, o->sum, o->control, o->sum_squares, o->spans, o->norms};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         dt_free(o->backend, memory[i]);
@@ -148,8 +141,8 @@ static dt_status sum_blocks(struct dt_optimizer *o, int64_t first, int64_t end,
     return DT_OK;
 }
 
-// *sum_squares of the gradients: of each norm block where it is held, of all in order. So it has
-// the same bits sharded or not.
+// Computes *sum_squares of the gradients: first of each norm block, on the rank that holds it, then
+// of all blocks in order. So it has the same bits whether the states are sharded or not.
 static dt_status sum_squares(struct dt_optimizer *o, struct dt_stream *stream)
 {
     const struct dt_pieces *pieces = &o->states.pieces;

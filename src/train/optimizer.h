@@ -34,11 +34,12 @@ struct dt_optimizer {
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config);
 // Bytes of the states of `elements`, for the memory plan.
 int64_t dt_optimizer_bytes(int64_t elements, const struct dt_optimizer_config *config);
-// `pieces` of the flat arrays, which are borrowed: those that this rank updates.
+// `pieces` of the flat arrays, which are borrowed: those that this rank updates. Where it fails,
+// destroy it all the same.
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
                               const struct dt_optimizer_config *config,
                               const struct dt_pieces *pieces, struct dt_optimizer *optimizer);
-void dt_optimizer_destroy(struct dt_optimizer *optimizer);
+void dt_optimizer_destroy(struct dt_optimizer *optimizer); // zeros are fine
 // Sets what bias correction and skipping resume from.
 dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
                                int64_t skipped_in_a_row);

@@ -139,20 +139,20 @@ void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *p
                        false);
 }
 
-static dt_status create_tree(struct dt_stepper *s)
+static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
 {
-    struct dt_tree_sum own = {dt_model_gradients(s->model), s->optimizer.sum};
-    return dt_micro_tree_create(s->backend, &own, dt_model_params(s->model)->elements,
-                                leaves(&s->config), &s->tree);
-}
-
-static dt_status create_with_rows(struct dt_stepper *s, const int64_t *row_ends)
-{
-    struct dt_buckets_config config = buckets_config(dt_model_params(s->model), &s->config);
+    const struct dt_params *params = dt_model_params(s->model);
+    struct dt_buckets_config config = buckets_config(params, &s->config);
     struct dt_comm *comm = s->config.comm;
-    config.row_ends = row_ends;
-    DT_TRY(dt_buckets_pieces(&config, s->backend, &comm->info, &s->pieces));
-    DT_TRY(
+    int64_t *ends;
+    dt_status status;
+    DT_TRY(DT_NEW(&ends, params->n, "%d rows", params->n));
+    for (int i = 0; i < params->n; i++)
+        ends[i] = row_end(params, i);
+    config.row_ends = ends;
+    DT_TRY_GOTO(status, out, dt_buckets_pieces(&config, s->backend, &comm->info, &s->pieces));
+    DT_TRY_GOTO(
+        status, out,
         dt_optimizer_create(s->backend, s->model, &s->config.optimizer, &s->pieces, &s->optimizer));
     config.gradients = dt_model_gradients(s->model);
     config.weights = dt_model_weights(s->model);
@@ -160,20 +160,10 @@ static dt_status create_with_rows(struct dt_stepper *s, const int64_t *row_ends)
     config.sums = (double *)s->optimizer.sum;
     config.norms = s->optimizer.norms;
     config.stream = s->stream;
-    DT_TRY(dt_buckets_create(comm, s->backend, &config, &s->buckets));
+    DT_TRY_GOTO(status, out, dt_buckets_create(comm, s->backend, &config, &s->buckets));
     if (s->config.shard && comm->info.size > 1)
         s->optimizer.buckets = s->buckets;
-    return DT_OK;
-}
-
-static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
-{
-    const struct dt_params *params = dt_model_params(s->model);
-    int64_t *ends;
-    DT_TRY(DT_NEW(&ends, params->n, "%d rows", params->n));
-    for (int i = 0; i < params->n; i++)
-        ends[i] = row_end(params, i);
-    dt_status status = create_with_rows(s, ends);
+out:
     free(ends);
     return status;
 }
@@ -193,7 +183,10 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
         DT_TRY_GOTO(
             status, fail,
             dt_carry_create(backend, model, &config->batch, &config->comm->info, &s->carry));
-    DT_TRY_GOTO(status, fail, create_tree(s));
+    struct dt_tree_sum own = {dt_model_gradients(model), s->optimizer.sum};
+    DT_TRY_GOTO(status, fail,
+                dt_micro_tree_create(backend, &own, dt_model_params(model)->elements,
+                                     leaves(config), &s->tree));
     DT_TRY_GOTO(status, fail, dt_alloc(backend, MARKS * (int64_t)sizeof *s->marks, &s->marks));
     DT_TRY_GOTO(
         status, fail,
@@ -219,12 +212,7 @@ void dt_stepper_destroy(struct dt_stepper *s)
     if (!s)
         return;
     const struct dt_backend *backend = s->backend;
-    if (s->stream) { // steps may be in flight where the run ends on an error, which stays as it is
-        struct dt_error error;
-        dt_error_take(&error);
-        dt_stream_sync(backend, s->stream);
-        dt_error_restore(&error);
-    }
+    dt_stream_settle(backend, s->stream); // steps may be in flight where the run ends on an error
     for (int i = 0; i < VARIANTS; i++)
         if (s->variants[i].graph)
             dt_graph_destroy(backend, s->variants[i].graph);
@@ -232,16 +220,13 @@ void dt_stepper_destroy(struct dt_stepper *s)
     dt_micro_tree_destroy(&s->tree);
     dt_input_destroy(&s->input);
     dt_carry_destroy(&s->carry);
-    if (s->optimizer.backend)
-        dt_optimizer_destroy(&s->optimizer);
+    dt_optimizer_destroy(&s->optimizer);
     free(s->pieces.spans);
     for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
-        if (s->flights[i].done)
-            dt_event_destroy(backend, s->flights[i].done);
+        dt_event_destroy(backend, s->flights[i].done);
     dt_free_host(backend, s->reports);
     dt_free(backend, s->marks);
-    if (s->stream)
-        dt_stream_destroy(backend, s->stream);
+    dt_stream_destroy(backend, s->stream);
     free(s);
 }
 

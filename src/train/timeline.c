@@ -147,20 +147,6 @@ dt_status dt_timeline_text(const struct dt_trace_span *spans, int64_t n, int64_t
 
 // ---- all ranks
 
-static dt_status send(struct dt_comm *comm, int peer, const void *data, int64_t bytes)
-{
-    struct dt_collective c = {
-        .operation = DT_EXCHANGE, .dtype = DT_U8, .peer = peer, .count = bytes, .mine = data};
-    return dt_collective(comm, &c);
-}
-
-static dt_status receive(struct dt_comm *comm, int peer, void *data, int64_t bytes)
-{
-    struct dt_collective c = {
-        .operation = DT_EXCHANGE, .dtype = DT_U8, .peer = peer, .count = bytes, .data = data};
-    return dt_collective(comm, &c);
-}
-
 // What is added to the clock of `peer` for that of rank 0: from the fastest of several answers to
 // rank 0, known within half the time that it took.
 static dt_status compare_clocks(struct dt_comm *comm, int peer, int64_t *shift)
@@ -170,20 +156,21 @@ static dt_status compare_clocks(struct dt_comm *comm, int peer, int64_t *shift)
     for (int i = 0; i < PINGS; i++) {
         uint64_t before = dt_nanoseconds();
         if (!asks) {
-            DT_TRY(receive(comm, 0, &now, sizeof now));
+            DT_TRY(dt_exchange(comm, 0, NULL, &now, sizeof now));
             now = dt_nanoseconds();
-            DT_TRY(send(comm, 0, &now, sizeof now));
+            DT_TRY(dt_exchange(comm, 0, &now, NULL, sizeof now));
             continue;
         }
-        DT_TRY(send(comm, peer, &before, sizeof before));
-        DT_TRY(receive(comm, peer, &now, sizeof now));
+        DT_TRY(dt_exchange(comm, peer, &before, NULL, sizeof before));
+        DT_TRY(dt_exchange(comm, peer, NULL, &now, sizeof now));
         uint64_t took = dt_nanoseconds() - before;
         if (took >= least)
             continue;
         least = took;
         *shift = (int64_t)(before + took / 2 - now);
     }
-    return asks ? send(comm, peer, shift, sizeof *shift) : receive(comm, 0, shift, sizeof *shift);
+    return dt_exchange(comm, asks ? peer : 0, asks ? shift : NULL, asks ? NULL : shift,
+                       sizeof *shift);
 }
 
 static dt_status align_clocks(struct dt_comm *comm, int64_t *shift)
@@ -207,11 +194,11 @@ static dt_status gather(struct dt_comm *comm, const char *mine, FILE *file)
     sizes[rank] = (int64_t)strlen(mine);
     DT_TRY_GOTO(status, out, dt_all_gather(comm, sizes, sizeof *sizes));
     if (rank > 0)
-        status = send(comm, 0, mine, sizes[rank]);
+        status = dt_exchange(comm, 0, mine, NULL, sizes[rank]);
     for (int peer = 1; rank == 0 && peer < size && status == DT_OK; peer++) {
         char *text;
         DT_TRY_GOTO(status, out, DT_NEW(&text, sizes[peer], "the trace of rank %d", peer));
-        status = receive(comm, peer, text, sizes[peer]);
+        status = dt_exchange(comm, peer, NULL, text, sizes[peer]);
         if (file) {
             fputs(",\n", file);
             fwrite(text, 1, (size_t)sizes[peer], file);
