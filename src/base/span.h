@@ -17,6 +17,30 @@ struct dt_pieces {
     int64_t elements; // of the compact array: the spans' sum
 };
 
+// A part of a range of the flat array that pieces hold: elements [first, end), from `at` on in the
+// compact array.
+struct dt_part {
+    int64_t first, end, at;
+    int64_t next, passed; // the next piece; elements of those before it
+};
+
+// The next part of [first, end) that the first n pieces hold. Zeroed, `part` is before the first
+// one; false: there is none after it.
+static inline bool dt_pieces_next(const struct dt_pieces *pieces, int64_t n, int64_t first,
+                                  int64_t end, struct dt_part *part)
+{
+    while (part->next < n) {
+        const struct dt_span *span = &pieces->spans[part->next++];
+        part->first = first > span->first ? first : span->first;
+        part->end = end < span->end ? end : span->end;
+        part->at = part->passed + part->first - span->first;
+        part->passed += span->end - span->first;
+        if (part->first < part->end)
+            return true;
+    }
+    return false;
+}
+
 // Whether the array is spread over ranks: the same on every rank of it.
 static inline bool dt_pieces_are_spread(const struct dt_pieces *pieces, int64_t elements)
 {

@@ -32,29 +32,6 @@ dt_status dt_states_file(char path[DT_PATH], const char *folder, const char *pre
     return dt_path(path, "%s/%s", folder, name);
 }
 
-// A part of [first, end) of the flat array that the pieces up to n hold: elements [p->first,
-// p->end), from `at` on in the compact array. Zeroed, `p` is before the first part; false: there is
-// none after it.
-struct part {
-    int64_t i, passed; // the next piece; elements of those before it
-    int64_t first, end, at;
-};
-
-static bool next_part(const struct dt_pieces *pieces, int64_t n, int64_t first, int64_t end,
-                      struct part *p)
-{
-    while (p->i < n) {
-        const struct dt_span *span = &pieces->spans[p->i++];
-        p->first = dt_max_i64(first, span->first);
-        p->end = dt_min_i64(end, span->end);
-        p->at = p->passed + p->first - span->first;
-        p->passed += span->end - span->first;
-        if (p->first < p->end)
-            return true;
-    }
-    return false;
-}
-
 // Each row of the parameter table in each state is a tensor: number state * params->n + row.
 static dt_status open_ranges(const struct dt_params *params,
                              const struct dt_optimizer_states *states, struct dt_ranges *ranges)
@@ -101,9 +78,9 @@ dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int 
     for (int i = 0; i < ranges.n && status == DT_OK; i++) {
         const struct dt_param *row = &params->rows[i % params->n];
         const float *data = states->list[i / params->n].data;
-        struct part p = {0};
-        while (status == DT_OK && next_part(pieces, part == 0 ? pieces->n : pieces->n_own,
-                                            row->offset, row->offset + row->file_count, &p))
+        struct dt_part p = {0};
+        while (status == DT_OK && dt_pieces_next(pieces, part == 0 ? pieces->n : pieces->n_own,
+                                                 row->offset, row->offset + row->file_count, &p))
             status = dt_ranges_add(&ranges, (struct dt_range){i, p.first - row->offset,
                                                               p.end - row->offset, data + p.at});
     }
@@ -180,9 +157,9 @@ static dt_status read_entry(const struct reader *r, const struct dt_safetensors 
     const struct dt_param *row = &r->params->rows[range->tensor % r->params->n];
     const struct dt_optimizer_state *state = &r->states->list[range->tensor / r->params->n];
     const struct dt_pieces *pieces = &r->states->pieces;
-    struct part p = {0};
-    while (
-        next_part(pieces, pieces->n, row->offset + range->first, row->offset + range->last, &p)) {
+    struct dt_part p = {0};
+    while (dt_pieces_next(pieces, pieces->n, row->offset + range->first, row->offset + range->last,
+                          &p)) {
         float *data = state->data + p.at;
         int64_t n = p.end - p.first, element = p.first - row->offset;
         DT_TRY(dt_safetensors_read_f32(file, entry, element - range->first, n, data));
@@ -237,7 +214,7 @@ dt_status dt_optimizer_states_read(const char *folder, const char *prefix, int n
 
 void dt_pieces_pick(const struct dt_pieces *pieces, const float *whole, float *compact)
 {
-    struct part p = {0};
-    while (next_part(pieces, pieces->n, 0, INT64_MAX, &p))
+    struct dt_part p = {0};
+    while (dt_pieces_next(pieces, pieces->n, 0, INT64_MAX, &p))
         memcpy(compact + p.at, whole + p.first, (size_t)(p.end - p.first) * sizeof *whole);
 }

@@ -1,4 +1,4 @@
-// The fields of events, and their way to all sinks.
+// The table of the fields of events, and the writing of an event to all sinks.
 #include "train/metrics.h"
 
 #include "base/memory.h"
@@ -43,17 +43,9 @@ const struct dt_metric_field dt_metric_fields[] = {
 
 const char *dt_metric_name(enum dt_metric_kind kind)
 {
-    switch (kind) {
-    case DT_METRIC_TRAIN:
-        return "train";
-    case DT_METRIC_EVAL:
-        return "eval";
-    case DT_METRIC_CHECKPOINT:
-        return "checkpoint";
-    case DT_METRIC_ROLLBACK:
-        return "rollback";
-    }
-    return "";
+    static const char *const names[] = {
+        [TRAIN] = "train", [EVAL] = "eval", [CHECKPOINT] = "checkpoint", [ROLLBACK] = "rollback"};
+    return names[kind];
 }
 
 bool dt_metric_has(const struct dt_metric_event *event, const struct dt_metric_field *field)

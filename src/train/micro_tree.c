@@ -1,7 +1,9 @@
-// A binary counter whose digits are arenas of gradients.
+// The binary counter of micro-batches, whose digits are arenas of gradients.
 #include "train/micro_tree.h"
 
 #include "comm/sum_tree.h"
+
+enum { SUMS = sizeof(struct dt_loss_sum) / sizeof(double) };
 
 int64_t dt_micro_tree_bytes(int64_t elements, int64_t micro_batches)
 {
@@ -41,21 +43,11 @@ void dt_micro_tree_destroy(struct dt_micro_tree *tree)
     *tree = (struct dt_micro_tree){0};
 }
 
-// y[first, end) += x[first, end)
-static dt_status add(const struct dt_micro_tree *tree, const struct dt_tree_sum *x,
-                     const struct dt_tree_sum *y, int64_t first, int64_t end,
-                     struct dt_stream *stream)
+// y[0, n) += x[0, n), fp32 or fp64
+static dt_status add(const struct dt_micro_tree *tree, enum dt_dtype type, int64_t n, const void *x,
+                     void *y, struct dt_stream *stream)
 {
-    struct dt_accumulate_args args = {
-        .n = end - first, .x = x->gradients + first, .x_type = DT_F32, .y = y->gradients + first};
-    return dt_accumulate(tree->backend, &args, stream);
-}
-
-static dt_status add_sums(const struct dt_micro_tree *tree, const struct dt_tree_sum *x,
-                          const struct dt_tree_sum *y, struct dt_stream *stream)
-{
-    struct dt_accumulate_args args = {
-        .n = sizeof *x->sum / sizeof(double), .x = x->sum, .x_type = DT_F64, .y = y->sum};
+    struct dt_accumulate_args args = {.n = n, .x = x, .x_type = type, .y = y};
     return dt_accumulate(tree->backend, &args, stream);
 }
 
@@ -78,8 +70,9 @@ dt_status dt_micro_tree_carry(struct dt_micro_tree *tree, int64_t i, struct dt_s
     if (i == 0)
         reset(tree);
     for (; i >> l & 1; l++) { // onto the sum that waits
-        DT_TRY(add(tree, carried, &tree->level[l], 0, tree->elements, stream));
-        DT_TRY(add_sums(tree, carried, &tree->level[l], stream));
+        DT_TRY(add(tree, DT_F32, tree->elements, carried->gradients, tree->level[l].gradients,
+                   stream));
+        DT_TRY(add(tree, DT_F64, SUMS, carried->sum, tree->level[l].sum, stream));
         carried = &tree->level[l];
     }
     if (l == 0)
@@ -94,13 +87,14 @@ dt_status dt_micro_tree_finish(struct dt_micro_tree *tree, int64_t first, int64_
                                struct dt_stream *stream)
 {
     for (int l = 0; l < tree->levels; l++)
-        DT_TRY(add(tree, &tree->level[l], &tree->own, first, end, stream));
+        DT_TRY(add(tree, DT_F32, end - first, tree->level[l].gradients + first,
+                   tree->own.gradients + first, stream));
     return DT_OK;
 }
 
 dt_status dt_micro_tree_finish_sums(struct dt_micro_tree *tree, struct dt_stream *stream)
 {
     for (int l = 0; l < tree->levels; l++)
-        DT_TRY(add_sums(tree, &tree->level[l], &tree->own, stream));
+        DT_TRY(add(tree, DT_F64, SUMS, tree->level[l].sum, tree->own.sum, stream));
     return DT_OK;
 }

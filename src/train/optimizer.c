@@ -77,39 +77,26 @@ dt_status dt_optimizer_restore(struct dt_optimizer *o, int64_t updates, int64_t 
     return dt_stream_sync(o->backend, NULL);
 }
 
-// The pieces, and their places in the compact arrays.
-struct piece {
-    int64_t first, n, at;
-};
-
-static struct piece next_piece(const struct dt_pieces *pieces, int64_t i, struct piece before)
+static bool next_piece(const struct dt_optimizer *o, struct dt_part *piece)
 {
-    const struct dt_span *span = &pieces->spans[i];
-    return (struct piece){span->first, span->end - span->first, before.at + before.n};
+    return dt_pieces_next(&o->states.pieces, o->states.pieces.n, 0, INT64_MAX, piece);
 }
 
 dt_status dt_optimizer_start_ema(struct dt_optimizer *o)
 {
-    const struct dt_pieces *pieces = &o->states.pieces;
     float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
-    struct piece p = {0};
-    for (int64_t i = 0; ema && i < pieces->n; i++) {
-        p = next_piece(pieces, i, p);
-        DT_TRY(
-            dt_copy(o->backend, ema + p.at, weights + p.first, p.n * (int64_t)sizeof *ema, NULL));
-    }
+    for (struct dt_part p = {0}; ema && next_piece(o, &p);)
+        DT_TRY(dt_copy(o->backend, ema + p.at, weights + p.first,
+                       (p.end - p.first) * (int64_t)sizeof *ema, NULL));
     return dt_stream_sync(o->backend, NULL);
 }
 
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream)
 {
-    const struct dt_pieces *pieces = &o->states.pieces;
     float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
     float *spare = dt_model_gradients(o->model); // of padding it is zero again afterwards
-    struct piece p = {0};
-    for (int64_t i = 0; i < pieces->n; i++) {
-        p = next_piece(pieces, i, p);
-        int64_t bytes = p.n * (int64_t)sizeof *ema;
+    for (struct dt_part p = {0}; next_piece(o, &p);) {
+        int64_t bytes = (p.end - p.first) * (int64_t)sizeof *ema;
         DT_TRY(dt_copy(o->backend, spare + p.first, weights + p.first, bytes, stream));
         DT_TRY(dt_copy(o->backend, weights + p.first, ema + p.at, bytes, stream));
         DT_TRY(dt_copy(o->backend, ema + p.at, spare + p.first, bytes, stream));
@@ -184,12 +171,9 @@ static float *state_at(const struct dt_optimizer *o, const char *name, int64_t a
 
 dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
 {
-    const struct dt_pieces *pieces = &o->states.pieces;
     dt_bf16 *copies = dt_model_weights_bf16(o->model);
-    struct piece p = {0};
-    for (int64_t i = 0; i < pieces->n; i++) {
-        p = next_piece(pieces, i, p);
-        struct dt_adamw_args adamw = {.n = p.n,
+    for (struct dt_part p = {0}; next_piece(o, &p);) {
+        struct dt_adamw_args adamw = {.n = p.end - p.first,
                                       .first = p.first,
                                       .weight = dt_model_weights(o->model) + p.first,
                                       .m = state_at(o, "exp_avg", p.at),

@@ -13,24 +13,30 @@
 #include <stddef.h>
 #include <string.h>
 
+// Those that ask a run to stop. SIGHUP, which is sent when a terminal is closed, is not received
+// where nohup(1) has it ignored.
+static const struct {
+    int number;
+    const char *name;
+} stops[] = {{SIGUSR1, "SIGUSR1"}, {SIGHUP, "SIGHUP"}, {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}};
+enum { STOPS = sizeof stops / sizeof *stops };
+
 static atomic_int pending;
 static atomic_bool report_wanted;
 // Closed by the training thread while the signal thread may report to it.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct dt_comm *communicator; // under the lock
 
-// SIGHUP, sent when a terminal is closed, is not among them where nohup(1) has it ignored.
 static sigset_t all_received(void)
 {
     sigset_t signals;
     struct sigaction hangup;
     sigemptyset(&signals);
-    sigaddset(&signals, SIGUSR1);
     sigaddset(&signals, SIGUSR2);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
-        sigaddset(&signals, SIGHUP);
+    for (int i = 0; i < STOPS; i++)
+        sigaddset(&signals, stops[i].number);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN)
+        sigdelset(&signals, SIGHUP);
     return signals;
 }
 
@@ -54,22 +60,17 @@ static void report_termination(int signal)
     pthread_mutex_unlock(&lock);
 }
 
-static void count(int signal)
-{
-    if (signal == SIGUSR2) {
-        atomic_store(&report_wanted, true);
-        return;
-    }
-    atomic_store(&pending, signal);
-    report_termination(signal);
-}
-
 static void *receive(void *nothing)
 {
     sigset_t signals = all_received();
     int received, interrupts = 0;
     while (sigwait(&signals, &received) == 0) {
-        count(received);
+        if (received == SIGUSR2) {
+            atomic_store(&report_wanted, true);
+            continue;
+        }
+        atomic_store(&pending, received);
+        report_termination(received);
         if (received == SIGINT && ++interrupts > 1) {
             signal(SIGINT, SIG_DFL);
             dt_signals_release();
@@ -111,16 +112,8 @@ bool dt_signals_report_wanted(void)
 
 const char *dt_signals_name(int signal)
 {
-    switch (signal) {
-    case SIGUSR1:
-        return "SIGUSR1";
-    case SIGHUP:
-        return "SIGHUP";
-    case SIGTERM:
-        return "SIGTERM";
-    case SIGINT:
-        return "SIGINT";
-    default:
-        return "a signal to another rank";
-    }
+    for (int i = 0; i < STOPS; i++)
+        if (stops[i].number == signal)
+            return stops[i].name;
+    return "a signal to another rank";
 }

@@ -100,13 +100,6 @@ static dt_status validate(struct trainer *t, bool *improved)
     return dt_metrics_write(t->metrics, &event);
 }
 
-static double resident_mb(void)
-{
-    char kilobytes[64];
-    dt_proc_value("/proc/self/status", "VmRSS", kilobytes, sizeof kilobytes);
-    return strtod(kilobytes, NULL) * 1024 / 1e6;
-}
-
 static int64_t tokens_of_step(const struct trainer *t)
 {
     return t->job->settings.data.batch * t->job->settings.data.seq_len;
@@ -155,10 +148,12 @@ static dt_status log_step(struct trainer *t, const struct dt_step_result *result
                                     .skipped = update->skip,
                                     .heads = dt_model_measured(t->model),
                                     .sum = &result->sum};
-    if (t->root)
-        event.memory_mb = job->backend.table->unified
-                              ? resident_mb()
-                              : (double)dt_memory_in_use(&job->backend) / 1e6;
+    if (t->root && job->backend.table->unified) {
+        char kilobytes[64];
+        dt_proc_value("/proc/self/status", "VmRSS", kilobytes, sizeof kilobytes);
+        event.memory_mb = strtod(kilobytes, NULL) * 1024 / 1e6;
+    } else if (t->root)
+        event.memory_mb = (double)dt_memory_in_use(&job->backend) / 1e6;
     return dt_metrics_write(t->metrics, &event);
 }
 
@@ -281,15 +276,6 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     return dt_profile_end_step(&t->profile, step, last || *stopped);
 }
 
-// Whether a signal came before the first step, to any rank.
-static dt_status stops_early(struct trainer *t, bool *stops)
-{
-    int64_t asked = dt_signals_pending() != 0;
-    DT_TRY(dt_allreduce(t->job->comm, &asked, 1, DT_I64, DT_MAX));
-    *stops = asked != 0;
-    return DT_OK;
-}
-
 // A run that ends while it skips has failed, however few the steps: no later one can show that the
 // model still learns. One skipped step at the end may be due to its batch alone.
 static dt_status check_last_steps(const struct trainer *t)
@@ -349,11 +335,13 @@ dt_status dt_train(struct dt_job *job)
     bool stopped = false;
     dt_status status;
     DT_TRY_GOTO(status, out, dt_trainer_start(&t));
-    if (t.state.step < job->steps)
-        DT_TRY_GOTO(status, out, stops_early(&t, &stopped));
-    stopped |= t.state.step < job->steps && dt_trainer_is_out_of_patience(&t);
-    if (t.state.step < job->steps && !stopped)
-        DT_TRY_GOTO(status, out, dt_trainer_save_start(&t));
+    if (t.state.step < job->steps) {
+        int64_t asked = dt_signals_pending() != 0; // any rank, before the first step
+        DT_TRY_GOTO(status, out, dt_allreduce(job->comm, &asked, 1, DT_I64, DT_MAX));
+        stopped = asked != 0 || dt_trainer_is_out_of_patience(&t);
+        if (!stopped)
+            DT_TRY_GOTO(status, out, dt_trainer_save_start(&t));
+    }
     while (t.state.step < job->steps && !stopped)
         DT_TRY_GOTO(status, out, iterate(&t, &stopped));
     DT_TRY_GOTO(status, out, dt_saver_settle(t.saver, DT_WAIT_AND_FAIL));
