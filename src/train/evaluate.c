@@ -1,4 +1,6 @@
-// Validation on the training model: forward passes only.
+// Validation on the training model, by forward passes only. In the order DT_SUM_TREE each place in
+// the global batch has a sum over all batches, and a tree adds up these: those of a rank here,
+// those of all ranks by the communicator.
 #include "train/evaluate.h"
 
 #include "base/memory.h"
@@ -56,18 +58,6 @@ static void add_up(struct dt_loss_sum *sums, int64_t n)
                 x[i][k] += x[i + step][k];
 }
 
-static dt_status sum_on_all(const struct dt_job *job, struct dt_loss_sum *total)
-{
-    struct dt_collective sum = {.operation = DT_ALLREDUCE,
-                                .dtype = DT_F64,
-                                .count = SUMS,
-                                .data = total,
-                                .order = dt_job_sum_order(job)};
-    return dt_collective(job->comm, &sum);
-}
-
-// In the order DT_SUM_TREE each place in the global batch has a sum over all batches, and a tree
-// adds up these: of a rank here, of all ranks by the communicator.
 dt_status dt_evaluate(struct dt_evaluation *e)
 {
     const struct dt_job *job = e->job;
@@ -90,5 +80,11 @@ out:
     dt_loader_close(loader);
     free(host);
     dt_free(&job->backend, sums);
-    return status == DT_OK ? sum_on_all(job, &e->total) : status;
+    if (status != DT_OK)
+        return status;
+    return dt_collective(job->comm, &(struct dt_collective){.operation = DT_ALLREDUCE,
+                                                            .dtype = DT_F64,
+                                                            .count = SUMS,
+                                                            .data = &e->total,
+                                                            .order = dt_job_sum_order(job)});
 }

@@ -1,4 +1,5 @@
-// Adds up what model, step, input and snapshot plan to allocate; tries other settings on paper.
+// Adds up what model, step, input and snapshot plan to allocate. Where that does not fit, tries
+// which other settings would fit, by their plans alone.
 #include "train/memory.h"
 
 #include "base/round.h"

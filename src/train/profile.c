@@ -1,4 +1,5 @@
-// Every rank sends its counters to all; rank 0 makes rows of those with the same name.
+// Every rank sends its counters to all. Rank 0 makes one row of those that have the same lane and
+// name, and writes the rows as a table and as JSON.
 #include "train/profile.h"
 
 #include "base/file.h"
@@ -209,6 +210,19 @@ static void fill(struct table *table, const struct rank *all)
     qsort(table->rows, (size_t)table->n, sizeof *table->rows, by_lane_and_time);
 }
 
+static const struct {
+    const char *name, *title; // in the JSON, in the table
+} lanes[DT_LANE_COUNT] = {
+    [DT_LANE_PHASE] = {"phase", "phases of the training thread: they add up to the run"},
+    [DT_LANE_DEVICE] = {"device", "the same on the device, by its clock"},
+    [DT_LANE_OP] = {"op", "ops of training steps"},
+    [DT_LANE_VALIDATION] = {"validation op", "ops of validation batches"},
+    [DT_LANE_COMM] = {"comm", "collectives, from start to end, also while training continues"},
+    [DT_LANE_DEVICE_COMM] = {"device comm", "collectives between devices, by their clock"},
+    [DT_LANE_INPUT] = {"input", "reader thread (reading a block is part of filling a batch)"},
+    [DT_LANE_CHECKPOINT] = {"checkpoint", "checkpoints"},
+};
+
 // A figure, or a dash for what does not apply.
 static void print_figure(FILE *f, int decimals, double value)
 {
@@ -234,15 +248,6 @@ static void print_row(FILE *f, const struct table *table, const struct row *row)
 
 static void print_table(FILE *f, const struct table *table)
 {
-    static const char *const titles[DT_LANE_COUNT] = {
-        [DT_LANE_PHASE] = "phases of the training thread: they add up to the run",
-        [DT_LANE_DEVICE] = "the same on the device, by its clock",
-        [DT_LANE_OP] = "ops of training steps",
-        [DT_LANE_VALIDATION] = "ops of validation batches",
-        [DT_LANE_COMM] = "collectives, from start to end, also while training continues",
-        [DT_LANE_DEVICE_COMM] = "collectives between devices, by their clock",
-        [DT_LANE_INPUT] = "reader thread (reading a block is part of filling a batch)",
-        [DT_LANE_CHECKPOINT] = "checkpoints"};
     const struct dt_profile *p = table->profile;
     fprintf(f, "%s: %lld steps on %d rank%s, %.3f s; times and counts are those of the mean rank\n",
             p->job->run_path, (long long)p->steps, table->ranks, table->ranks == 1 ? "" : "s",
@@ -253,7 +258,7 @@ static void print_table(FILE *f, const struct table *table)
     for (int i = 0; i < table->n; i++) {
         const struct row *row = &table->rows[i];
         if (i == 0 || row->lane != row[-1].lane) {
-            fprintf(f, "\n%s", titles[row->lane]);
+            fprintf(f, "\n%s", lanes[row->lane].title);
             int64_t n, timed = timed_of(p, row->lane, &n);
             if (timed > 0 && timed < n)
                 fprintf(f, " (timed in %lld of %lld, scaled)", (long long)timed, (long long)n);
@@ -265,11 +270,10 @@ static void print_table(FILE *f, const struct table *table)
     }
 }
 
-// The same for programs, a row an object; seconds, bytes and FLOPs are those of the mean rank.
+// The table for programs: each row is an object; seconds, bytes and FLOPs are those of the mean
+// rank.
 static char *json_text(const struct table *table)
 {
-    static const char *const lanes[DT_LANE_COUNT] = {
-        "phase", "device", "op", "validation op", "comm", "device comm", "input", "checkpoint"};
     const struct dt_profile *p = table->profile;
     cJSON *json = cJSON_CreateObject(), *rows = cJSON_AddArrayToObject(json, "rows");
     bool fine = rows && dt_json_add_int(json, "steps", p->steps) &&
@@ -280,7 +284,7 @@ static char *json_text(const struct table *table)
         const struct row *row = &table->rows[i];
         cJSON *object = cJSON_CreateObject();
         fine = cJSON_AddItemToArray(rows, object) &&
-               cJSON_AddStringToObject(object, "lane", lanes[row->lane]) &&
+               cJSON_AddStringToObject(object, "lane", lanes[row->lane].name) &&
                cJSON_AddStringToObject(object, "name", row->name) &&
                dt_json_add_double(object, "count", row->count) &&
                dt_json_add_double(object, "seconds", row->seconds) &&
@@ -295,13 +299,15 @@ static char *json_text(const struct table *table)
     return text;
 }
 
-static dt_status write_json(const struct table *table)
+// Writes a file of the run's folder, and frees its text; NULL: there was no memory for it.
+static dt_status write_text(const struct dt_profile *profile, const char *name, char *text)
 {
-    char path[DT_PATH], *text;
-    DT_TRY(dt_path(path, "%s/profile.json", table->profile->job->run_path));
-    if (!(text = json_text(table)))
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
-    dt_status status = dt_write_file_atomic(path, text, (int64_t)strlen(text));
+    char path[DT_PATH];
+    dt_status status = dt_path(path, "%s/%s", profile->job->run_path, name);
+    if (status == DT_OK && !text)
+        status = DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
+    if (status == DT_OK)
+        status = dt_write_file_atomic(path, text, (int64_t)strlen(text));
     free(text);
     return status;
 }
@@ -324,23 +330,20 @@ static void show_top(const struct table *table, enum dt_lane lane, const char *t
 static dt_status write_table(const struct dt_profile *profile, const struct rank *all)
 {
     struct table table = {.profile = profile, .ranks = profile->job->comm->info.size};
-    char path[DT_PATH], *text = NULL;
+    char *text = NULL;
     size_t size;
-    DT_TRY(dt_path(path, "%s/profile.txt", profile->job->run_path));
     FILE *f = open_memstream(&text, &size);
-    if (!f)
-        return DT_FAIL(DT_MACHINE, NULL, "no memory for %s", path);
     fill(&table, all);
-    print_table(f, &table);
-    fclose(f);
-    dt_status status = dt_write_file_atomic(path, text, (int64_t)size);
-    free(text);
-    DT_TRY(status);
-    DT_TRY(write_json(&table));
+    if (f) {
+        print_table(f, &table);
+        fclose(f);
+    }
+    DT_TRY(write_text(profile, "profile.txt", text));
+    DT_TRY(write_text(profile, "profile.json", json_text(&table)));
     bool device = !profile->job->backend.table->unified;
     show_top(&table, device ? DT_LANE_DEVICE : DT_LANE_PHASE, "where the time went");
     show_top(&table, DT_LANE_OP, "ops");
-    dt_info("profile: %s", path);
+    dt_info("profile: %s/profile.txt", profile->job->run_path);
     return DT_OK;
 }
 

@@ -1,4 +1,5 @@
-// Checksums on the device, gathered and compared on the host. Uses comm for both.
+// Checksums of the weights and of each state, made on the device, gathered from all ranks and
+// compared on the host of each.
 #include "train/replicas.h"
 
 #include "base/memory.h"
@@ -15,11 +16,6 @@ void dt_replicas_plan(const struct dt_backend *backend, const struct dt_params *
     dt_memory_plan_add(plan, "checksums", sums + dt_checksum_workspace(backend, &args), false);
 }
 
-static int64_t elements(const struct dt_replicas *r)
-{
-    return dt_model_params(r->model)->elements;
-}
-
 // The arrays by number: the weights, then each state.
 static const char *name_of(const struct dt_replicas *r, int i)
 {
@@ -28,7 +24,7 @@ static const char *name_of(const struct dt_replicas *r, int i)
 
 static struct dt_checksum_args checksum(const struct dt_replicas *r, int i)
 {
-    return (struct dt_checksum_args){.n = elements(r),
+    return (struct dt_checksum_args){.n = dt_model_params(r->model)->elements,
                                      .x = i == 0 ? dt_model_weights(r->model)
                                                  : r->states.list[i - 1].data,
                                      .sum = r->sums + i,

@@ -1,5 +1,5 @@
-// optim.rollback: after bad steps in a row (skipped, or with a spike in the loss) the run returns
-// to the checkpoint before them and leaves their batches out.
+// optim.rollback: after some bad steps in a row (skipped, or with a spike in the loss) the run
+// returns to the checkpoint before them and continues without their batches.
 #include "train/trainer.h"
 
 #include "base/log.h"
@@ -49,15 +49,6 @@ static dt_status check_left_out(const struct trainer *t, const struct dt_skips *
         (long long)(range->end - 1), (long long)most);
 }
 
-// What a rollback does to the run's files: no checkpoint after those that it may return to, no line
-// of the steps after it. t->job->resume gets the checkpoint's path.
-static dt_status return_on_root(struct trainer *t, int64_t first_bad)
-{
-    const char *dir = t->job->folder.checkpoints;
-    DT_TRY(dt_checkpoint_cut(dir, first_bad - 1));
-    return dt_checkpoint_newest(dir, t->job->resume);
-}
-
 dt_status dt_trainer_roll_back(struct trainer *t)
 {
     struct dt_job *job = t->job;
@@ -73,8 +64,11 @@ dt_status dt_trainer_roll_back(struct trainer *t)
     dt_status status = dt_skips_add(&left_out, batch, dt_skips_batch(&t->left_out, last - 1) + 1);
     if (status == DT_OK && t->root)
         status = check_left_out(t, &left_out, batch);
+    // No checkpoint after those that it may return to stays, and no line of the steps after it.
     if (status == DT_OK && t->root)
-        status = return_on_root(t, first_bad);
+        status = dt_checkpoint_cut(job->folder.checkpoints, first_bad - 1);
+    if (status == DT_OK && t->root)
+        status = dt_checkpoint_newest(job->folder.checkpoints, job->resume);
     DT_TRY_NOTE(
         dt_agree(job->comm, status),
         "returning to the checkpoint before step %lld, the first of %lld bad steps in a row "

@@ -89,22 +89,17 @@ static dt_status load_on_root(struct trainer *t)
     return DT_OK;
 }
 
-// What rank 0 cannot send: the states that are this rank's alone.
-static dt_status load_pieces(struct trainer *t)
-{
-    const struct dt_checkpoint_arrays *host = &t->snapshot.host;
-    if (!dt_pieces_are_spread(&host->states.pieces, host->params->elements))
-        return DT_OK;
-    return dt_checkpoint_load_states(t->job->resume, host);
-}
-
 dt_status dt_trainer_resume(struct trainer *t)
 {
     struct dt_comm *comm = t->job->comm;
+    const struct dt_checkpoint_arrays *host = &t->snapshot.host;
+    bool spread = dt_pieces_are_spread(&host->states.pieces, host->params->elements);
     dt_comm_progress(comm, 0, "loading a checkpoint");
     DT_TRY(dt_agree(comm, t->root ? load_on_root(t) : DT_OK));
     DT_TRY(dt_broadcast(comm, t->job->resume, sizeof t->job->resume, 0)); // after a rollback
-    DT_TRY(dt_agree(comm, t->root ? DT_OK : load_pieces(t)));
+    // Rank 0 cannot send the states that are another rank's alone.
+    DT_TRY(dt_agree(comm,
+                    spread && !t->root ? dt_checkpoint_load_states(t->job->resume, host) : DT_OK));
     DT_TRY(dt_broadcast(comm, &t->state, sizeof t->state, 0));
     DT_TRY(dt_job_normalize(t->job, &t->snapshot.host, false));
     DT_TRY(dt_snapshot_share(&t->snapshot, comm));

@@ -1,4 +1,5 @@
-// Every rank writes its own events as text, and sends that to rank 0.
+// Every rank writes its own events as text and sends the text to rank 0, which writes the file. The
+// ranks first compare their clocks with that of rank 0.
 #include "train/timeline.h"
 
 #include "base/log.h"
