@@ -168,7 +168,7 @@ static dt_status call_the_rest(const struct dt_bench_rig *rig)
     struct dt_commit_args commit = {.bytes = 2 * n, // at most, in the spare memory
                                     .from = dt_model_weights(rig->model),
                                     .to = rig->spare,
-                                    .control = dt_stepper_optimizer(rig->stepper)->control};
+                                    .control = rig->stepper->optimizer.control};
     DT_TRY(dt_commit(backend, &commit, NULL));
     struct dt_checksum_args checksum = {
         .n = n, .x = dt_model_weights(rig->model), .sum = (uint64_t *)(void *)rig->spare};

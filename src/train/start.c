@@ -103,9 +103,9 @@ dt_status dt_trainer_resume(struct trainer *t)
     DT_TRY(dt_broadcast(comm, &t->state, sizeof t->state, 0));
     DT_TRY(dt_job_normalize(t->job, &t->snapshot.host, false));
     DT_TRY(dt_snapshot_share(&t->snapshot, comm));
-    DT_TRY(dt_carry_share(dt_stepper_carry(t->stepper), comm));
-    DT_TRY(dt_optimizer_restore(dt_stepper_optimizer(t->stepper), t->state.updates,
-                                t->state.skipped_in_a_row));
+    DT_TRY(dt_carry_share(&t->stepper->carry, comm));
+    DT_TRY(
+        dt_optimizer_restore(&t->stepper->optimizer, t->state.updates, t->state.skipped_in_a_row));
     DT_TRY(dt_skips_parse(t->state.left_out, &t->left_out));
     dt_info("resuming from %s at step %lld", t->job->resume, (long long)t->state.step);
     return DT_OK;
@@ -167,13 +167,12 @@ static dt_status create_local(struct trainer *t)
     struct dt_stepper_config stepper = dt_job_stepper(job);
     stepper.times = t->profile.times;
     DT_TRY(dt_stepper_create(&job->backend, t->model, &stepper, &t->stepper));
-    DT_TRY(dt_snapshot_create(&job->backend, t->model, &dt_stepper_optimizer(t->stepper)->states,
-                              t->root, &t->snapshot));
+    DT_TRY(dt_snapshot_create(&job->backend, t->model, &t->stepper->optimizer.states, t->root,
+                              &t->snapshot));
     if (job->settings.comm.verify_replicas > 0)
-        DT_TRY(dt_replicas_create(&job->backend, t->model,
-                                  &dt_stepper_optimizer(t->stepper)->states, job->comm->info.size,
-                                  &t->replicas));
-    const struct dt_carry *carry = dt_stepper_carry(t->stepper);
+        DT_TRY(dt_replicas_create(&job->backend, t->model, &t->stepper->optimizer.states,
+                                  job->comm->info.size, &t->replicas));
+    const struct dt_carry *carry = &t->stepper->carry;
     t->snapshot.host.slots = carry->backend ? &carry->slots : NULL;
     return DT_OK;
 }
@@ -236,7 +235,7 @@ dt_status dt_trainer_start(struct trainer *t)
         DT_TRY(dt_trainer_resume(t));
     else {
         DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, false, &t->snapshot));
-        DT_TRY(dt_optimizer_start_ema(dt_stepper_optimizer(t->stepper)));
+        DT_TRY(dt_optimizer_start_ema(&t->stepper->optimizer));
     }
 
     dt_status status = open_metrics(t);

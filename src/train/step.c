@@ -29,52 +29,11 @@ enum mark {
 enum { STEPS_PER_TIMED = 128 };
 
 // What host and device send each other in a step, pinned.
-struct report {
+struct dt_step_report {
     float lr; // to the device; the rest is to the host
     struct dt_update_control control;
     struct dt_loss_sum sum;
     uint64_t marks[MARKS];
-};
-
-struct flight { // a step in flight
-    struct report *report;
-    struct dt_event *done; // the report has arrived
-    double start;          // dt_seconds
-    double lr, data_wait_ms;
-    int graphs;
-    bool timed;
-};
-
-// The variants of the work on a micro-batch, which differ in more than data: its place in the step.
-// Every batch of a run has the same arrays.
-enum { VARIANT_FIRST = 1, VARIANT_LAST = 2, VARIANTS = 4 };
-
-struct variant {
-    bool has_run;
-    struct dt_graph *graph;
-};
-
-struct dt_stepper {
-    struct dt_stepper_config config;
-    const struct dt_backend *backend;
-    struct dt_model *model;
-    struct dt_optimizer optimizer;
-    struct dt_input input;
-    struct dt_carry carry;
-    struct dt_pieces pieces; // that this rank updates
-    struct dt_micro_tree tree;
-    struct dt_buckets *buckets;
-    struct dt_stream *stream;
-    struct variant variants[VARIANTS];
-    struct dt_event *hold;  // what the next update waits for; NULL: nothing
-    uint64_t *marks;        // [MARKS], device memory
-    struct report *reports; // [DT_STEPS_IN_FLIGHT], pinned
-    struct flight flights[DT_STEPS_IN_FLIGHT];
-    int64_t launched, collected;
-    int64_t step;        // launched last, for progress and messages
-    bool timing;         // the ops of the step that is being launched
-    uint64_t last_end;   // mark END of the step collected last; 0: none
-    double last_collect; // dt_seconds
 };
 
 // Padding after a row belongs to it.
@@ -213,7 +172,7 @@ void dt_stepper_destroy(struct dt_stepper *s)
         return;
     const struct dt_backend *backend = s->backend;
     dt_stream_settle(backend, s->stream); // steps may be in flight where the run ends on an error
-    for (int i = 0; i < VARIANTS; i++)
+    for (int i = 0; i < DT_VARIANTS; i++)
         if (s->variants[i].graph)
             dt_graph_destroy(backend, s->variants[i].graph);
     dt_buckets_destroy(s->buckets);
@@ -228,26 +187,6 @@ void dt_stepper_destroy(struct dt_stepper *s)
     dt_free(backend, s->marks);
     dt_stream_destroy(backend, s->stream);
     free(s);
-}
-
-struct dt_optimizer *dt_stepper_optimizer(struct dt_stepper *s)
-{
-    return &s->optimizer;
-}
-
-struct dt_input *dt_stepper_input(struct dt_stepper *s)
-{
-    return &s->input;
-}
-
-struct dt_carry *dt_stepper_carry(struct dt_stepper *s)
-{
-    return &s->carry;
-}
-
-struct dt_stream *dt_stepper_stream(const struct dt_stepper *s)
-{
-    return s->stream;
 }
 
 int dt_stepper_depth(const struct dt_stepper *s)
@@ -293,11 +232,11 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
                                   int variant)
 {
     const double tokens = (double)s->config.tokens;
-    const bool last = variant & VARIANT_LAST;
+    const bool last = variant & DT_VARIANT_LAST;
     const struct dt_pass pass = {.input = *input,
                                  .before = s->carry.before,
                                  .after = s->carry.after,
-                                 .accumulate = !(variant & VARIANT_FIRST),
+                                 .accumulate = !(variant & DT_VARIANT_FIRST),
                                  .grad_ready = last ? row_ready : NULL,
                                  .context = s,
                                  .stream = s->stream};
@@ -338,10 +277,10 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
 static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_input *input,
                                  int variant, int *graphs)
 {
-    struct variant *known = &s->variants[variant];
+    struct dt_variant *known = &s->variants[variant];
     bool captures = s->config.graphs && !s->timing && s->backend->table->graphs &&
-                    !(s->hold && (variant & VARIANT_LAST)) &&
-                    (!(variant & VARIANT_LAST) || dt_buckets_can_be_captured(s->buckets));
+                    !(s->hold && (variant & DT_VARIANT_LAST)) &&
+                    (!(variant & DT_VARIANT_LAST) || dt_buckets_can_be_captured(s->buckets));
     if (!captures || !known->has_run) {
         known->has_run = true;
         return forward_backward(s, input, variant);
@@ -360,8 +299,8 @@ static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_inp
 
 static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
 {
-    struct flight *flight = &s->flights[s->launched % DT_STEPS_IN_FLIGHT];
-    struct report *report = flight->report;
+    struct dt_flight *flight = &s->flights[s->launched % DT_STEPS_IN_FLIGHT];
+    struct dt_step_report *report = flight->report;
     const bool tree = s->config.order == DT_SUM_TREE;
     int64_t n;
     s->step = step;
@@ -383,7 +322,7 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
         DT_TRY(dt_input_micro_batch(&s->input, s->stream, &input));
         if (first)
             DT_TRY(dt_fill(s->backend, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
-        const int variant = (first ? VARIANT_FIRST : 0) | (last ? VARIANT_LAST : 0);
+        const int variant = (first ? DT_VARIANT_FIRST : 0) | (last ? DT_VARIANT_LAST : 0);
         DT_TRY(dt_carry_load(&s->carry, s->carry.kept, i, s->stream));
         DT_TRY(run_micro_batch(s, &input, variant, &flight->graphs));
         if (tree && !last)
@@ -450,7 +389,7 @@ static double milliseconds(uint64_t from, uint64_t to)
 
 dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result)
 {
-    const struct flight *flight = &s->flights[s->collected % DT_STEPS_IN_FLIGHT];
+    const struct dt_flight *flight = &s->flights[s->collected % DT_STEPS_IN_FLIGHT];
     const uint64_t *marks = flight->report->marks;
     if (s->collected == s->launched)
         return DT_FAIL(DT_MACHINE, NULL, "no step is in flight");

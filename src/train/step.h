@@ -15,8 +15,6 @@
 
 enum { DT_STEPS_IN_FLIGHT = 2 }; // at most
 
-struct dt_stepper;
-
 struct dt_stepper_config {
     struct dt_comm *comm;         // borrowed
     struct dt_input_config batch; // this rank's share
@@ -31,6 +29,49 @@ struct dt_stepper_config {
     bool graphs;               // where the device has them
     struct dt_op_times *times; // borrowed; NULL: ops are not timed
     int64_t carry_steps; // carry state, which is zero again after this many steps; 0: carry nothing
+};
+
+// A step in flight.
+struct dt_flight {
+    struct dt_step_report *report; // pinned
+    struct dt_event *done;         // the report has arrived
+    double start;                  // dt_seconds
+    double lr, data_wait_ms;
+    int graphs;
+    bool timed;
+};
+
+// The variants of the work on a micro-batch, which differ in more than data: its place in the step.
+// Every batch of a run has the same arrays.
+enum { DT_VARIANT_FIRST = 1, DT_VARIANT_LAST = 2, DT_VARIANTS = 4 };
+
+struct dt_variant {
+    bool has_run;
+    struct dt_graph *graph;
+};
+
+// Others use optimizer, input, carry and stream; the rest belongs to step.c.
+struct dt_stepper {
+    struct dt_optimizer optimizer;
+    struct dt_input input;
+    struct dt_carry carry;
+    struct dt_stream *stream; // of all work of a step
+    struct dt_stepper_config config;
+    const struct dt_backend *backend;
+    struct dt_model *model;
+    struct dt_pieces pieces; // that this rank updates
+    struct dt_micro_tree tree;
+    struct dt_buckets *buckets;
+    struct dt_variant variants[DT_VARIANTS];
+    struct dt_event *hold;          // what the next update waits for; NULL: nothing
+    uint64_t *marks;                // times on the device's clock, device memory
+    struct dt_step_report *reports; // [DT_STEPS_IN_FLIGHT], pinned
+    struct dt_flight flights[DT_STEPS_IN_FLIGHT];
+    int64_t launched, collected;
+    int64_t step;        // launched last, for progress and messages
+    bool timing;         // the ops of the step that is being launched
+    uint64_t last_end;   // mark END of the step collected last; 0: none
+    double last_collect; // dt_seconds
 };
 
 // What is known of a step when its work is done.
@@ -61,10 +102,6 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
 dt_status dt_stepper_connect(struct dt_stepper *stepper);
 // NULL is fine. Waits for steps in flight.
 void dt_stepper_destroy(struct dt_stepper *stepper);
-struct dt_optimizer *dt_stepper_optimizer(struct dt_stepper *stepper);
-struct dt_input *dt_stepper_input(struct dt_stepper *stepper);
-struct dt_carry *dt_stepper_carry(struct dt_stepper *stepper);
-struct dt_stream *dt_stepper_stream(const struct dt_stepper *stepper); // of all its work
 // How many steps may be in flight: DT_STEPS_IN_FLIGHT where the device works by itself, else 1.
 int dt_stepper_depth(const struct dt_stepper *stepper);
 

@@ -20,7 +20,7 @@ dt_status dt_trainer_save(struct trainer *t, bool waits)
     dt_comm_progress(t->job->comm, t->state.step, "saving a checkpoint");
     DT_TRY(dt_saver_settle(t->saver, DT_WAIT)); // that wait is the earlier checkpoint's
     double start = dt_seconds();
-    DT_TRY(dt_carry_gather(dt_stepper_carry(t->stepper), t->job->comm));
+    DT_TRY(dt_carry_gather(&t->stepper->carry, t->job->comm));
     uint64_t filling = dt_trace_begin();
     DT_TRY(dt_snapshot_fill(&t->snapshot));
     dt_trace_end(DT_LANE_CHECKPOINT, "snapshot", filling, 0);
@@ -33,10 +33,10 @@ static dt_status evaluate(struct trainer *t, struct dt_loss_sum *total)
 {
     struct dt_evaluation e = {.job = t->job,
                               .model = t->model,
-                              .input = dt_stepper_input(t->stepper),
-                              .carry = dt_stepper_carry(t->stepper),
+                              .input = &t->stepper->input,
+                              .carry = &t->stepper->carry,
                               .max_batches = t->job->settings.log.eval_batches,
-                              .stream = dt_stepper_stream(t->stepper),
+                              .stream = t->stepper->stream,
                               .times = t->profile.times};
     DT_TRY(dt_evaluate(&e));
     t->profile.batches += e.batches;
@@ -54,13 +54,13 @@ static double mean_loss(const struct dt_loss_sum *total)
 // The loss of the moving average of the weights.
 static dt_status evaluate_ema(struct trainer *t, double *loss)
 {
-    struct dt_optimizer *optimizer = dt_stepper_optimizer(t->stepper);
+    struct dt_optimizer *optimizer = &t->stepper->optimizer;
     struct dt_loss_sum total;
-    DT_TRY(dt_optimizer_swap_ema(optimizer, dt_stepper_stream(t->stepper)));
+    DT_TRY(dt_optimizer_swap_ema(optimizer, t->stepper->stream));
     DT_TRY(evaluate(t, &total));
     *loss = mean_loss(&total);
-    DT_TRY(dt_optimizer_swap_ema(optimizer, dt_stepper_stream(t->stepper)));
-    return dt_stream_sync(&t->job->backend, dt_stepper_stream(t->stepper)); // a save may follow
+    DT_TRY(dt_optimizer_swap_ema(optimizer, t->stepper->stream));
+    return dt_stream_sync(&t->job->backend, t->stepper->stream); // a save may follow
 }
 
 // *improved: the loss is the lowest so far; with a moving average, its loss.

@@ -96,7 +96,7 @@ static void test_skipped(void)
 {
     struct run run;
     run_open(&run, 2);
-    const struct dt_carry *carry = dt_stepper_carry(run.stepper);
+    const struct dt_carry *carry = &run.stepper->carry;
     char *start = copy_of(carry);
     CHECK_INT(step(&run, 1e-3).control.skip, 0);
     CHECK(!is_kept(carry, start), "a step leaves no state");
@@ -120,7 +120,7 @@ static void test_epoch(void)
     double losses[2];
     for (int i = 0; i < 2; i++) {
         run_open(&runs[i], SLOTS);
-        struct dt_carry *carry = dt_stepper_carry(runs[i].stepper);
+        struct dt_carry *carry = &runs[i].stepper->carry;
         for (int k = 0; k < EPOCH; k++)
             step(&runs[i], 0);
         CHECK_OK(dt_carry_clear(carry, carry->kept, NULL));
@@ -142,7 +142,7 @@ static void test_micro_batches(void)
         double a = step(&whole, 0).control.loss, b = step(&parts, 0).control.loss;
         CHECK_NEAR(b, a, 1e-6);
     }
-    struct dt_carry *a = dt_stepper_carry(whole.stepper), *b = dt_stepper_carry(parts.stepper);
+    struct dt_carry *a = &whole.stepper->carry, *b = &parts.stepper->carry;
     CHECK_OK(dt_carry_gather(a, whole.comm));
     CHECK_OK(dt_carry_gather(b, parts.comm));
     CHECK_INT(a->slots.slots, SLOTS);
