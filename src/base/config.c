@@ -33,7 +33,7 @@ bool dt_config_next(const struct dt_config_table *table, struct dt_config_row *r
     return true;
 }
 
-static struct dt_config_value *find_value(const struct dt_config *config, const char *name)
+struct dt_config_value *dt_config_find(const struct dt_config *config, const char *name)
 {
     for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);)
         if (strcmp(row.name, name) == 0)
@@ -46,7 +46,7 @@ void dt_config_problem(struct dt_problems *problems, const struct dt_config *con
                        const char *key, const char *format, ...)
 {
     char text[DT_PROBLEM_LINE / 2];
-    const struct dt_config_value *value = config ? find_value(config, key) : NULL;
+    const struct dt_config_value *value = config ? dt_config_find(config, key) : NULL;
     bool missing = value && value->source == DT_SOURCE_DEFAULT; // the place to fix is the file
     const char *place = missing ? config->name : value ? value->origin : "";
     DT_PRINT_ARGUMENTS(text, sizeof text, format);
@@ -73,7 +73,7 @@ dt_status dt_config_keep(struct dt_config_value *value, const char *text, const 
 dt_status dt_config_note(struct dt_config *config, const char *key, const char *text,
                          const char *origin)
 {
-    return dt_config_keep(find_value(config, key), text, origin);
+    return dt_config_keep(dt_config_find(config, key), text, origin);
 }
 
 dt_status dt_config_reject(const struct dt_config *config, const char *key, const char *hint,
@@ -84,16 +84,6 @@ dt_status dt_config_reject(const struct dt_config *config, const char *key, cons
     DT_PRINT_ARGUMENTS(text, sizeof text, format);
     dt_config_problem(&problems, config, key, "%s", text);
     return dt_problems_raise(&problems, hint);
-}
-
-void dt_config_hide(struct dt_config *config, const char *key)
-{
-    find_value(config, key)->hidden = true;
-}
-
-bool dt_config_is_hidden(const struct dt_config *config, const char *key)
-{
-    return find_value(config, key)->hidden;
 }
 
 void dt_config_free(struct dt_config *config)
@@ -111,27 +101,7 @@ void dt_config_free(struct dt_config *config)
 
 bool dt_config_is_set(const struct dt_config *config, const char *key)
 {
-    return find_value(config, key)->source != DT_SOURCE_DEFAULT;
-}
-
-bool dt_config_is_valid(const struct dt_config *config, const char *key)
-{
-    return !find_value(config, key)->refused;
-}
-
-bool dt_config_is_commanded(const struct dt_config *config, const char *key)
-{
-    return find_value(config, key)->source == DT_SOURCE_COMMAND;
-}
-
-const char *dt_config_text(const struct dt_config *config, const char *key)
-{
-    return find_value(config, key)->text;
-}
-
-const char *dt_config_origin(const struct dt_config *config, const char *key)
-{
-    return find_value(config, key)->origin;
+    return dt_config_find(config, key)->source != DT_SOURCE_DEFAULT;
 }
 
 static int print_value(const char *text, FILE *out)

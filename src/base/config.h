@@ -120,8 +120,17 @@ const char *dt_config_value_text(const struct dt_config_key *key, const void *ob
 
 struct dt_config; // values, texts and provenance of one configuration
 
+enum dt_config_source { DT_SOURCE_DEFAULT, DT_SOURCE_FILE, DT_SOURCE_ENV, DT_SOURCE_COMMAND };
+
+struct dt_config_value {
+    char *text, *origin;          // "10", "config.ini:12"
+    enum dt_config_source source; // the last one that gave the key, right or wrong
+    bool refused;                 // its text was wrong, or it is required and missing
+    bool hidden;                  // left out of the echo: nothing reads it
+};
+
 // Adds what is missing, given the other values, and what does not fit together. Some values may
-// have been refused (dt_config_is_valid): their fields are as if the key had not been given.
+// have been refused: their fields are as if the key had not been given.
 typedef void dt_config_check(struct dt_problems *problems, const void *settings,
                              const struct dt_config *config);
 // Reads everything and fills `settings` (settings_size bytes). `path` may be NULL (no file) and
@@ -138,13 +147,9 @@ dt_status dt_config_parse(const struct dt_config_table *table, const char *name,
                           struct dt_config **config);
 void dt_config_free(struct dt_config *config); // NULL is fine
 
-// These know the keys of the table and abort on others.
-bool dt_config_is_set(const struct dt_config *config, const char *key); // "run.steps"; else default
-// Whether the value was neither refused, nor required and missing.
-bool dt_config_is_valid(const struct dt_config *config, const char *key);
-bool dt_config_is_commanded(const struct dt_config *config, const char *key); // by the command line
-const char *dt_config_text(const struct dt_config *config, const char *key);
-const char *dt_config_origin(const struct dt_config *config, const char *key); // "config.ini:12"
+// Knows the keys of the table ("run.steps") and aborts on others.
+struct dt_config_value *dt_config_find(const struct dt_config *config, const char *key);
+bool dt_config_is_set(const struct dt_config *config, const char *key); // not by its default
 
 // Reports what a check across keys found wrong with `key`: DT_USER, the message "origin: key: " and
 // the text (no origin where `config` is NULL: on ranks that got the settings from another).
@@ -159,10 +164,6 @@ void dt_config_problem(struct dt_problems *problems, const struct dt_config *con
 // starts from), so that the echo shows it. Settings stay as they are.
 dt_status dt_config_note(struct dt_config *config, const char *key, const char *text,
                          const char *origin);
-
-// Leaves the key out of the echo: nothing reads it.
-void dt_config_hide(struct dt_config *config, const char *key);
-bool dt_config_is_hidden(const struct dt_config *config, const char *key);
 
 // The resolved configuration, every key with its value and origin as a comment; a valid input
 // again, of the same settings, in which every key counts as set.

@@ -10,15 +10,6 @@ enum {
     DT_CONFIG_ORIGIN = 512,
 };
 
-enum dt_config_source { DT_SOURCE_DEFAULT, DT_SOURCE_FILE, DT_SOURCE_ENV, DT_SOURCE_COMMAND };
-
-struct dt_config_value {
-    char *text, *origin;
-    enum dt_config_source source; // the last one that gave the key, right or wrong
-    bool refused;                 // its text, or that there is none
-    bool hidden;                  // from the echo
-};
-
 struct dt_config {
     char *name; // of the file, or ""
     const struct dt_config_table *table;

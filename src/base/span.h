@@ -17,25 +17,25 @@ struct dt_pieces {
     int64_t elements; // of the compact array: the spans' sum
 };
 
-// A part of a range of the flat array that pieces hold: elements [first, end), from `at` on in the
+// What one piece holds of a range of the flat array: elements [first, end), from `at` on in the
 // compact array.
-struct dt_part {
+struct dt_piece {
     int64_t first, end, at;
     int64_t next, passed; // the next piece; elements of those before it
 };
 
-// The next part of [first, end) that the first n pieces hold. Zeroed, `part` is before the first
-// one; false: there is none after it.
+// The next piece of the first n that holds some of [first, end), ascending. A zeroed `piece` is
+// before the first one; false: there is none after it.
 static inline bool dt_pieces_next(const struct dt_pieces *pieces, int64_t n, int64_t first,
-                                  int64_t end, struct dt_part *part)
+                                  int64_t end, struct dt_piece *piece)
 {
-    while (part->next < n) {
-        const struct dt_span *span = &pieces->spans[part->next++];
-        part->first = first > span->first ? first : span->first;
-        part->end = end < span->end ? end : span->end;
-        part->at = part->passed + part->first - span->first;
-        part->passed += span->end - span->first;
-        if (part->first < part->end)
+    while (piece->next < n) {
+        const struct dt_span *span = &pieces->spans[piece->next++];
+        piece->first = first > span->first ? first : span->first;
+        piece->end = end < span->end ? end : span->end;
+        piece->at = piece->passed + piece->first - span->first;
+        piece->passed += span->end - span->first;
+        if (piece->first < piece->end)
             return true;
     }
     return false;

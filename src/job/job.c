@@ -56,7 +56,8 @@ static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
     const struct dt_comm_info *info = &job->comm->info;
     bool widened;
     char name[DT_CONFIG_STRING_MAX];
-    snprintf(name, sizeof name, "%s: run.threads", dt_config_origin(job->config, "run.threads"));
+    snprintf(name, sizeof name, "%s: run.threads",
+             dt_config_find(job->config, "run.threads")->origin);
     DT_TRY(dt_agree(job->comm, dt_device_check_threads(name, job->settings.run.threads)));
     int threads = dt_cores_share(info->local_rank, info->local_size, &widened);
     if (job->settings.run.threads > 0)
@@ -74,7 +75,7 @@ static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
                                              .threads = threads,
                                              .share = job->settings.run.share_device};
     DT_TRY_NOTE(dt_device_open(&config, &job->backend, &job->ranks_on_device), "run.device = %s",
-                dt_config_text(job->config, "run.device"));
+                dt_config_find(job->config, "run.device")->text);
     return DT_OK;
 }
 
@@ -153,7 +154,8 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     if (strlen(mask) >= sizeof rules->mask)
         return dt_config_reject(job->config, mask_key, NULL, "longer than %d bytes",
                                 DT_DATA_NAME - 1);
-    snprintf(rules->format, sizeof rules->format, "%s", dt_config_text(job->config, "data.format"));
+    snprintf(rules->format, sizeof rules->format, "%s",
+             dt_config_find(job->config, "data.format")->text);
     snprintf(rules->inputs, sizeof rules->inputs, "%s", s->data.inputs);
     snprintf(rules->targets, sizeof rules->targets, "%s", s->data.targets);
     snprintf(rules->mask, sizeof rules->mask, "%s", all || automatic ? "" : mask);

@@ -45,7 +45,7 @@ dt_status dt_job_name_origin(const struct dt_config *config, dt_status status)
         if (strncmp(error.message, name, (size_t)length) == 0 &&
             strchr(": ", error.message[length]) && dt_config_is_set(config, name))
             return DT_FAIL(error.code, error.hint[0] ? error.hint : NULL, "%s: %s",
-                           dt_config_origin(config, name), error.message);
+                           dt_config_find(config, name)->origin, error.message);
     }
     return dt_error_restore(&error);
 }
@@ -70,7 +70,7 @@ static dt_status merge_model(struct dt_job *job, const char *dir)
             return dt_config_reject(job->config, name, "remove the key: the directory sets it",
                                     "%s, but the model in %s has %s", text, dir, found_text);
         DT_TRY(dt_config_note(job->config, name,
-                              same ? dt_config_text(job->config, name) : found_text, dir));
+                              same ? dt_config_find(job->config, name)->text : found_text, dir));
     }
     job->model = found;
     return DT_OK;
@@ -114,17 +114,17 @@ static dt_status report_unused(struct dt_job *job)
         if (dt_model_has_field(model, key))
             continue;
         snprintf(name, sizeof name, "model.%s", key->name);
-        dt_config_hide(job->config, name);
+        dt_config_find(job->config, name)->hidden = true;
         if (dt_config_equal(key, given, &standard.model))
             continue;
         dt_model_field_kinds(key, kinds);
-        if (dt_config_is_commanded(job->config, name))
+        if (dt_config_find(job->config, name)->source == DT_SOURCE_COMMAND)
             dt_config_problem(&problems, job->config, name,
                               "read by %s only, and the model is %s, %s, %s", kinds, model->stem,
                               model->layers, model->heads);
         else
             dt_append(unused, sizeof unused, "%s%s (%s; read by %s)", unused[0] ? ", " : "", name,
-                      dt_config_origin(job->config, name), kinds);
+                      dt_config_find(job->config, name)->origin, kinds);
     }
     if (unused[0] && problems.n == 0)
         dt_warn("the model (%s, %s, %s) does not read %s", model->stem, model->layers, model->heads,
@@ -160,7 +160,7 @@ static dt_status keep_saved(struct dt_job *job)
                 DT_NEW_BLOCK);
     return dt_config_note(job->config, "data.block", text,
                           job->resume[0] ? job->resume
-                                         : dt_config_origin(job->config, "data.block"));
+                                         : dt_config_find(job->config, "data.block")->origin);
 }
 
 dt_status dt_job_resolve_model(struct dt_job *job)

@@ -54,7 +54,7 @@ dt_status dt_job_check_device(const struct dt_job *job)
         return dt_config_reject(job->config, "comm.backend",
                                 "leave it at auto: ranks on CPUs use MPI",
                                 "nccl, but the ranks run on the CPU (run.device = %s)",
-                                dt_config_text(job->config, "run.device"));
+                                dt_config_find(job->config, "run.device")->text);
     if (job->settings.run.cuda_graph == DT_TOGGLE_TRUE && !device->graphs)
         return dt_config_reject(job->config, "run.cuda_graph", "leave it at auto",
                                 "true, but the device is a CPU, which has no graphs");
@@ -76,7 +76,7 @@ dt_status dt_job_check_nccl(const struct dt_job *job)
                    "install NCCL (Debian, Ubuntu: libnccl2), or set comm.backend = mpi, which is "
                    "slower: gradients then go through host memory",
                    "%d ranks on GPUs sum their gradients with NCCL (comm.backend = %s): %s",
-                   job->comm->info.size, dt_config_text(job->config, "comm.backend"),
+                   job->comm->info.size, dt_config_find(job->config, "comm.backend")->text,
                    error.message);
 }
 

@@ -286,15 +286,14 @@ static void compare_configs(const struct dt_run_folder *folder, const struct dt_
         return;
     }
     for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
-        const char *was = dt_config_text(before, row.name), *is = dt_config_text(config, row.name);
-        const char *origin = dt_config_origin(config, row.name);
-        if (dt_config_is_hidden(config, row.name) || is_same(&row, was, is) ||
-            strcmp(origin, resume) == 0)
+        const struct dt_config_value *was = dt_config_find(before, row.name);
+        const struct dt_config_value *is = dt_config_find(config, row.name);
+        if (is->hidden || is_same(&row, was->text, is->text) || strcmp(is->origin, resume) == 0)
             continue;
         if (!problems)
-            dt_info(change, row.name, was, is, origin);
+            dt_info(change, row.name, was->text, is->text, is->origin);
         else if (!row.key->neutral && !row.section->neutral)
-            dt_problems_add(problems, change, row.name, was, is, origin);
+            dt_problems_add(problems, change, row.name, was->text, is->text, is->origin);
     }
     dt_config_free(before);
     free(text);

@@ -210,7 +210,7 @@ struct check {
 
 static const char *origin(const struct check *check, const char *key)
 {
-    return check->config ? dt_config_origin(check->config, key) : "the configuration";
+    return check->config ? dt_config_find(check->config, key)->origin : "the configuration";
 }
 
 // `keys`: the one to change, then the others that the check reads. If one of them is missing or was
@@ -222,7 +222,7 @@ __attribute__((format(printf, 3, 4))) static void reject(struct check *check, co
     va_list args;
     snprintf(list, sizeof list, "%s", keys);
     for (char *key; check->config && (key = strsep(&rest, " "));)
-        if (!dt_config_is_valid(check->config, key))
+        if (dt_config_find(check->config, key)->refused)
             return;
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);

@@ -69,9 +69,9 @@ static void test_defaults(void)
     CHECK(v.rate == 1e-3 && v.share == -1, "rate %g, share %g", v.rate, v.share);
     CHECK_INT(v.mode, 0);
     CHECK(dt_config_is_set(config, "one.need") && !dt_config_is_set(config, "one.word"), "set");
-    CHECK_STR(dt_config_origin(config, "one.need"), "t.ini:2");
-    CHECK_STR(dt_config_origin(config, "two.rate"), "default");
-    CHECK_STR(dt_config_text(config, "two.rate"), "1e-3");
+    CHECK_STR(dt_config_find(config, "one.need")->origin, "t.ini:2");
+    CHECK_STR(dt_config_find(config, "two.rate")->origin, "default");
+    CHECK_STR(dt_config_find(config, "two.rate")->text, "1e-3");
 }
 
 static void test_layout(void)
@@ -95,7 +95,7 @@ static void test_layout(void)
     CHECK_STR(v.need, " # in \" and \\ ");
     CHECK(v.rate == 5, "rate %g", v.rate);
     CHECK_INT(v.mode, 1);
-    CHECK_STR(dt_config_origin(config, "two.mode"), "t.ini:11");
+    CHECK_STR(dt_config_find(config, "two.mode")->origin, "t.ini:11");
 }
 
 static void test_sources(void)
@@ -108,8 +108,8 @@ static void test_sources(void)
     CHECK(v.rate == 3, "rate %g", v.rate);
     CHECK_STR(v.word, "from=here");
     CHECK_STR(v.need, "a=b.c");
-    CHECK_STR(dt_config_origin(config, "one.count"), "environment TRY_ONE__COUNT");
-    CHECK_STR(dt_config_origin(config, "two.rate"), "command line");
+    CHECK_STR(dt_config_find(config, "one.count")->origin, "environment TRY_ONE__COUNT");
+    CHECK_STR(dt_config_find(config, "two.rate")->origin, "command line");
 }
 
 // One bad line in an otherwise good file, and a part of what must be said of it.

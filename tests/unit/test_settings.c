@@ -69,7 +69,7 @@ static void test_home_folders(void)
     CHECK(s.data.val[0] == '/', "data.val is %s", s.data.val);
     CHECK_STR(s.run.name, "~"); // no path
     CHECK_STR(s.log.limits, "/usr/limits");
-    CHECK_STR(dt_config_text(config, "run.dir"), "/usr/runs/a~b");
+    CHECK_STR(dt_config_find(config, "run.dir")->text, "/usr/runs/a~b");
     const struct words nobody = {{"data.train=a.h5,~no-such-user/b.h5"}};
     CHECK_FAILS(parse(base_text, &nobody), DT_USER,
                 "data.train: there is no home folder '~no-such-user'");
