@@ -90,7 +90,7 @@ void dt_config_free(struct dt_config *config)
 {
     if (!config)
         return;
-    for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);) {
+    for (struct dt_config_row row = {0}; config->values && dt_config_next(config->table, &row);) {
         free(config->values[row.index].text);
         free(config->values[row.index].origin);
     }
@@ -127,8 +127,8 @@ static void echo_key(const struct dt_config_key *key, const struct dt_config_val
     column += print_value(value->text, out);
     fprintf(out, "%*s", column < ECHO_COLUMN ? ECHO_COLUMN - column : 0, "");
     fputs("  # ", out);
-    for (const char *p = unset ? "not set" : value->origin; *p;
-         p++) // a path in it may hold anything
+    // A path in the origin may hold anything.
+    for (const char *p = unset ? "not set" : value->origin; *p; p++)
         fputc((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p, out);
     fputc('\n', out);
 }

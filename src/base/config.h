@@ -141,10 +141,10 @@ dt_status dt_config_load(const struct dt_config_table *table, dt_config_check *c
                          void *settings, struct dt_config **config);
 // Loads the same from a text in memory, for broadcasts, tests and the fuzz target. `name` is the
 // path in messages. `environment`: NULL-terminated NAME=value list, or NULL for none.
-dt_status dt_config_parse(const struct dt_config_table *table, const char *name, const char *text,
-                          int64_t size, const char *const *environment,
-                          const char *const *overrides, int n_overrides, void *settings,
-                          struct dt_config **config);
+dt_status dt_config_parse(const struct dt_config_table *table, dt_config_check *check,
+                          const char *name, const char *text, int64_t size,
+                          const char *const *environment, const char *const *overrides,
+                          int n_overrides, void *settings, struct dt_config **config);
 void dt_config_free(struct dt_config *config); // NULL is fine
 
 // Knows the keys of the table ("run.steps") and aborts on others.

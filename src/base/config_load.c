@@ -1,5 +1,5 @@
 // Loads a configuration: default, file, environment and command line in turn set the values of the
-// table's keys. Each value remembers where it came from; everything that is wrong is collected, and
+// table's keys. Each value remembers where it came from. Everything that is wrong is collected and
 // reported at the end as one error.
 #include "base/config.h"
 
@@ -267,38 +267,24 @@ static void check_required(struct loader *loader)
     }
 }
 
-static dt_status create(const struct dt_config_table *table, const char *name,
-                        struct dt_config **config)
-{
-    struct dt_config *made;
-    struct dt_config_row row = {0};
-    while (dt_config_next(table, &row)) // row.index: their number at the end
-        ;
-    DT_TRY(DT_NEW(&made, 1, "a configuration"));
-    made->table = table;
-    dt_status status = dt_memory_text(&made->name, "%s", name ? name : "");
-    if (status == DT_OK)
-        status = DT_NEW(&made->values, row.index, "the values of a configuration");
-    if (status == DT_OK) {
-        *config = made;
-        return DT_OK;
-    }
-    free(made->name);
-    free(made);
-    return status;
-}
-
-static dt_status parse(const struct dt_config_table *table, dt_config_check *check,
-                       const char *name, const char *text, int64_t size,
-                       const char *const *environment, const char *const *overrides,
-                       int n_overrides, void *settings, struct dt_config **config)
+dt_status dt_config_parse(const struct dt_config_table *table, dt_config_check *check,
+                          const char *name, const char *text, int64_t size,
+                          const char *const *environment, const char *const *overrides,
+                          int n_overrides, void *settings, struct dt_config **config)
 {
     struct loader loader = {.table = table, .settings = settings};
+    struct dt_config_row row = {0};
     dt_status status;
     *config = NULL;
     memset(settings, 0, table->settings_size);
-    DT_TRY(create(table, name, &loader.config));
-    for (struct dt_config_row row = {0}; dt_config_next(table, &row);)
+    while (dt_config_next(table, &row)) // row.index: their number at the end
+        ;
+    DT_TRY(DT_NEW(&loader.config, 1, "a configuration"));
+    loader.config->table = table;
+    DT_TRY_GOTO(status, out,
+                DT_NEW(&loader.config->values, row.index, "the values of a configuration"));
+    DT_TRY_GOTO(status, out, dt_memory_text(&loader.config->name, "%s", name ? name : ""));
+    for (row = (struct dt_config_row){0}; dt_config_next(table, &row);)
         DT_TRY_GOTO(status, out,
                     assign(&loader, &row, DT_SOURCE_DEFAULT, "default", row.key->fallback));
     if (text)
@@ -320,15 +306,6 @@ out:
     return status;
 }
 
-dt_status dt_config_parse(const struct dt_config_table *table, const char *name, const char *text,
-                          int64_t size, const char *const *environment,
-                          const char *const *overrides, int n_overrides, void *settings,
-                          struct dt_config **config)
-{
-    return parse(table, NULL, name, text, size, environment, overrides, n_overrides, settings,
-                 config);
-}
-
 dt_status dt_config_load(const struct dt_config_table *table, dt_config_check *check,
                          const char *path, const char *const *overrides, int n_overrides,
                          void *settings, struct dt_config **config)
@@ -339,8 +316,8 @@ dt_status dt_config_load(const struct dt_config_table *table, dt_config_check *c
     *config = NULL;
     if (path)
         DT_TRY_NOTE(dt_read_file(path, FILE_MAX, &text, &size), "reading the configuration");
-    status = parse(table, check, path, text, size, (const char *const *)environ, overrides,
-                   n_overrides, settings, config);
+    status = dt_config_parse(table, check, path, text, size, (const char *const *)environ,
+                             overrides, n_overrides, settings, config);
     free(text);
     return status;
 }

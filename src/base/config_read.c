@@ -44,8 +44,8 @@ static bool is_end(const char *p)
     return *q == 0 || (is_comment(*q) && q > p);
 }
 
-__attribute__((format(printf, 2, 3))) static void set_bad(struct dt_ini *ini, const char *format,
-                                                          ...)
+// Notes what is wrong with the line.
+__attribute__((format(printf, 2, 3))) static void bad(struct dt_ini *ini, const char *format, ...)
 {
     ini->kind = DT_INI_BAD;
     DT_PRINT_ARGUMENTS(ini->problem, sizeof ini->problem, format);
@@ -76,8 +76,8 @@ static bool has_control(struct dt_ini *ini, int64_t length)
     for (int64_t i = 0; i < length; i++) {
         unsigned char c = (unsigned char)ini->buffer[i];
         if ((c < 0x20 && c != '\t') || c == 0x7f) {
-            set_bad(ini, "control character 0x%02x at column %d: a configuration is plain text", c,
-                    (int)i + 1);
+            bad(ini, "control character 0x%02x at column %d: a configuration is plain text", c,
+                (int)i + 1);
             return true;
         }
     }
@@ -87,17 +87,14 @@ static bool has_control(struct dt_ini *ini, int64_t length)
 static void read_section(struct dt_ini *ini, char *p)
 {
     char *end = strchr(p, ']');
-    if (!end) {
-        set_bad(ini, "missing ']' after the section's name");
-        return;
-    }
-    if (!is_end(end + 1)) {
-        set_bad(ini, "unexpected text after '[section]': put each key on its own line");
-        return;
-    }
-    *end = 0;
     ini->kind = DT_INI_SECTION;
     ini->name = p + 1;
+    if (!end)
+        bad(ini, "missing ']' after the section's name");
+    else if (!is_end(end + 1))
+        bad(ini, "unexpected text after '[section]': put each key on its own line");
+    else
+        *end = 0;
 }
 
 // `p` points after the opening quote; the text is unescaped in place.
@@ -107,7 +104,7 @@ static void read_quoted(struct dt_ini *ini, char *p)
     ini->value = p;
     for (; *p && *p != '"'; p++) {
         if (*p == '\\' && p[1] != '"' && p[1] != '\\') {
-            set_bad(ini, "within double quotes '\\' may only precede '\"' or '\\'");
+            bad(ini, "within double quotes '\\' may only precede '\"' or '\\'");
             return;
         }
         if (*p == '\\')
@@ -115,9 +112,9 @@ static void read_quoted(struct dt_ini *ini, char *p)
         *out++ = *p;
     }
     if (*p == 0)
-        set_bad(ini, "missing closing '\"'");
+        bad(ini, "missing closing '\"'");
     else if (!is_end(p + 1))
-        set_bad(ini, "unexpected text after the closing '\"'");
+        bad(ini, "unexpected text after the closing '\"'");
     *out = 0;
 }
 
@@ -126,45 +123,40 @@ static void read_pair(struct dt_ini *ini, char *p)
     char *equals = strchr(p, '=');
     char shown[DT_CONFIG_SHOWN];
     if (!equals) {
-        set_bad(ini, "'%s' is neither '[section]' nor 'key = value' nor a comment",
-                dt_config_shown(p, shown));
+        bad(ini, "'%s' is neither '[section]' nor 'key = value' nor a comment",
+            dt_config_shown(p, shown));
         return;
     }
     *equals = 0;
     trim_end(p);
-    if (*p == 0) {
-        set_bad(ini, "missing key before '='");
-        return;
-    }
     ini->kind = DT_INI_PAIR;
     ini->name = p;
     ini->value = skip_blanks(equals + 1);
-    if (*ini->value == '"') {
+    if (*p == 0)
+        bad(ini, "missing key before '='");
+    else if (*ini->value == '"')
         read_quoted(ini, ini->value + 1);
-        return;
+    else {
+        for (p = equals + 1; *p && !(is_blank(*p) && is_comment(p[1])); p++)
+            ;
+        *p = 0;
+        trim_end(equals + 1);
+        ini->value = skip_blanks(equals + 1); // may have been a comment
     }
-    for (p = equals + 1; *p && !(is_blank(*p) && is_comment(p[1])); p++)
-        ;
-    *p = 0;
-    trim_end(equals + 1);
-    ini->value = skip_blanks(equals + 1); // may have been a comment
 }
 
 bool dt_ini_next(struct dt_ini *ini)
 {
     while (ini->at < ini->size) {
         int64_t length = next_line(ini);
-        char *p;
-        if (length < 0) {
-            set_bad(ini, "the line is longer than 64 KiB");
+        char *p = skip_blanks(ini->buffer);
+        if (length < 0)
+            bad(ini, "the line is longer than 64 KiB");
+        else if (has_control(ini, length))
             return true;
-        }
-        if (has_control(ini, length))
-            return true;
-        p = skip_blanks(ini->buffer);
-        if (*p == 0 || is_comment(*p))
+        else if (*p == 0 || is_comment(*p))
             continue;
-        if (*p == '[')
+        else if (*p == '[')
             read_section(ini, p);
         else
             read_pair(ini, p);

@@ -106,28 +106,23 @@ dt_status dt_path(char *path, const char *format, ...)
     return DT_OK;
 }
 
-static dt_status make_dir(const char *path)
-{
-    if (mkdir(path, 0777) == 0)
-        return DT_OK;
-    int error = errno;
-    if (dt_is_dir(path)) // another rank may have been first; "/" and "." may fail otherwise
-        return DT_OK;
-    errno = error;
-    return DT_FAIL_ERRNO("create folder", path);
-}
-
 dt_status dt_make_dirs(const char *path)
 {
-    char parent[DT_PATH];
-    DT_TRY(dt_path(parent, "%s", path));
-    for (char *slash = strchr(parent + (*parent == '/'), '/'); slash;
-         slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        DT_TRY(make_dir(parent));
-        *slash = '/';
-    }
-    return make_dir(path);
+    char folder[DT_PATH], *end = folder; // of the part that is made
+    DT_TRY(dt_path(folder, "%s", path));
+    do {
+        end += *end != 0;
+        end += strcspn(end, "/");
+        char next = *end;
+        *end = 0;
+        int error = mkdir(folder, 0777) == 0 ? 0 : errno;
+        if (error && !dt_is_dir(folder)) { // it is: another rank was first, or it is "/" or "."
+            errno = error;
+            return DT_FAIL_ERRNO("create folder", folder);
+        }
+        *end = next;
+    } while (*end);
+    return DT_OK;
 }
 
 static int compare_names(const FTSENT **a, const FTSENT **b)
@@ -209,22 +204,25 @@ int64_t dt_file_size(const char *path)
 // Opens without waiting for the writer of a FIFO or for a device; regular files do not care.
 // `pipes` allows one that a shell made, as /dev/fd/63 or /dev/stdin: its writer is there already,
 // whereas a FIFO with a name may wait for one forever.
-static dt_status open_checked(const char *path, bool pipes, int *fd, struct stat *info)
+static dt_status open_checked(const char *path, bool pipes, int *fd, int64_t *size)
 {
     struct statfs system;
+    struct stat info;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return DT_FAIL_ERRNO("open", path);
     dt_status status = DT_OK;
-    if (fstat(*fd, info) != 0)
+    if (fstat(*fd, &info) != 0)
         status = DT_FAIL_ERRNO("open", path);
-    else if (!S_ISREG(info->st_mode) &&
-             !(pipes && S_ISFIFO(info->st_mode) && fstatfs(*fd, &system) == 0 &&
+    else if (!S_ISREG(info.st_mode) &&
+             !(pipes && S_ISFIFO(info.st_mode) && fstatfs(*fd, &system) == 0 &&
                system.f_type == PIPEFS_MAGIC))
         status = DT_FAIL(DT_USER, "give a regular file", "%s is %s", path,
-                         S_ISDIR(info->st_mode) ? "a folder" : "not a regular file");
+                         S_ISDIR(info.st_mode) ? "a folder" : "not a regular file");
     else if (fcntl(*fd, F_SETFL, 0) != 0) // reading a pipe does wait
         status = DT_FAIL_ERRNO("open", path);
+    else
+        *size = (int64_t)info.st_size;
     if (status != DT_OK) {
         close(*fd);
         *fd = -1;
@@ -234,10 +232,7 @@ static dt_status open_checked(const char *path, bool pipes, int *fd, struct stat
 
 dt_status dt_open_read(const char *path, int *fd, int64_t *size)
 {
-    struct stat info;
-    DT_TRY(open_checked(path, false, fd, &info));
-    *size = (int64_t)info.st_size;
-    return DT_OK;
+    return open_checked(path, false, fd, size);
 }
 
 dt_status dt_open_append(const char *path, bool truncate, int *fd)
@@ -247,10 +242,10 @@ dt_status dt_open_append(const char *path, bool truncate, int *fd)
     if (*fd < 0)
         return DT_FAIL_ERRNO("write", path);
     dt_status status = dt_fsync_parent(path);
-    if (status == DT_OK)
-        return DT_OK;
-    close(*fd);
-    *fd = -1;
+    if (status != DT_OK) {
+        close(*fd);
+        *fd = -1;
+    }
     return status;
 }
 
@@ -299,11 +294,10 @@ static dt_status read_growing(int fd, const char *path, int64_t limit, char **te
 
 dt_status dt_read_file(const char *path, int64_t limit, char **text, int64_t *size)
 {
-    struct stat info;
     int fd;
     *text = NULL;
     *size = 0;
-    DT_TRY(open_checked(path, true, &fd, &info));
+    DT_TRY(open_checked(path, true, &fd, size));
     dt_status status = read_growing(fd, path, limit, text, size);
     close(fd);
     if (status != DT_OK) {

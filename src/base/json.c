@@ -47,6 +47,12 @@ static const cJSON *item(const cJSON *object, const char *field)
     return cJSON_GetObjectItemCaseSensitive(object, field);
 }
 
+static double number(const cJSON *object, const char *field)
+{
+    const cJSON *value = item(object, field);
+    return cJSON_IsNumber(value) ? value->valuedouble : NAN;
+}
+
 bool dt_json_has(const cJSON *object, const char *field)
 {
     const cJSON *value = item(object, field);
@@ -69,8 +75,7 @@ dt_status dt_json_reject(const char *path, const cJSON *object, const char *fiel
 dt_status dt_json_int(const char *path, const cJSON *object, const char *field, int64_t min,
                       int64_t max, int64_t *value)
 {
-    const cJSON *number = item(object, field);
-    double x = cJSON_IsNumber(number) ? number->valuedouble : NAN;
+    double x = number(object, field);
     if (!(x >= (double)min && x <= (double)max) || x != floor(x))
         return dt_json_reject(path, object, field, "a whole number from %lld to %lld",
                               (long long)min, (long long)max);
@@ -81,8 +86,7 @@ dt_status dt_json_int(const char *path, const cJSON *object, const char *field, 
 dt_status dt_json_double(const char *path, const cJSON *object, const char *field, double min,
                          double max, double *value)
 {
-    const cJSON *number = item(object, field);
-    double x = cJSON_IsNumber(number) ? number->valuedouble : NAN;
+    double x = number(object, field);
     if (!(x >= min && x <= max))
         return dt_json_reject(path, object, field, "a number from %g to %g", min, max);
     *value = x;

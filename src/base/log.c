@@ -79,10 +79,12 @@ static void put(const char *text, size_t size)
     }
 }
 
-static void log_message(const char *prefix, const char *format, va_list args)
+void dt_log_message(const char *prefix, const char *format, ...)
 {
     int saved_errno = errno;
     char *message, *text;
+    va_list args;
+    va_start(args, format);
     if (!atomic_load(&silent) && vasprintf(&message, format, args) >= 0) {
         pthread_mutex_lock(&lock);
         int size = asprintf(&text, "%s%s%s\n%s", live[0] ? "\r\033[K" : "", prefix, message, live);
@@ -93,23 +95,8 @@ static void log_message(const char *prefix, const char *format, va_list args)
         pthread_mutex_unlock(&lock);
         free(message);
     }
+    va_end(args);
     errno = saved_errno;
-}
-
-void dt_info(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    log_message("dtrain: ", format, args);
-    va_end(args);
-}
-
-void dt_warn(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    log_message("dtrain: warning: ", format, args);
-    va_end(args);
 }
 
 bool dt_log_due(double *next)

@@ -6,8 +6,10 @@
 #include <stdbool.h>
 
 void dt_log_quiet(bool quiet); // true: nothing is printed
-void dt_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void dt_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define dt_info(...) dt_log_message("dtrain: ", __VA_ARGS__)
+#define dt_warn(...) dt_log_message("dtrain: warning: ", __VA_ARGS__)
+void dt_log_message(const char *prefix, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 // Whether a line on how far some long work has come is due: every 2 s. *next is 0 at its beginning.
 bool dt_log_due(double *next);

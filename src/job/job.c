@@ -40,8 +40,8 @@ static dt_status share_config(struct dt_job *job, char *const *words, int n_word
     DT_TRY_GOTO(status, out, dt_agree(job->comm, status));
     DT_TRY_GOTO(status, out, dt_broadcast_buffer(job->comm, &bytes, &length, 0));
     if (!root)
-        status = dt_config_parse(&dt_settings_table, "the configuration of rank 0", bytes, length,
-                                 NULL, NULL, 0, &job->settings, &job->config);
+        status = dt_config_parse(&dt_settings_table, NULL, "the configuration of rank 0", bytes,
+                                 length, NULL, NULL, 0, &job->settings, &job->config);
 out:
     free(bytes);
     return status;

@@ -279,8 +279,8 @@ static void compare_configs(const struct dt_run_folder *folder, const struct dt_
     int64_t size;
     if (dt_path(path, "%s/config.resolved.ini", folder->path) != DT_OK ||
         dt_read_file(path, CONFIG_MAX_BYTES, &text, &size) != DT_OK ||
-        dt_config_parse(&dt_settings_table, path, text, size, NULL, NULL, 0, &settings, &before) !=
-            DT_OK) { // not there, or another version's
+        dt_config_parse(&dt_settings_table, NULL, path, text, size, NULL, NULL, 0, &settings,
+                        &before) != DT_OK) { // not there, or another version's
         free(text);
         dt_error_clear();
         return;

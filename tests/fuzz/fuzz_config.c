@@ -66,8 +66,8 @@ static void read_back(const struct dt_config *config, const struct dt_settings *
     FILE *out = open_memstream(&text, &size);
     dt_config_echo(config, out);
     fclose(out);
-    insist(dt_config_parse(&dt_settings_table, "echo", text, (int64_t)size, NULL, NULL, 0, &again,
-                           &second) == DT_OK);
+    insist(dt_config_parse(&dt_settings_table, NULL, "echo", text, (int64_t)size, NULL, NULL, 0,
+                           &again, &second) == DT_OK);
     insist(memcmp(&again, settings, sizeof again) == 0);
     dt_config_free(second);
     free(text);
@@ -83,8 +83,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dt_error_clear();
     split(data, size, &input);
     status =
-        dt_config_parse(&dt_settings_table, "fuzz.ini", input.text, input.size, input.environment,
-                        input.overrides, input.n_overrides, &settings, &config);
+        dt_config_parse(&dt_settings_table, NULL, "fuzz.ini", input.text, input.size,
+                        input.environment, input.overrides, input.n_overrides, &settings, &config);
     if (status == DT_OK) {
         read_back(config, &settings);
         struct dt_problems problems = {0};

@@ -54,8 +54,8 @@ static dt_status parse(const char *text, const char *const *environment,
         n++;
     dt_error_clear();
     dt_config_free(config);
-    return dt_config_parse(&table, "t.ini", text, (int64_t)strlen(text), environment, overrides, n,
-                           &v, &config);
+    return dt_config_parse(&table, NULL, "t.ini", text, (int64_t)strlen(text), environment,
+                           overrides, n, &v, &config);
 }
 
 static void test_defaults(void)
@@ -303,8 +303,9 @@ static void test_zero_byte(void)
 {
     static const char text[] = "[one]\nneed = x\0y\n";
     dt_config_free(config);
-    CHECK_INT(dt_config_parse(&table, "t.ini", text, sizeof text - 1, NULL, NULL, 0, &v, &config),
-              DT_USER);
+    CHECK_INT(
+        dt_config_parse(&table, NULL, "t.ini", text, sizeof text - 1, NULL, NULL, 0, &v, &config),
+        DT_USER);
     CHECK_SAYS("t.ini is not a text file: byte 0x00 at offset 14");
 }
 

@@ -37,7 +37,7 @@ static dt_status parse(const char *text, const struct words *words)
         n++;
     dt_error_clear();
     dt_config_free(config);
-    return dt_config_parse(&dt_settings_table, "c.ini", text, (int64_t)strlen(text), NULL,
+    return dt_config_parse(&dt_settings_table, NULL, "c.ini", text, (int64_t)strlen(text), NULL,
                            words ? words->word : NULL, n, &s, &config);
 }
 
