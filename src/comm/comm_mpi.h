@@ -37,6 +37,20 @@ struct dt_request {
     char failure[256]; // "" where it succeeded
 };
 
+// Elements of a request's data: `runs` of n, `stride` apart.
+struct mpi_part {
+    int64_t first, n, stride;
+    int runs;
+};
+
+// One step of a ring: it sends `out` and receives `in`, which is added to what is there or takes
+// its place.
+struct mpi_step {
+    int to, from; // ranks
+    bool adds;
+    struct mpi_part out, in;
+};
+
 // One piece of a collective that travels in a ring: `size - 1` steps in which partial sums go
 // round, each rank adding its own (all-reduce, reduce-scatter), and as many in which whole chunks
 // do (all-reduce, all-gather). In the order DT_SUM_TREE its steps are those of comm_mpi_tree.c.
@@ -108,14 +122,11 @@ dt_status dt_mpi_reductions(struct mpi_comm *mpi);
 void dt_mpi_free_reductions(struct mpi_comm *mpi);
 int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request);
 int dt_mpi_advance_rings(struct mpi_comm *mpi, bool *moved); // *moved: set where anything moved
-int dt_mpi_add(struct mpi_comm *mpi, const struct mpi_ring *ring, const void *x, void *y,
-               int64_t bytes); // y = reduction of x and y
 // Where a message was shorter than what was to be received, request->failure says so.
 int dt_mpi_test(struct dt_request *request, bool *done);
 
 // comm_mpi_tree.c: the steps of a ring whose order is DT_SUM_TREE
 // The most elements (of a block) that one ring carries.
 int64_t dt_mpi_tree_most(const struct mpi_comm *mpi, const struct dt_request *request);
-int dt_mpi_tree_steps(const struct mpi_comm *mpi, const struct mpi_ring *ring);
-int dt_mpi_tree_post(struct mpi_comm *mpi, struct mpi_ring *ring);   // messages of ring->step
-int dt_mpi_tree_finish(struct mpi_comm *mpi, struct mpi_ring *ring); // they have arrived
+int dt_mpi_tree_steps(const struct mpi_comm *mpi, const struct mpi_ring *ring); // how many
+struct mpi_step dt_mpi_tree_step(const struct mpi_comm *mpi, const struct mpi_ring *ring);

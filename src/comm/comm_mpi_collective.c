@@ -1,7 +1,8 @@
 // Collectives of the MPI communicator, as the communication thread posts and progresses them: the
 // library's nonblocking ones, and rings of point-to-point messages for large all-reduces,
-// reduce-scatter and all-gather. For 25 MB between two ranks of one host a ring takes 4.0 ms where
-// MPI_Iallreduce of Open MPI 4.1 takes 6.0 (5.5 and 11.6 where single copy is allowed).
+// reduce-scatter and all-gather. A ring goes through its steps, by the schedule of a ring of ranks
+// or by that of a tree (comm_mpi_tree.c). For 25 MB between two ranks of one host a ring takes 4.0
+// ms where MPI_Iallreduce of Open MPI 4.1 takes 6.0 (5.5 and 11.6 where single copy is allowed).
 #include "comm/comm_mpi.h"
 
 #include "base/round.h"
@@ -153,67 +154,90 @@ int dt_mpi_test(struct dt_request *request, bool *done)
 
 // ---- by rings
 
-// Where chunk k (modulo size) of a ring's piece is: one of `size` parts of the piece of an
-// all-reduce, or the piece of block k.
-static char *chunk(const struct mpi_comm *mpi, const struct mpi_ring *ring, int k, int *bytes)
+// Chunk k of a ring's piece: one of `size` parts of the piece of an all-reduce, or the piece of
+// block k.
+static struct mpi_part chunk(const struct mpi_comm *mpi, const struct mpi_ring *ring, int k)
 {
-    const struct dt_request *request = ring->owner;
-    int64_t start = k * request->call.count, n = ring->count, size = mpi->base.info.size;
-    if (request->call.operation == DT_ALLREDUCE) {
+    const struct dt_collective *call = &ring->owner->call;
+    int64_t start = k * call->count, n = ring->count, size = mpi->base.info.size;
+    if (call->operation == DT_ALLREDUCE) {
         start = ring->count * k / size;
         n = ring->count * (k + 1) / size - start;
     }
-    *bytes = (int)(n * request->element_bytes);
-    return (char *)request->call.data + (ring->first + start) * request->element_bytes;
+    return (struct mpi_part){.first = ring->first + start, .n = n, .runs = 1};
 }
 
-static bool is_reducing(const struct mpi_comm *mpi, const struct mpi_ring *ring)
-{
-    return ring->step < mpi->base.info.size - 1;
-}
-
-// The chunk of this step that comes from the rank before; the one after it goes to the next rank.
-// All-reduce: partial sums start at chunk `rank`, and after size - 1 steps chunk rank + 1 is
-// complete here. The others begin one chunk earlier, so that block `rank` is the complete one.
-static int incoming(const struct mpi_comm *mpi, const struct mpi_ring *ring)
+// A chunk comes from the rank before, and the one after it goes to the next rank. All-reduce:
+// partial sums start at chunk `rank`, and after size - 1 steps chunk rank + 1 is complete here. The
+// other operations begin one chunk earlier, so that block `rank` is the complete one.
+static struct mpi_step ring_step(const struct mpi_comm *mpi, const struct mpi_ring *ring)
 {
     int rank = mpi->base.info.rank, size = mpi->base.info.size;
-    int shift = is_reducing(mpi, ring) ? ring->step : ring->step - size;
+    bool adds = ring->step < size - 1;
+    int shift = adds ? ring->step : ring->step - size;
     int earlier = ring->owner->call.operation != DT_ALLREDUCE;
-    return (rank - shift - earlier - 1 + 2 * size) % size;
+    int k = (rank - shift - earlier - 1 + 2 * size) % size;
+    return (struct mpi_step){.to = (rank + 1) % size,
+                             .from = (rank + size - 1) % size,
+                             .adds = adds,
+                             .out = chunk(mpi, ring, (k + 1) % size),
+                             .in = chunk(mpi, ring, k)};
 }
 
-static int ring_step(struct mpi_comm *mpi, struct mpi_ring *ring)
+static struct mpi_step step_of(const struct mpi_comm *mpi, const struct mpi_ring *ring)
 {
-    int rank = mpi->base.info.rank, size = mpi->base.info.size, in_bytes, out_bytes, code;
-    int k = incoming(mpi, ring);
-    char *in = chunk(mpi, ring, k, &in_bytes), *out = chunk(mpi, ring, (k + 1) % size, &out_bytes);
-    if (is_reducing(mpi, ring))
-        in = mpi->scratch[ring - mpi->rings];
-    code = MPI_Irecv(in, in_bytes, MPI_BYTE, (rank + size - 1) % size, ring->tag, mpi->ring_world,
-                     &ring->mpi[0]);
-    if (code != MPI_SUCCESS)
-        return code;
-    return MPI_Isend(out, out_bytes, MPI_BYTE, (rank + 1) % size, ring->tag, mpi->ring_world,
-                     &ring->mpi[1]);
+    bool tree = ring->owner->call.order == DT_SUM_TREE;
+    return tree ? dt_mpi_tree_step(mpi, ring) : ring_step(mpi, ring);
 }
 
-int dt_mpi_add(struct mpi_comm *mpi, const struct mpi_ring *ring, const void *x, void *y,
-               int64_t bytes)
+static char *address(const struct mpi_ring *ring, const struct mpi_part *part, int run)
 {
     const struct dt_request *request = ring->owner;
-    return MPI_Reduce_local(x, y, (int)(bytes / request->element_bytes),
-                            type_of(request->call.dtype), op_of(mpi, &request->call));
+    return (char *)request->call.data + (part->first + run * part->stride) * request->element_bytes;
 }
 
-// What has arrived in this step.
-static int ring_finish(struct mpi_comm *mpi, struct mpi_ring *ring)
+static int send(struct mpi_comm *mpi, struct mpi_ring *ring, const struct mpi_part *part, int to)
 {
-    int bytes;
-    if (!is_reducing(mpi, ring))
-        return MPI_SUCCESS;
-    char *sum = chunk(mpi, ring, incoming(mpi, ring), &bytes);
-    return dt_mpi_add(mpi, ring, mpi->scratch[ring - mpi->rings], sum, bytes);
+    int64_t each = ring->owner->element_bytes;
+    char *data = address(ring, part, 0);
+    int bytes = (int)(part->n * each), code;
+    MPI_Datatype runs;
+    if (part->runs == 1)
+        return MPI_Isend(data, bytes, MPI_BYTE, to, ring->tag, mpi->ring_world, &ring->mpi[1]);
+    code = MPI_Type_create_hvector(part->runs, bytes, (MPI_Aint)(part->stride * each), MPI_BYTE,
+                                   &runs);
+    if (code != MPI_SUCCESS)
+        return code;
+    code = MPI_Type_commit(&runs);
+    if (code == MPI_SUCCESS)
+        code = MPI_Isend(data, 1, runs, to, ring->tag, mpi->ring_world, &ring->mpi[1]);
+    MPI_Type_free(&runs); // once the message has left
+    return code;
+}
+
+// Posts the messages of ring->step.
+static int post_step(struct mpi_comm *mpi, struct mpi_ring *ring)
+{
+    struct mpi_step step = step_of(mpi, ring);
+    void *place = step.adds ? mpi->scratch[ring - mpi->rings] : address(ring, &step.in, 0);
+    int bytes = (int)(step.in.runs * step.in.n * ring->owner->element_bytes);
+    int code =
+        MPI_Irecv(place, bytes, MPI_BYTE, step.from, ring->tag, mpi->ring_world, &ring->mpi[0]);
+    return code == MPI_SUCCESS ? send(mpi, ring, &step.out, step.to) : code;
+}
+
+// They have arrived.
+static int finish_step(struct mpi_comm *mpi, struct mpi_ring *ring)
+{
+    struct mpi_step step = step_of(mpi, ring);
+    const struct dt_collective *call = &ring->owner->call;
+    const char *received = mpi->scratch[ring - mpi->rings];
+    int code = MPI_SUCCESS;
+    for (int run = 0; step.adds && run < step.in.runs && code == MPI_SUCCESS; run++)
+        code = MPI_Reduce_local(received + run * step.in.n * ring->owner->element_bytes,
+                                address(ring, &step.in, run), (int)step.in.n, type_of(call->dtype),
+                                op_of(mpi, call));
+    return code;
 }
 
 static int ring_start(struct mpi_comm *mpi, struct mpi_ring *ring, struct dt_request *request)
@@ -237,7 +261,7 @@ static int ring_start(struct mpi_comm *mpi, struct mpi_ring *ring, struct dt_req
         ring->end = dt_mpi_tree_steps(mpi, ring);
     request->given += ring->count;
     request->rings++;
-    return tree ? dt_mpi_tree_post(mpi, ring) : ring_step(mpi, ring);
+    return post_step(mpi, ring);
 }
 
 static int ring_progress(struct mpi_comm *mpi, struct mpi_ring *ring, bool *moved)
@@ -246,12 +270,11 @@ static int ring_progress(struct mpi_comm *mpi, struct mpi_ring *ring, bool *move
     if (code != MPI_SUCCESS || !arrived)
         return code;
     *moved = true;
-    bool tree = ring->owner->call.order == DT_SUM_TREE;
-    code = tree ? dt_mpi_tree_finish(mpi, ring) : ring_finish(mpi, ring);
+    code = finish_step(mpi, ring);
     if (code != MPI_SUCCESS)
         return code;
     if (++ring->step < ring->end)
-        return tree ? dt_mpi_tree_post(mpi, ring) : ring_step(mpi, ring);
+        return post_step(mpi, ring);
     ring->owner->rings--;
     ring->owner = NULL;
     return MPI_SUCCESS;
