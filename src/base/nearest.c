@@ -14,12 +14,6 @@ static int lower(char c)
     return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
 }
 
-static int smallest(int a, int b, int c)
-{
-    int ab = a < b ? a : b;
-    return ab < c ? ab : c;
-}
-
 // Insertions, deletions, substitutions and swaps of neighbours that turn a into b, letter case
 // aside (optimal string alignment); rows of the usual table, three kept.
 static int edit_distance(const char *a, const char *b)
@@ -33,7 +27,8 @@ static int edit_distance(const char *a, const char *b)
         now[0] = i;
         for (int j = 1; j <= m; j++) {
             int differ = lower(a[i - 1]) != lower(b[j - 1]);
-            now[j] = smallest(before[j] + 1, now[j - 1] + 1, before[j - 1] + differ);
+            int beside = before[j] < now[j - 1] ? before[j] : now[j - 1];
+            now[j] = before[j - 1] + differ <= beside ? before[j - 1] + differ : beside + 1;
             if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
                 lower(a[i - 2]) == lower(b[j - 1]) && earlier[j - 2] + 1 < now[j])
                 now[j] = earlier[j - 2] + 1;

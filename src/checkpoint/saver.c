@@ -112,14 +112,6 @@ static dt_status publish(struct dt_saver *s)
     return DT_OK;
 }
 
-static int64_t bytes_written(const struct dt_saver *s)
-{
-    int64_t bytes = 0;
-    for (int i = 0; i < s->manifest.n; i++)
-        bytes += s->manifest.files[i].size;
-    return bytes;
-}
-
 static dt_status write_part(void *saver)
 {
     struct dt_saver *s = saver;
@@ -131,7 +123,10 @@ static dt_status write_part(void *saver)
     if (status == DT_OK)
         status =
             dt_checkpoint_write(&s->draft, &c->snapshot->host, &s->state, c->train, &s->manifest);
-    dt_trace_end(DT_LANE_CHECKPOINT, "write", writing, bytes_written(s));
+    int64_t bytes = 0;
+    for (int i = 0; i < s->manifest.n; i++)
+        bytes += s->manifest.files[i].size;
+    dt_trace_end(DT_LANE_CHECKPOINT, "write", writing, bytes);
     if (status == DT_OK && s->parts == 1)
         status = publish(s);
     if (status != DT_OK && s->parts == 1)
@@ -186,16 +181,6 @@ struct dt_save_votes dt_saver_vote(struct dt_saver *s)
     return (struct dt_save_votes){writing, !writing && dt_worker_has_failed(s->worker)};
 }
 
-// The best checkpoint is the last one that was saved.
-static void restore_best(struct dt_saver *s)
-{
-    if (!s->config.best || s->config.state->best_step != s->state.step)
-        return;
-    s->config.state->best_step = s->best_step;
-    s->config.state->best_loss = s->best_loss;
-    s->config.state->evaluations_since_best = s->config.state->evaluations - s->best_evaluation;
-}
-
 static void enter(struct dt_saver *s, enum phase phase, dt_work *work_of_root)
 {
     s->phase = phase;
@@ -209,7 +194,12 @@ static dt_status fail(struct dt_saver *s, enum dt_patience patience)
     dt_status status = dt_agree(comm, dt_worker_outcome(s->worker));
     enter(s, s->parts > 1 ? DISCARDING : FREE, discard_parts);
     s->retry_at = dt_seconds() + retry_s;
-    restore_best(s);
+    struct dt_trainer_state *state = s->config.state;
+    if (s->config.best && state->best_step == s->state.step) { // it is the one that was saved last
+        state->best_step = s->best_step;
+        state->best_loss = s->best_loss;
+        state->evaluations_since_best = state->evaluations - s->best_evaluation;
+    }
     if (!comm->agreed || patience == DT_WAIT_AND_FAIL)
         DT_TRY_NOTE(status, "saving the checkpoint of step %lld", (long long)s->state.step);
     const struct dt_error *error = dt_error_current();
@@ -274,22 +264,16 @@ dt_status dt_saver_advance(struct dt_saver *s, const struct dt_save_votes *sum)
     return advance(s, sum, DT_WAIT, dt_seconds());
 }
 
-// Reports to the ranks that wait for this one as long as its thread gets on.
-static void wait_for_worker(struct dt_saver *s, double until)
-{
-    while (dt_seconds() < until && !dt_worker_wait(s->worker, report_s)) {
-        if (dt_worker_silence(s->worker) < 2 * report_s)
-            dt_comm_busy(s->config.comm);
-        check_progress(s, s->config.timeout_s + margin_s);
-    }
-}
-
 dt_status dt_saver_settle(struct dt_saver *s, enum dt_patience patience)
 {
     double start = dt_seconds();
     double until = patience == DT_WAIT_BRIEFLY ? s->begun + brief_s : INFINITY;
     while (s->phase != FREE) {
-        wait_for_worker(s, until);
+        while (dt_seconds() < until && !dt_worker_wait(s->worker, report_s)) {
+            if (dt_worker_silence(s->worker) < 2 * report_s) // it makes progress: others may wait
+                dt_comm_busy(s->config.comm);
+            check_progress(s, s->config.timeout_s + margin_s);
+        }
         struct dt_save_votes votes = dt_saver_vote(s);
         DT_TRY(dt_allreduce(s->config.comm, &votes, 2, DT_F64, DT_SUM));
         DT_TRY(advance(s, &votes, patience, start));

@@ -1,4 +1,4 @@
-// The file of carried states: written in the blocks of training, read from any ranges.
+// The file of carried states. It is written in the blocks of training and read from any ranges.
 #include "checkpoint/slot_states.h"
 
 #include "base/file.h"
@@ -8,16 +8,11 @@
 
 #include <string.h>
 
-static int64_t row_bytes(const struct dt_slot_array *array)
-{
-    return array->width * dt_dtype_size(array->type);
-}
-
 static char *row_at(const struct dt_slot_states *states, const struct dt_slot_array *array,
                     int64_t slot)
 {
     return states->blocks + slot / states->each * states->block_bytes + array->offset +
-           slot % states->each * row_bytes(array);
+           slot % states->each * array->width * dt_dtype_size(array->type);
 }
 
 static dt_status open_ranges(const struct dt_slot_states *states, struct dt_ranges *ranges)

@@ -1,4 +1,5 @@
-// Moves weights and optimizer states between device, host and ranks, a piece at a time.
+// Copies weights and optimizer states from the device to the host, and from rank 0 to the devices
+// of all ranks, a piece at a time.
 #include "checkpoint/snapshot.h"
 
 #include "base/round.h"
@@ -89,15 +90,6 @@ static float *host_array(const struct dt_snapshot *s, int i)
     return i == 0 ? s->host.weights : s->host.states.list[i - 1].data;
 }
 
-// Where the host reads or writes the elements of array i from `first` on: in its own array, on the
-// device, or in the one piece.
-static float *host_place(const struct dt_snapshot *s, int i, int64_t first)
-{
-    if (host_array(s, i))
-        return host_array(s, i) + first;
-    return s->piece ? s->piece : device_array(s, i) + first;
-}
-
 static int64_t array_size(const struct dt_snapshot *s, int i)
 {
     return i == 0 ? s->host.params->elements : s->device.pieces.elements;
@@ -122,7 +114,8 @@ static dt_status share_array(struct dt_snapshot *s, struct dt_comm *comm, int i)
     int64_t elements = array_size(s, i);
     for (int64_t first = 0; first < elements; first += DT_SNAPSHOT_PIECE) {
         int64_t bytes = dt_min_i64(DT_SNAPSHOT_PIECE, elements - first) * (int64_t)sizeof(float);
-        float *host = host_place(s, i, first), *device = device_array(s, i) + first;
+        float *device = device_array(s, i) + first, *host = host_array(s, i);
+        host = host ? host + first : s->piece ? s->piece : device;
         if (comm)
             DT_TRY(dt_broadcast(comm, host, bytes, 0));
         if (host == device)

@@ -125,20 +125,15 @@ static bool add_state(cJSON *json, const struct dt_trainer_state *state)
     return fine;
 }
 
-static bool add_shards(cJSON *json, const struct dt_dataset *train)
-{
-    cJSON *list = cJSON_AddArrayToObject(json, "shards");
-    for (int64_t i = 0; list && i < train->n_shards; i++)
-        if (!add_shard(list, &train->shards[i]))
-            return false;
-    return list != NULL;
-}
-
 dt_status dt_trainer_text(const struct dt_trainer_state *state, const struct dt_dataset *train,
                           char **text)
 {
     cJSON *json = cJSON_CreateObject();
-    bool fine = json && add_state(json, state) && add_shards(json, train);
+    bool fine = json && add_state(json, state);
+    cJSON *list = fine ? cJSON_AddArrayToObject(json, "shards") : NULL;
+    fine = list != NULL;
+    for (int64_t i = 0; fine && i < train->n_shards; i++)
+        fine = add_shard(list, &train->shards[i]);
     *text = fine ? dt_json_text(json) : NULL;
     cJSON_Delete(json);
     return *text ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of trainer.json");

@@ -89,11 +89,6 @@ dt_status dt_buckets_ready(struct dt_buckets *b, int64_t row)
 
 // ---- … sent …
 
-static bool has_blocks(const struct part *part)
-{
-    return part->operation != DT_ALLREDUCE;
-}
-
 static char *at(const struct part *part, void *array, struct dt_span span)
 {
     return (char *)array + span.first * dt_dtype_size(part->wire_type);
@@ -131,7 +126,7 @@ static struct dt_collective collective(const struct dt_buckets *b, const struct 
         .operation = part->operation,
         .reduce = DT_SUM,
         .dtype = part->wire_type,
-        .count = part->elements / (has_blocks(part) ? b->comm->info.size : 1),
+        .count = part->elements / (part->operation == DT_ALLREDUCE ? 1 : b->comm->info.size),
         .data = data,
         .order = part->operation == DT_ALL_GATHER ? DT_SUM_FAST : b->config.order};
 }

@@ -119,14 +119,6 @@ static void terminated(struct dt_comm *comm)
     sem_post(&mpi->guard_wake);
 }
 
-// Rank 0 logs until it hears that this rank speaks, and nothing may follow the last words.
-static void wait_until_quiet(const struct mpi_comm *mpi)
-{
-    double until = dt_seconds() + quiet_most_s;
-    while (!atomic_load(&mpi->heard) && dt_seconds() < until)
-        dt_sleep(2e-3);
-}
-
 static enum dt_voice claim(struct dt_comm *comm)
 {
     struct mpi_comm *mpi = mpi_of(comm);
@@ -138,8 +130,10 @@ static enum dt_voice claim(struct dt_comm *comm)
     sem_post(&mpi->wake);
     if (is_watch)
         return DT_VOICE_JOB;
-    if (comm->info.rank > 0)
-        wait_until_quiet(mpi);
+    // Rank 0 logs until it hears that this rank speaks, and nothing may follow the last words.
+    double until = dt_seconds() + quiet_most_s;
+    while (comm->info.rank > 0 && !atomic_load(&mpi->heard) && dt_seconds() < until)
+        dt_sleep(2e-3);
     return DT_VOICE_RANK;
 }
 

@@ -63,17 +63,6 @@ static void check_start(struct mpi_comm *mpi, double waited)
     dt_die();
 }
 
-// Where no launcher says so: most likely the call waits for a rank that died.
-static void check_round(struct mpi_comm *mpi, double waited)
-{
-    if (waited <= 5 + atomic_load(&mpi->control.timeout_s))
-        return;
-    dt_watch_report_lost(&mpi->watch, true);
-    DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",
-            "an MPI call did not return for %.0f s", waited);
-    dt_die();
-}
-
 // Seconds are counted, not clocks compared: a suspended job resumes.
 void *dt_mpi_guard(void *mpi_comm)
 {
@@ -95,8 +84,13 @@ void *dt_mpi_guard(void *mpi_comm)
         pulse = newest;
         if (newest == 0)
             check_start(mpi, stuck);
-        else
-            check_round(mpi, stuck);
+        else if (stuck > 5 + atomic_load(&mpi->control.timeout_s)) {
+            // Most likely the call waits for a rank that died, and no launcher says so.
+            dt_watch_report_lost(&mpi->watch, true);
+            DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",
+                    "an MPI call did not return for %.0f s", stuck);
+            dt_die();
+        }
     }
     return NULL;
 }

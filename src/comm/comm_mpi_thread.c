@@ -175,15 +175,6 @@ static dt_status start(struct mpi_comm *mpi)
     return DT_OK;
 }
 
-static void stop(struct mpi_comm *mpi)
-{
-    dt_watch_close(&mpi->watch);
-    dt_mpi_free_reductions(mpi);
-    MPI_Comm_free(&mpi->ring_world);
-    MPI_Comm_free(&mpi->world);
-    MPI_Finalize();
-}
-
 // Hands a request back to its caller, who may free it at once.
 static void finish(struct mpi_comm *mpi, struct dt_request *request, int code)
 {
@@ -394,6 +385,10 @@ void *dt_mpi_thread(void *mpi_comm)
     if (status != DT_OK) // without MPI_Finalize, which would wait for the others: their launcher
         return NULL;     // ends them
     serve(mpi);
-    stop(mpi);
+    dt_watch_close(&mpi->watch);
+    dt_mpi_free_reductions(mpi);
+    MPI_Comm_free(&mpi->ring_world);
+    MPI_Comm_free(&mpi->world);
+    MPI_Finalize();
     return NULL;
 }

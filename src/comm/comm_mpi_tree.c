@@ -5,13 +5,6 @@
 #include "comm/comm_mpi.h"
 #include "comm/sum_tree.h"
 
-// Small pieces are not halved: half as many messages.
-static bool is_whole(const struct mpi_ring *ring)
-{
-    return ring->owner->call.operation == DT_ALLREDUCE &&
-           ring->count * ring->owner->element_bytes <= DT_MPI_TREE_WHOLE;
-}
-
 // A step receives at most half of what the ring carries.
 int64_t dt_mpi_tree_most(const struct mpi_comm *mpi, const struct dt_request *request)
 {
@@ -24,10 +17,12 @@ static struct dt_sum_tree tree_of(const struct mpi_comm *mpi, const struct mpi_r
 {
     const struct dt_comm_info *info = &mpi->base.info;
     bool in_blocks = ring->owner->call.operation == DT_REDUCE_SCATTER;
+    // Small pieces are not halved: half as many messages.
+    bool is_whole = !in_blocks && ring->count * ring->owner->element_bytes <= DT_MPI_TREE_WHOLE;
     return (struct dt_sum_tree){
         .rank = info->rank,
         .levels = dt_tree_levels(info->size),
-        .halves = !is_whole(ring),
+        .halves = !is_whole,
         .all = in_blocks ? (struct dt_span){0, info->size}
                          : (struct dt_span){ring->first, ring->first + ring->count}};
 }

@@ -339,15 +339,6 @@ dt_status dt_nccl_exchange(struct nccl_comm *nccl, const struct nccl_messages *m
     return end_call(nccl, exchange(nccl, &m, dt_cuda_stream(stream)), functions[DT_EXCHANGE]);
 }
 
-static dt_status enqueue_call(struct nccl_comm *nccl, const struct dt_collective *c,
-                              struct dt_stream *stream)
-{
-    if (c->order == DT_SUM_TREE)
-        return dt_nccl_sum_by_tree(nccl, c, stream);
-    enter(nccl);
-    return end_call(nccl, call(nccl, c, dt_cuda_stream(stream)), functions[c->operation]);
-}
-
 static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt_collective *c,
                          struct dt_stream *stream)
 {
@@ -362,7 +353,12 @@ static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt
     struct dt_op_times *times = dt_op_times_now;
     if (times)
         DT_TRY(dt_op_times_begin(times, stream));
-    DT_TRY(enqueue_call(nccl, c, stream));
+    if (c->order == DT_SUM_TREE)
+        DT_TRY(dt_nccl_sum_by_tree(nccl, c, stream));
+    else {
+        enter(nccl);
+        DT_TRY(end_call(nccl, call(nccl, c, dt_cuda_stream(stream)), functions[c->operation]));
+    }
     if (times)
         DT_TRY(dt_op_times_end(times, DT_LANE_DEVICE_COMM, dt_collective_name(c), NULL,
                                &(struct dt_op_cost){.bytes = (double)atomic_load(&record->bytes)},

@@ -169,16 +169,6 @@ static void look(struct nccl_comm *nccl, int index, double clock, struct progres
         progress->waited = fmax(progress->waited, clock - atomic_load(&call->since));
 }
 
-// Seconds that a call to NCCL has not returned for.
-static double look_at_calls(struct nccl_comm *nccl, double clock)
-{
-    int64_t left = atomic_load(&nccl->left), entered = atomic_load(&nccl->entered);
-    if (entered != nccl->entered_seen)
-        nccl->entered_since = clock;
-    nccl->entered_seen = entered;
-    return entered > left ? clock - nccl->entered_since : 0;
-}
-
 static ncclResult_t ask(struct nccl_comm *nccl)
 {
     ncclResult_t result = ncclSuccess, asked = ncclSuccess;
@@ -196,7 +186,11 @@ static void tick(struct nccl_comm *nccl)
 {
     struct dt_comm_devices *devices = &nccl->comm->control->devices;
     double clock = atomic_load(&nccl->clock) + dt_nccl_elapsed(&nccl->last_time);
-    double called = look_at_calls(nccl, clock);
+    int64_t left = atomic_load(&nccl->left), entered = atomic_load(&nccl->entered);
+    if (entered != nccl->entered_seen)
+        nccl->entered_since = clock;
+    nccl->entered_seen = entered;
+    double called = entered > left ? clock - nccl->entered_since : 0; // a call has not returned
     double timeout_s = atomic_load(&nccl->comm->control->timeout_s);
     struct progress now = {.peer = -1};
     atomic_store(&nccl->clock, clock);

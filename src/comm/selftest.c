@@ -191,11 +191,6 @@ static struct dt_collective nth_case(const struct dt_comm_info *info, int k)
     return c;
 }
 
-static int64_t most_bytes(const struct dt_comm_info *info)
-{
-    return (totals[TOTALS - 1] + info->size) * (int64_t)sizeof(float);
-}
-
 // Copies `host` to `to` on the device, runs the collective there, and copies the result back.
 static dt_status run_on_device(const struct trial *t, int index, const struct dt_collective *c,
                                void *to, int64_t bytes)
@@ -303,7 +298,7 @@ static dt_status try_all(struct trial *t, int n_collectives)
 
 static dt_status open_trial(struct trial *t)
 {
-    int64_t bytes = most_bytes(&t->comm->info);
+    int64_t bytes = (totals[TOTALS - 1] + t->comm->info.size) * (int64_t)sizeof(float);
     t->first_wrong = INT64_MAX;
     DT_TRY(DT_NEW(&t->wrong, 2 * t->comm->info.size + 1, "counts of wrong values"));
     if (t->device) {

@@ -122,12 +122,6 @@ static bool is_gone(const struct dt_watch *watch, struct dt_peer *peer)
     return has_passed(watch, peer->gone_at, GONE);
 }
 
-static bool is_silent_for_good(const struct dt_watch *watch, const struct dt_peer *peer)
-{
-    return !is_neighbour(watch, peer) && (watch->clock - peer->heard > dt_watch_silence(watch) ||
-                                          silent_since_terminated(watch, peer));
-}
-
 // Marks the dead; returns the lowest of them, or -1.
 static int find_dead(struct dt_watch *watch)
 {
@@ -144,7 +138,10 @@ static int find_dead(struct dt_watch *watch)
     }
     for (int r = watch->size - 1; r >= 0; r--) {
         struct dt_peer *peer = &watch->peers[r];
-        peer->dead |= peer->gone || (r != watch->rank && is_silent_for_good(watch, peer));
+        peer->dead |= peer->gone; // for those of other hosts their silence has to do
+        if (r != watch->rank && !is_neighbour(watch, peer))
+            peer->dead |= watch->clock - peer->heard > dt_watch_silence(watch) ||
+                          silent_since_terminated(watch, peer);
         if (peer->dead)
             first = r;
     }
@@ -219,14 +216,6 @@ static int find_blamed(struct dt_watch *watch, double timeout)
     for (int r = 0; r < watch->size; r++)
         n += watch->peers[r].blamed = watch->peers[r].blame == most;
     return n;
-}
-
-// A rank that is awaited and reports that it is busy has a whole time-out from that report on.
-static void excuse_busy(struct dt_watch *watch)
-{
-    for (int r = 0; r < watch->size; r++)
-        if (is_awaited(watch, r))
-            watch->excused_at = fmax(watch->excused_at, watch->peers[r].busy_at);
 }
 
 double dt_watch_quiet(const struct dt_watch *watch)
@@ -444,7 +433,9 @@ void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self)
     self->beat.rank = watch->rank;
     self->beat.lost = watch->lost;
     *mine = self->beat;
-    excuse_busy(watch);
+    for (int r = 0; r < watch->size; r++) // one that others wait for may report that it is busy
+        if (is_awaited(watch, r))
+            watch->excused_at = fmax(watch->excused_at, watch->peers[r].busy_at);
     bool expired = is_expired(watch, self);
     dt_watch_send(watch, state(self, expired));
     watch->next_beat = watch->clock + period_now(watch);

@@ -16,12 +16,7 @@ void dt_replicas_plan(const struct dt_backend *backend, const struct dt_params *
     dt_memory_plan_add(plan, "checksums", sums + dt_checksum_workspace(backend, &args), false);
 }
 
-// The arrays by number: the weights, then each state.
-static const char *name_of(const struct dt_replicas *r, int i)
-{
-    return i == 0 ? "weights" : r->states.list[i - 1].name;
-}
-
+// Array i is the weights, then each state.
 static struct dt_checksum_args checksum(const struct dt_replicas *r, int i)
 {
     return (struct dt_checksum_args){.n = dt_model_params(r->model)->elements,
@@ -66,20 +61,14 @@ static int count_alike(const struct dt_replicas *r, int ranks, int rank)
     return alike;
 }
 
-// The rank whose sums most ranks have: the lowest of them, where several have as many.
-static int find_most_common(const struct dt_replicas *r, int ranks)
-{
-    int best = 0;
-    for (int rank = 1; rank < ranks; rank++)
-        if (count_alike(r, ranks, rank) > count_alike(r, ranks, best))
-            best = rank;
-    return best;
-}
-
 static dt_status check_mine(const struct dt_replicas *r, const struct dt_comm_info *info,
                             int64_t step)
 {
-    const int n = 1 + r->states.n, common = find_most_common(r, info->size);
+    const int n = 1 + r->states.n;
+    int common = 0; // the lowest of the ranks whose sums most ranks have
+    for (int rank = 1; rank < info->size; rank++)
+        if (count_alike(r, info->size, rank) > count_alike(r, info->size, common))
+            common = rank;
     const int alike = count_alike(r, info->size, common);
     const uint64_t *mine = r->gathered + info->rank * n, *theirs = r->gathered + common * n;
     for (int i = 0; i < n; i++)
@@ -90,7 +79,7 @@ static dt_status check_mine(const struct dt_replicas *r, const struct dt_comm_in
                 "checkpoint before",
                 "the replicas drifted apart: %s after step %lld differ from those of rank %d%s "
                 "(checksum %016" PRIx64 ", not %016" PRIx64 ")",
-                name_of(r, i), (long long)step, common,
+                i == 0 ? "weights" : r->states.list[i - 1].name, (long long)step, common,
                 2 * alike > info->size ? " and of most ranks" : "; either may be the wrong one",
                 mine[i], theirs[i]);
     return DT_OK;

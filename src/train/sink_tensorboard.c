@@ -194,19 +194,14 @@ static double number_of(const struct dt_metric_event *event, const struct dt_met
     }
 }
 
-// The same steps whether the run was resumed or not.
-static bool is_due(const struct dt_metrics_config *config, const struct dt_metric_event *event)
-{
-    return event->kind != DT_METRIC_TRAIN || event->step % config->every == 0 || event->step == 1 ||
-           event->step == config->steps;
-}
-
 static dt_status write_tensorboard(void *state, const struct dt_metric_event *event)
 {
     struct tensorboard *sink = state;
     const char *kind = dt_metric_name(event->kind);
     char tag[TAG_ROOM];
-    if (!is_due(&sink->config, event))
+    // The same steps whether the run was resumed or not.
+    if (event->kind == DT_METRIC_TRAIN && event->step % sink->config.every != 0 &&
+        event->step != 1 && event->step != sink->config.steps)
         return DT_OK;
     if (event->kind == DT_METRIC_ROLLBACK)
         DT_TRY(start_session(sink, event->step + 1));

@@ -111,11 +111,6 @@ dt_status dt_trainer_resume(struct trainer *t)
     return DT_OK;
 }
 
-static bool is_trained(const struct trainer *t)
-{
-    return t->state.step >= t->job->steps || dt_trainer_is_out_of_patience(t);
-}
-
 dt_status dt_trainer_open_sinks(struct trainer *t)
 {
     const struct dt_job *job = t->job;
@@ -145,7 +140,7 @@ static dt_status open_metrics(struct trainer *t)
     struct dt_job *job = t->job;
     dt_run_folder_step(t->state.step);
     dt_run_folder_best(t->state.best_step, t->state.best_loss);
-    if (t->root && is_trained(t))
+    if (t->root && (t->state.step >= job->steps || dt_trainer_is_out_of_patience(t)))
         DT_TRY(dt_run_folder_check_trained(&job->folder, job->config, job->resume));
     else if (t->root && job->resume[0])
         dt_run_folder_changes(&job->folder, job->config, job->resume);

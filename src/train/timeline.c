@@ -174,17 +174,6 @@ static dt_status compare_clocks(struct dt_comm *comm, int peer, int64_t *shift)
                        sizeof *shift);
 }
 
-static dt_status align_clocks(struct dt_comm *comm, int64_t *shift)
-{
-    int64_t peers = 0;
-    *shift = 0;
-    if (comm->info.rank > 0)
-        return compare_clocks(comm, comm->info.rank, shift);
-    for (int peer = 1; peer < comm->info.size; peer++)
-        DT_TRY(compare_clocks(comm, peer, &peers));
-    return DT_OK;
-}
-
 // The text of each rank after the other; those are many megabytes at most, of one rank at a time.
 static dt_status gather(struct dt_comm *comm, const char *mine, FILE *file)
 {
@@ -236,10 +225,13 @@ static dt_status describe(struct dt_comm *comm, int64_t shift, char **text)
 
 dt_status dt_timeline_write(struct dt_comm *comm, const char *path)
 {
-    int64_t shift;
+    int64_t shift = 0, of_peer;
     char *text;
     bool root = comm->info.rank == 0;
-    DT_TRY(align_clocks(comm, &shift));
+    if (!root)
+        DT_TRY(compare_clocks(comm, comm->info.rank, &shift));
+    for (int peer = 1; root && peer < comm->info.size; peer++)
+        DT_TRY(compare_clocks(comm, peer, &of_peer));
     DT_TRY(describe(comm, shift, &text));
     FILE *file = root ? fopen(path, "w") : NULL;
     int problem = root && !file ? errno : 0;
