@@ -1,6 +1,6 @@
-// An arena hands out memory that somebody else owns, one piece after another, and is measured by
-// the same code that later places. A defect of the caller ends in abort(): a wrong plan must not
-// become a wild write.
+// An arena hands out memory that somebody else owns, one piece after another. The code that
+// takes pieces runs twice: once to measure, once to place. A defect of that code ends in
+// abort(): a wrong plan must not become a wild write.
 #include "base/arena.h"
 #include "base/round.h"
 

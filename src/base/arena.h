@@ -1,6 +1,6 @@
-// One allocation carved by the code that uses it, run twice: first on a measuring arena (base
-// NULL), then on a placing one. Nothing is freed individually; memory belongs to whoever gave
-// `base`.
+// One allocation, carved by the code that uses it. That code runs twice: first on a measuring
+// arena (base NULL), then on a placing one. Nothing is freed individually; the memory belongs to
+// whoever gave `base`.
 #pragma once
 
 #include <stdint.h>

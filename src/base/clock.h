@@ -1,4 +1,4 @@
-// Monotonic time: to measure, to sleep, to wait until.
+// Monotonic time, to measure, to sleep and to wait until.
 #pragma once
 
 #include <stdint.h>

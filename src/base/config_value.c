@@ -1,5 +1,5 @@
-// Converts one value by the key's row of the table: from text into the field and back, with its
-// checks and the wording of what is allowed.
+// Converts one value by its key's row of the table, from text into the field and back. The
+// checks of a value and the wording of what is allowed are here.
 #include "base/config_internal.h"
 #include "base/nearest.h"
 #include "base/text.h"

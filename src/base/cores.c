@@ -1,5 +1,5 @@
-// Reads and sets CPU affinity by hwloc. Slurm's environment says how many CPUs a task has, not
-// which: it limits the number of threads only.
+// Reads and sets CPU affinity by hwloc. Slurm's environment says how many CPUs a task has, but
+// not which, so it limits only the number of threads.
 #include "base/cores.h"
 
 #include <ctype.h>

@@ -1,5 +1,5 @@
-// The error record of each thread, and dt_die, which ends the process once: the first thread that
-// calls it runs the registered last act, later ones wait for the end.
+// Keeps the error record of each thread. dt_die ends the process once: the first thread that
+// calls it runs the registered last act, and later callers wait for the end.
 #include "base/error.h"
 
 #include "base/text.h"

@@ -1,7 +1,7 @@
-// Status and error records. A fallible function returns a status. Where something first goes wrong
-// DT_FAIL records code, message and hint in the thread's error record; each level above adds a
-// frame by DT_TRY. Nothing below main ends the process but dt_die, whose last act main registers,
-// and what that act calls (cmd/report.c, comm); a crash in a library is base/crash.h's.
+// Status and error records. A fallible function returns a status. Where something first goes
+// wrong, DT_FAIL records code, message and hint in the thread's error record; each level above
+// adds a frame by DT_TRY. Below main only dt_die ends the process, by the last act that main
+// registers (cmd/report.c), and so does a crash inside a library (base/crash.h).
 #pragma once
 
 #include <stddef.h>

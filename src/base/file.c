@@ -1,5 +1,5 @@
-// Files by POSIX calls: interrupted calls are repeated, partial reads and writes continued, and
-// every byte is written and synced, or an error says why not.
+// Reads and writes files by POSIX calls. Interrupted calls are repeated and partial ones
+// continued. Every byte is written and synced, or an error says why not.
 #include "base/file.h"
 
 #include "base/memory.h"

@@ -1,7 +1,7 @@
 // Files as a checkpoint needs them: complete, synced, hashed. Paths are plain C strings. Errors
-// name the path and give errno's text; a path that does not exist, is of the wrong kind or may not
-// be used (permissions, read-only) is DT_USER, a full disk, a read error or too little memory is
-// DT_MACHINE.
+// name the path and give errno's text. A path that does not exist, is of the wrong kind or may
+// not be used (permissions, read-only) is DT_USER; a full disk, a read error or too little
+// memory is DT_MACHINE.
 #pragma once
 
 #include "base/error.h"

@@ -1,4 +1,5 @@
-// JSON files by cJSON, whose numbers are doubles: whole numbers are taken up to 2^53 only.
+// Reads and writes JSON by cJSON, whose numbers are doubles: whole numbers are accepted up to
+// 2^53 only.
 #include "base/json.h"
 
 #include "base/file.h"

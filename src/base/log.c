@@ -1,5 +1,5 @@
-// Writes messages and the live line to stderr. One lock keeps them apart: a message, with the
-// clearing and drawing again of the live line around it, is one write(2).
+// Writes messages and the live line to stderr. One lock keeps them apart. A message is one
+// write(2), which also clears the live line before it and draws it again after it.
 #include "base/log.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-// Allocation that fails with a message. Owns nothing; uses base/error.h only.
+// Allocates memory, or fails with a message that says what it was for. Owns nothing; uses
+// base/error.h only.
 #include "base/memory.h"
 
 #include "base/text.h"

@@ -1,4 +1,5 @@
-// Sizes: rounded to whole blocks, the smaller and the larger of two, powers of two.
+// Arithmetic on sizes: rounding to whole blocks, the smaller and the larger of two, powers of
+// two.
 #pragma once
 
 #include <stdbool.h>

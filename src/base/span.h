@@ -1,4 +1,4 @@
-// Ranges of a flat array, and which ranges of it one rank holds where it is spread over ranks.
+// Ranges of a flat array, and which of them one rank holds where the array is spread over ranks.
 #pragma once
 
 #include <stdbool.h>

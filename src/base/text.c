@@ -1,4 +1,4 @@
-// Appends to texts, compares lists in them, and parses ranges of steps and UTF-8.
+// Appends to texts, compares the lists in them, and parses ranges of steps and UTF-8.
 #include "base/text.h"
 
 #include <stdarg.h>

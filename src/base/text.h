@@ -1,5 +1,5 @@
-// Text in buffers of fixed size, and UTF-8 (RFC 3629): what JSON files and safetensors headers must
-// be.
+// Functions on texts in buffers of fixed size, and on UTF-8 (RFC 3629), which JSON files and
+// safetensors headers must be.
 #pragma once
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-// The counters and spans of this process. One lock protects them: a few hundred spans a step do not
-// contend for it.
+// Keeps the counters and spans of this process. One lock protects them: a few hundred spans a
+// step do not contend for it.
 #include "base/trace.h"
 
 #include "base/memory.h"

@@ -1,6 +1,6 @@
-// The files of one checkpoint. Written so that it is whole or not there: a temporary folder,
-// everything synced, one rename. Read where it was verified: first what must not have changed, then
-// the arrays.
+// Writes and reads the files of one checkpoint. It is written so that it is whole or not there:
+// into a temporary folder, with everything synced, and published by one rename. It is read after
+// it was verified: first what must not have changed, then the arrays.
 #include "checkpoint/checkpoint.h"
 
 #include "base/file.h"

@@ -1,4 +1,4 @@
-// A folder of checkpoints: which are there, which are intact, which may go.
+// A folder of checkpoints: finds those that are there, verifies them, and removes old ones.
 #include "checkpoint/checkpoint.h"
 
 #include "base/file.h"

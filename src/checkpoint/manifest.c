@@ -1,4 +1,4 @@
-// Writing and strict reading of MANIFEST.
+// Writes MANIFEST, reads it strictly, and checks the files that it lists.
 #include "checkpoint/manifest.h"
 
 #include "base/file.h"

@@ -1,4 +1,4 @@
-// Optimizer files: every rank writes and reads the pieces that it holds.
+// Writes and reads optimizer files: every rank writes and reads the pieces that it holds.
 #include "checkpoint/optimizer_states.h"
 
 #include "base/file.h"

@@ -1,4 +1,4 @@
-// Writing and reading tensors by range. Owns the tensors and the list of struct dt_ranges.
+// Writes and reads tensors by range. Owns the tensors and the list of struct dt_ranges.
 #include "checkpoint/ranges.h"
 
 #include "base/list.h"

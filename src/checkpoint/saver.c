@@ -1,4 +1,5 @@
-// The phases of a save, which all ranks go through together, and the work of their threads.
+// A save goes through phases, which all ranks enter together. Each rank has a thread that writes
+// its part.
 #include "checkpoint/saver.h"
 
 #include "base/clock.h"

@@ -1,4 +1,4 @@
-// trainer.json, written, read and compared by one table of its fields. Words of 64 bits (seed,
+// Writes, reads and compares trainer.json by one table of its fields. Numbers of 64 bits (seed,
 // hashes) are strings there, since JSON's numbers are doubles for most readers.
 #include "checkpoint/trainer_state.h"
 

@@ -8,13 +8,12 @@
 // the 230 GB/s that 8 H100 should reach, in a step of about 35 ms). comm.dtype = bf16 halves that.
 // Between devices nothing better was found:
 // - With tied weights the head's part of its gradient is ready when backward begins. To send that
-//   part early would leave the embedding's part, which is as large: more bytes, no fewer at the
-//   end.
+//   part early leaves the embedding's part, which is as large: more bytes, no fewer at the end.
 // - A row that is complete before the embedding must not join it: it would wait for it.
 // - The weight gradients of layer 0 could be computed after it. The GEMM of in_proj would hide
-// about
 //   0.13 ms, but its own 9 MB would then be sent last: a gain of 0.09 ms at 230 GB/s, none at 70.
 // - Pieces would be slower: they follow each other on links that one message fills.
+//
 // Through pinned copies (staged) pieces are better: one is copied from the device while the one
 // before it is summed and the one before that is copied back.
 #include "comm/bucket_plan.h"

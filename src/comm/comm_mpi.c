@@ -1,5 +1,5 @@
 // The MPI communicator as its users see it: requests are queued for the communication thread
-// (comm_mpi_thread.c) and waited for. Makes no call to MPI but the last one of an abort.
+// (comm_mpi_thread.c) and waited for. The only call to MPI here is the last one of an abort.
 #include "comm/comm_mpi.h"
 
 #include "base/clock.h"

@@ -1,7 +1,8 @@
-// The guard: a thread that never calls MPI. Where the communication thread makes no round, because
-// a call to MPI does not return, its watch is silent too: this one ends the process instead, at the
-// time-out, or when a launcher sends SIGTERM because a rank died. (Open MPI 4 hangs like that when
-// a TCP connection breaks: it waits for mpirun, which kills a second after SIGTERM.)
+// The guard is a thread that never calls MPI. Where a call to MPI does not return, the
+// communication thread makes no round and its watch is silent, too. The guard then ends the
+// process: at the time-out, or when a launcher sends SIGTERM because a rank died. (Open MPI 4
+// hangs like that when a TCP connection breaks: it waits for mpirun, which kills a second after
+// SIGTERM.)
 #include "comm/comm_mpi.h"
 
 #include "base/clock.h"

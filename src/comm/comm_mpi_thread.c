@@ -1,5 +1,6 @@
-// The communication thread, the only caller of MPI: opens it, posts the requests in the order in
-// which they were queued, progresses them (Open MPI progresses nothing by itself) and closes it.
+// The communication thread, the only caller of MPI. It opens MPI, posts the requests in the
+// order in which they were queued, progresses them (Open MPI progresses nothing by itself), runs
+// the watch, and closes MPI.
 #include "comm/comm_mpi.h"
 
 #include "base/clock.h"

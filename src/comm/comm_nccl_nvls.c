@@ -1,12 +1,12 @@
-// Keeps NCCL from using NVLS, sums in the NVLink switches: they add in another order from call to
-// call, and dtrain promises the same bits every time.
+// Keeps NCCL from using NVLS, which sums in the NVLink switches: they add in another order from
+// call to call, and dtrain promises the same bits every time.
 //
 // It sets NCCL_NVLS_ENABLE=0. NCCL_ALGO=^NVLS would not do: NCCL compares whole names, so that
-// leaves NVLSTree, which sums in the switches of each host where there are several, and it leaves
-// the multicast kernels that NCCL uses on registered memory. NCCL_NVLS_ENABLE turns off all of
-// these since 2.17, which introduced NVLS, saves the memory of its buffers, means nothing to older
-// versions, and leaves NCCL_ALGO to the user. NCCL reads both when a communicator is created; the
-// environment wins over its files (nccl.conf).
+// leaves NVLSTree, which sums in the switches of each host where there are several, and it
+// leaves the multicast kernels that NCCL uses on registered memory. NCCL_NVLS_ENABLE turns off
+// all of these since 2.17, which introduced NVLS, and saves the memory of its buffers. It means
+// nothing to older versions, and leaves NCCL_ALGO to the user. NCCL reads both when a
+// communicator is created; the environment wins over its files (nccl.conf).
 #include "comm/comm_nccl.h"
 
 #include "base/log.h"

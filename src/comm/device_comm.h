@@ -1,10 +1,10 @@
-// Collectives in device memory, put on a stream and done by the devices among themselves: NCCL's
-// part of comm. Host memory and job control are the communicator's (comm.h).
+// Collectives in device memory, put on a stream and done by the devices among themselves (NCCL).
+// Host memory and job control belong to the communicator (comm.h).
 //
 // A watchdog thread follows the collectives by counters that the device writes into pinned host
-// memory, so graphs are followed too. Where one has begun and is not done within the communicator's
-// time-out, or NCCL reports an error, the rank writes its last collectives (number, operation,
-// bytes, state) to stderr and ends the job by dt_die: never a hang.
+// memory, so graphs are followed too. Where a collective has begun and is not done within the
+// communicator's time-out, or NCCL reports an error, the rank writes its last collectives
+// (number, operation, bytes, state) to stderr and ends the job by dt_die: never a hang.
 #pragma once
 
 #include "backend/backend.h"

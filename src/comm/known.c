@@ -1,4 +1,5 @@
-// The device communicator of this build, apart from what uses it, as src/backend/known.c.
+// The device communicator of this build. Nothing else depends on the build, as in
+// src/backend/known.c.
 #include "comm/device_comm.h"
 
 #ifdef DTRAIN_CUDA

@@ -1,4 +1,4 @@
-// Processes by /proc/PID/stat (proc(5)): field 3 is the state, field 22 the start time.
+// Looks at processes by /proc/PID/stat (proc(5)): field 3 is the state, field 22 the start time.
 #include "comm/process.h"
 
 #include <fcntl.h>

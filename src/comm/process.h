@@ -1,4 +1,4 @@
-// Whether another process of this machine still runs, by /proc.
+// Tells whether another process of this machine still runs, by /proc.
 #pragma once
 
 #include <stdint.h>

@@ -1,6 +1,7 @@
-// The watch: what every rank of an MPI job knows of every other, and what follows from it. Runs on
-// the communication thread. Ranks send what they know to the ranks 1, 2, 4, 8, … places further, so
-// news reaches all within log2(size) beats whoever has died, over log2(size) connections a rank.
+// The watch: what every rank of an MPI job knows of every other, and what follows from it. It
+// runs on the communication thread. Ranks send what they know to the ranks 1, 2, 4, 8, … places
+// further, over log2(size) connections each, so news reaches all within log2(size) beats,
+// whoever has died.
 #pragma once
 
 #include "comm/comm.h"

@@ -1,4 +1,4 @@
-// Heartbeats: the links between ranks, and how news travels over them.
+// Heartbeats: opens the links between ranks, and sends and receives news over them.
 #include "comm/watch.h"
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
-// What a run reports: events, written by every sink (metrics.jsonl, TensorBoard, the console). A
-// sink is one file, sink_NAME.c, and one row of sinks.c. Rank 0 only.
+// What a run reports: events, which every sink writes (metrics.jsonl, TensorBoard, the console).
+// A sink is one file, sink_NAME.c, and one row of sinks.c. Only rank 0 has sinks.
 #pragma once
 
 #include "base/error.h"

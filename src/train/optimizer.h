@@ -1,7 +1,8 @@
-// The optimizer's state and its step: gradient norm, what varies (update_control), one fused AdamW
-// pass. Everything is on the device; the host sends the learning rate and later reads the control
-// struct. Sharded, the states are those of this rank's pieces of the flat arrays, and the buckets
-// bring it the gradients of these, and every rank the weights of all.
+// The optimizer's state and its step: the gradient norm, the numbers that vary from step to step
+// (update_control), and one fused AdamW pass. Everything is on the device; the host sends the
+// learning rate and later reads the control struct. Sharded, a rank has the states of its own
+// pieces of the flat arrays; the buckets bring it the gradients of these pieces, and bring every
+// rank the weights of all.
 #pragma once
 
 #include "checkpoint/optimizer_states.h"

@@ -1,7 +1,7 @@
-// Where the time of a run went: a table by phase, op, collective and thread, over all ranks, in the
-// manner of PETSc's -log_view. It is written to profile.txt and, for programs, profile.json in the
-// run's folder at the end and on SIGUSR2, its largest rows to the console. The counters are those
-// of base/trace.h.
+// Where the time of a run went: a table by phase, op, collective and thread, over all ranks, in
+// the manner of PETSc's -log_view. At the end and on SIGUSR2 it is written to profile.txt and,
+// for programs, profile.json in the run's folder, and its largest rows are logged. The counters
+// are those of base/trace.h.
 #pragma once
 
 #include "backend/op_times.h"

@@ -1,4 +1,4 @@
-// Warm-up and decay of the learning rate.
+// Computes the learning rate of a step: warm-up, then decay.
 #include "train/schedule.h"
 
 #include <math.h>

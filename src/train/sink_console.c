@@ -1,4 +1,5 @@
-// Metrics on stderr: one live line on a terminal, elsewhere a plain line every `every` steps.
+// Writes metrics to stderr: one live line on a terminal, elsewhere a plain line every `every`
+// steps.
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"

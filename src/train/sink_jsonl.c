@@ -1,5 +1,5 @@
-// metrics.jsonl, a JSON object an event. A line is written by one write(2), so that a killed job
-// leaves at most one torn line; a resumed run cuts it off, with the lines of later steps.
+// Writes metrics.jsonl, one JSON object for each event. A line is one write(2), so a killed job
+// leaves at most one torn line. A resumed run cuts that line off, and the lines of later steps.
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"

@@ -1,4 +1,4 @@
-// The table of metric sinks. To add one: its file, its declaration and its row.
+// The table of metric sinks. A new sink needs its file, its declaration and its row.
 #include "train/metrics.h"
 
 extern const struct dt_metric_sink dt_sink_console, dt_sink_jsonl, dt_sink_tensorboard;

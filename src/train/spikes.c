@@ -1,4 +1,4 @@
-// Running mean and variance of the losses, and the distance of a loss from them.
+// Keeps a running mean and variance of the losses, and tells how far a loss is from them.
 #include "train/spikes.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-// The start of a run: from an opened job to the model, weights and files of its next step, fresh or
+// Starts a run: from an opened job to the model, weights and files of its next step, fresh or
 // from a checkpoint. All ranks fail together.
 #include "train/trainer.h"
 

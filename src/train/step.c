@@ -1,4 +1,4 @@
-// A training step, from the loader's batch to the report of its outcome.
+// Runs a training step, from the loader's batch to the report of its outcome.
 #include "train/step.h"
 
 #include "base/clock.h"

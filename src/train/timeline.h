@@ -1,7 +1,7 @@
-// What all ranks did in the steps of log.trace_steps, as one file for ui.perfetto.dev and
-// chrome://tracing (Trace Event Format): a process per rank; tracks for compute (phases, and the
-// ops in them), communication, input and checkpoints, and for the host where the device works by
-// itself. Its spans are those kept by base/trace.h.
+// Writes what all ranks did in the steps of log.trace_steps as one file for ui.perfetto.dev and
+// chrome://tracing (Trace Event Format). There is a process for each rank, with tracks for
+// compute (phases, and the ops in them), communication, input and checkpoints, and one for the
+// host where the device works by itself. The spans are those kept by base/trace.h.
 #pragma once
 
 #include "base/trace.h"

@@ -1,5 +1,5 @@
-// One run, from its first step or its checkpoint to its end; iterate() is one step. All ranks take
-// the same steps, and vote in each whether to stop or save.
+// Trains one run, from its first step or its checkpoint to its end; iterate() is one step. All
+// ranks take the same steps, and vote in each whether to stop or save.
 #include "train/train.h"
 
 #include "base/clock.h"

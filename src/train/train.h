@@ -1,4 +1,4 @@
-// The training loop: step, validation, checkpoints, stop.
+// The training loop: steps, validation, checkpoints, and the end of a run.
 #pragma once
 
 #include "job/job.h"

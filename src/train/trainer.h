@@ -1,5 +1,5 @@
-// A run in training, as its three files share it: start.c builds it, train.c steps it, rollback.c
-// returns it to a checkpoint. Private to them.
+// A run in training, as its three files share it: start.c builds it, train.c steps it, and
+// rollback.c returns it to a checkpoint. Private to them.
 #pragma once
 
 #include "checkpoint/saver.h"
