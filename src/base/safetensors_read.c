@@ -78,44 +78,29 @@ dt_status dt_safetensors_read(const struct dt_safetensors *file, const struct dt
     return dt_pread_all(file->fd, file->path, out, count * each, tensor->begin + first * each);
 }
 
-// Reads elements of one or two bytes, and widens them a chunk at a time.
-static dt_status read_widened(const struct dt_safetensors *file, const struct dt_safetensor *tensor,
-                              int64_t first, int64_t count, float *out)
-{
-    uint16_t chunk[CHUNK];
-    const int8_t *bytes = (const int8_t *)chunk;
-    int64_t size = dt_dtype_size(tensor->dtype), offset = tensor->begin + size * first;
-    for (int64_t done = 0, n; done < count; done += n) {
-        n = dt_min_i64(count - done, CHUNK);
-        DT_TRY(dt_pread_all(file->fd, file->path, chunk, size * n, offset + size * done));
-        if (tensor->dtype == DT_BF16)
-            for (int64_t i = 0; i < n; i++)
-                out[done + i] = dt_bf16_to_f32(chunk[i]);
-        else if (tensor->dtype == DT_F16)
-            for (int64_t i = 0; i < n; i++)
-                out[done + i] = dt_f16_to_f32(chunk[i]);
-        else
-            for (int64_t i = 0; i < n; i++)
-                out[done + i] = bytes[i];
-    }
-    return DT_OK;
-}
-
 dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
                                   const struct dt_safetensor *tensor, int64_t first, int64_t count,
                                   float *out)
 {
+    uint16_t chunk[CHUNK];
+    const int8_t *bytes = (const int8_t *)chunk;
+    enum dt_dtype type = tensor->dtype;
+    if (type == DT_F32)
+        return dt_safetensors_read(file, tensor, first, count, out);
     DT_TRY(check_range(file, tensor, first, count));
-    switch (tensor->dtype) {
-    case DT_F32:
-        return dt_pread_all(file->fd, file->path, out, 4 * count, tensor->begin + 4 * first);
-    case DT_BF16:
-    case DT_F16:
-    case DT_I8:
-        return read_widened(file, tensor, first, count, out);
-    default:
+    if (type != DT_BF16 && type != DT_F16 && type != DT_I8)
         return DT_FAIL(DT_USER, "convert it to F32, BF16 or F16",
                        "%s: tensor %s is %s, which cannot be read as weights", file->path,
                        tensor->name, tensor->type_name);
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = dt_min_i64(count - done, CHUNK);
+        DT_TRY(dt_safetensors_read(file, tensor, first + done, n, chunk));
+        for (int64_t i = 0; type == DT_BF16 && i < n; i++)
+            out[done + i] = dt_bf16_to_f32(chunk[i]);
+        for (int64_t i = 0; type == DT_F16 && i < n; i++)
+            out[done + i] = dt_f16_to_f32(chunk[i]);
+        for (int64_t i = 0; type == DT_I8 && i < n; i++)
+            out[done + i] = bytes[i];
     }
+    return DT_OK;
 }

@@ -49,9 +49,9 @@ dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *
                               .model = model,
                               .host = {.model = dt_model_config(model), .params = params}};
     if (states)
-        s->device = s->host.states = *states;
-    int n = s->device.n;
-    int64_t held = s->device.pieces.elements;
+        s->host.states = *states;
+    int n = s->host.states.n;
+    int64_t held = s->host.states.pieces.elements;
     DT_TRY(pin(backend, array_elements(backend, params, n, held, root), &s->memory));
     DT_TRY(pin(backend, piece_elements(backend, params), &s->piece));
     float *next = s->memory;
@@ -60,8 +60,15 @@ dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *
         next += params->elements;
     } else if (n == 0 && backend->table->unified)
         s->host.weights = dt_model_weights(model);
-    for (int i = 0; i < n; i++)
-        s->host.states.list[i].data = next ? next + i * held : NULL;
+    s->n = 1 + n;
+    s->arrays[0] =
+        (struct dt_snapshot_array){dt_model_weights(model), s->host.weights, params->elements};
+    for (int i = 0; i < n; i++) {
+        float **data = &s->host.states.list[i].data, *device = *data;
+        *data = next ? next + i * held : NULL;
+        s->arrays[1 + i] = (struct dt_snapshot_array){device, *data, held};
+    }
+    s->spread = dt_pieces_are_spread(&s->host.states.pieces, params->elements);
     DT_TRY(dt_stream_create(backend, &s->stream));
     return dt_event_create(backend, &s->filled);
 }
@@ -79,28 +86,12 @@ void dt_snapshot_destroy(struct dt_snapshot *s)
     *s = (struct dt_snapshot){0};
 }
 
-// The arrays by number: the weights, then each state.
-static float *device_array(const struct dt_snapshot *s, int i)
-{
-    return i == 0 ? dt_model_weights(s->model) : s->device.list[i - 1].data;
-}
-
-static float *host_array(const struct dt_snapshot *s, int i)
-{
-    return i == 0 ? s->host.weights : s->host.states.list[i - 1].data;
-}
-
-static int64_t array_size(const struct dt_snapshot *s, int i)
-{
-    return i == 0 ? s->host.params->elements : s->device.pieces.elements;
-}
-
 dt_status dt_snapshot_fill(struct dt_snapshot *s)
 {
-    for (int i = 0; i <= s->device.n; i++)
-        if (host_array(s, i))
-            DT_TRY(dt_to_host(s->backend, host_array(s, i), device_array(s, i),
-                              array_size(s, i) * (int64_t)sizeof(float), s->stream));
+    for (const struct dt_snapshot_array *a = s->arrays; a < s->arrays + s->n; a++)
+        if (a->host)
+            DT_TRY(dt_to_host(s->backend, a->host, a->device, a->elements * (int64_t)sizeof(float),
+                              s->stream));
     return dt_event_record(s->backend, s->filled, s->stream);
 }
 
@@ -109,13 +100,13 @@ dt_status dt_snapshot_wait(const struct dt_snapshot *s)
     return dt_event_sync(s->backend, s->filled);
 }
 
-static dt_status share_array(struct dt_snapshot *s, struct dt_comm *comm, int i)
+static dt_status share_array(struct dt_snapshot *s, struct dt_comm *comm,
+                             const struct dt_snapshot_array *a)
 {
-    int64_t elements = array_size(s, i);
-    for (int64_t first = 0; first < elements; first += DT_SNAPSHOT_PIECE) {
-        int64_t bytes = dt_min_i64(DT_SNAPSHOT_PIECE, elements - first) * (int64_t)sizeof(float);
-        float *device = device_array(s, i) + first, *host = host_array(s, i);
-        host = host ? host + first : s->piece ? s->piece : device;
+    for (int64_t first = 0; first < a->elements; first += DT_SNAPSHOT_PIECE) {
+        int64_t bytes = dt_min_i64(DT_SNAPSHOT_PIECE, a->elements - first) * (int64_t)sizeof(float);
+        float *device = a->device + first;
+        float *host = a->host ? a->host + first : s->piece ? s->piece : device;
         if (comm)
             DT_TRY(dt_broadcast(comm, host, bytes, 0));
         if (host == device)
@@ -128,16 +119,15 @@ static dt_status share_array(struct dt_snapshot *s, struct dt_comm *comm, int i)
 
 dt_status dt_snapshot_share_weights(struct dt_snapshot *s, struct dt_comm *comm)
 {
-    DT_TRY(share_array(s, comm, 0));
+    DT_TRY(share_array(s, comm, &s->arrays[0]));
     DT_TRY(dt_model_refresh(s->model, NULL));
     return dt_stream_sync(s->backend, NULL);
 }
 
 dt_status dt_snapshot_share(struct dt_snapshot *s, struct dt_comm *comm)
 {
-    bool spread = dt_pieces_are_spread(&s->device.pieces, s->host.params->elements);
     DT_TRY(dt_snapshot_share_weights(s, comm));
-    for (int i = 1; i <= s->device.n; i++)
-        DT_TRY(share_array(s, spread ? NULL : comm, i));
+    for (int i = 1; i < s->n; i++)
+        DT_TRY(share_array(s, s->spread ? NULL : comm, &s->arrays[i]));
     return DT_OK;
 }

@@ -10,14 +10,19 @@
 #include "comm/comm.h"
 
 struct dt_snapshot {
-    const struct dt_backend *backend;  // borrowed; NULL: not created
-    struct dt_model *model;            // borrowed
-    struct dt_optimizer_states device; // those of the optimizer
-    struct dt_checkpoint_arrays host;  // without the arrays that this rank has no room for
-    float *memory;                     // of those, pinned
-    float *piece;                      // [DT_SNAPSHOT_PIECE] at most, pinned; NULL where unified
-    struct dt_stream *stream;          // of the copies
-    struct dt_event *filled;           // the last fill is complete
+    const struct dt_backend *backend; // borrowed; NULL: not created
+    struct dt_model *model;           // borrowed
+    int n;                            // arrays: the weights, then each state
+    struct dt_snapshot_array {
+        float *device, *host; // host NULL: this rank has no room for it
+        int64_t elements;
+    } arrays[1 + DT_OPTIMIZER_STATES];
+    bool spread;                      // the states are, over ranks
+    struct dt_checkpoint_arrays host; // without the arrays that this rank has no room for
+    float *memory;                    // of those, pinned
+    float *piece;                     // [DT_SNAPSHOT_PIECE] at most, pinned; NULL where unified
+    struct dt_stream *stream;         // of the copies
+    struct dt_event *filled;          // the last fill is complete
 };
 
 enum { DT_SNAPSHOT_PIECE = 4 << 20 }; // elements: 16 MiB

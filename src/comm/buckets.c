@@ -195,24 +195,21 @@ static dt_status send_complete(struct dt_buckets *b)
 
 // ---- … and summed
 
-static dt_status return_from_host(struct dt_buckets *b, struct part *part)
-{
-    struct dt_request *request = part->request;
-    part->request = NULL;
-    DT_TRY(dt_wait(b->comm, request));
-    if (part->host != part->wire)
-        DT_TRY(dt_to_device(&b->backend, at(part, part->wire, part->in),
-                            at(part, part->host, part->in), bytes_of(part, part->in), b->stream));
-    return unpack(b, part);
-}
-
 // Makes the caller's stream wait for a phase that was sent, which can then be sent again.
 static dt_status collect(struct dt_buckets *b, struct phase *phase)
 {
     if (!b->alone && !b->device_comm) {
         DT_TRY(post(b, phase, true));
-        for (int64_t i = phase->first; i < phase->end; i++)
-            DT_TRY(return_from_host(b, &b->parts[i]));
+        for (struct part *part = b->parts + phase->first; part < b->parts + phase->end; part++) {
+            struct dt_request *request = part->request;
+            part->request = NULL;
+            DT_TRY(dt_wait(b->comm, request));
+            if (part->host != part->wire)
+                DT_TRY(dt_to_device(&b->backend, at(part, part->wire, part->in),
+                                    at(part, part->host, part->in), bytes_of(part, part->in),
+                                    b->stream));
+            DT_TRY(unpack(b, part));
+        }
     }
     phase->sent = phase->posted = phase->first;
     if (b->alone)
@@ -312,28 +309,6 @@ static struct part doubles(double *data, int64_t n)
         .operation = DT_ALLREDUCE, .elements = n, .wire_type = DT_F64, .data = data, .wire = data};
 }
 
-static struct part gradients_of(const struct dt_buckets *b, const struct dt_span *span,
-                                bool sharded)
-{
-    float *data = b->config.gradients + span->first;
-    return (struct part){.operation = sharded ? DT_REDUCE_SCATTER : DT_ALLREDUCE,
-                         .elements = span->end - span->first,
-                         .wire_type = b->config.wire,
-                         .data = data,
-                         .wire = b->wire ? (void *)(b->wire + span->first) : data};
-}
-
-static struct part weights_of(const struct dt_buckets *b, const struct dt_span *span)
-{
-    float *data = b->config.weights + span->first;
-    return (struct part){.operation = DT_ALL_GATHER,
-                         .elements = span->end - span->first,
-                         .wire_type = DT_F32,
-                         .data = data,
-                         .wire = data,
-                         .copy = b->config.copies ? b->config.copies + span->first : NULL};
-}
-
 // The parts in the order in which they are sent, at most 2 n + 2.
 static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_t n)
 {
@@ -346,14 +321,29 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
         sums->n_rows = sums->missing = 1;
     }
     b->n_sums_parts = b->gradients.end;
-    for (int64_t i = 0; i < n; i++)
-        append(b, &b->gradients, gradients_of(b, &spans[i], spans[i].first < sharded));
+    for (const struct dt_span *span = spans; span < spans + n; span++) {
+        float *data = config->gradients + span->first;
+        append(b, &b->gradients,
+               (struct part){.operation = span->first < sharded ? DT_REDUCE_SCATTER : DT_ALLREDUCE,
+                             .elements = span->end - span->first,
+                             .wire_type = config->wire,
+                             .data = data,
+                             .wire = b->wire ? (void *)(b->wire + span->first) : data});
+    }
     b->norms = phase_from(b->gradients.end);
     if (is_sharded(config, n_ranks))
         append(b, &b->norms, doubles(config->norms, config->n_norms));
     b->weights = phase_from(b->norms.end);
-    for (int64_t i = 0; i < n && spans[i].first < sharded; i++)
-        append(b, &b->weights, weights_of(b, &spans[i]));
+    for (const struct dt_span *span = spans; span < spans + n && span->first < sharded; span++) {
+        float *data = config->weights + span->first;
+        append(b, &b->weights,
+               (struct part){.operation = DT_ALL_GATHER,
+                             .elements = span->end - span->first,
+                             .wire_type = DT_F32,
+                             .data = data,
+                             .wire = data,
+                             .copy = config->copies ? config->copies + span->first : NULL});
+    }
 }
 
 // Which parts hold each row. Both are in the order of the arena.

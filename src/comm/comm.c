@@ -32,26 +32,32 @@ bool dt_launched_by_pmi(void)
            !environment((const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", NULL});
 }
 
+// The number in the first of these variables that is set.
+static int number(const char *const names[], int otherwise)
+{
+    const char *text = environment(names);
+    return text ? (int)strtol(text, NULL, 10) : otherwise;
+}
+
 int dt_comm_launched_size(void)
 {
-    const char *size = environment(
-        (const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL});
-    return size && strtol(size, NULL, 10) > 1 ? (int)strtol(size, NULL, 10) : 1;
+    int size = number(
+        (const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL}, 1);
+    return size > 1 ? size : 1;
 }
 
 int dt_comm_launched_rank(void)
 {
-    const char *rank = environment((const char *const[]){"OMPI_COMM_WORLD_RANK", "PMIX_RANK",
-                                                         "PMI_RANK", "SLURM_PROCID", NULL});
-    return rank ? (int)strtol(rank, NULL, 10) : 0;
+    return number((const char *const[]){"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                        "SLURM_PROCID", NULL},
+                  0);
 }
 
 int dt_comm_batch_tasks(void)
 {
-    const char *tasks = environment((const char *const[]){"SLURM_NTASKS", NULL});
     bool launched =
         dt_launched_by_mpi() || environment((const char *const[]){"SLURM_STEP_NUM_TASKS", NULL});
-    return tasks && !launched ? (int)strtol(tasks, NULL, 10) : 1;
+    return launched ? 1 : number((const char *const[]){"SLURM_NTASKS", NULL}, 1);
 }
 
 dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm)
