@@ -119,28 +119,23 @@ static int print_value(const char *text, FILE *out)
     return n;
 }
 
-static void echo_key(const struct dt_config_key *key, const struct dt_config_value *value,
-                     FILE *out)
-{
-    bool unset = value->text[0] == 0 && key->type != DT_CONFIG_STRING;
-    int column = fprintf(out, "%s%s = ", unset ? "# " : "", key->name);
-    column += print_value(value->text, out);
-    fprintf(out, "%*s", column < ECHO_COLUMN ? ECHO_COLUMN - column : 0, "");
-    fputs("  # ", out);
-    // A path in the origin may hold anything.
-    for (const char *p = unset ? "not set" : value->origin; *p; p++)
-        fputc((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p, out);
-    fputc('\n', out);
-}
-
 void dt_config_echo(const struct dt_config *config, FILE *out)
 {
     fputs("# The resolved configuration: every key, and where its value came from.\n", out);
     for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);) {
         if (row.first)
             fprintf(out, "\n[%s]\n", row.section->name);
-        if (!config->values[row.index].hidden)
-            echo_key(row.key, &config->values[row.index], out);
+        const struct dt_config_value *value = &config->values[row.index];
+        if (value->hidden)
+            continue;
+        bool unset = value->text[0] == 0 && row.key->type != DT_CONFIG_STRING;
+        int column = fprintf(out, "%s%s = ", unset ? "# " : "", row.key->name);
+        column += print_value(value->text, out);
+        fprintf(out, "%*s  # ", column < ECHO_COLUMN ? ECHO_COLUMN - column : 0, "");
+        // A path in the origin may hold anything.
+        for (const char *p = unset ? "not set" : value->origin; *p; p++)
+            fputc((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p, out);
+        fputc('\n', out);
     }
 }
 

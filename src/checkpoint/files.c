@@ -131,23 +131,6 @@ static dt_status join_average(const struct dt_checkpoint_draft *draft,
     return DT_OK;
 }
 
-// What other ranks have written must be here, too.
-static dt_status check_parts(const struct dt_checkpoint_draft *draft,
-                             const struct dt_manifest *manifest)
-{
-    char path[DT_PATH];
-    for (int i = 0; i < manifest->n; i++) {
-        const struct dt_manifest_file *file = &manifest->files[i];
-        DT_TRY(dt_path(path, "%s/%s", draft->folder, file->name));
-        if (dt_file_size(path) != file->size)
-            return DT_FAIL(DT_USER,
-                           "with optim.shard every rank writes a part of a checkpoint: set run.dir "
-                           "to a folder that all hosts share",
-                           "%s, which another rank wrote, is missing or incomplete here", path);
-    }
-    return DT_OK;
-}
-
 // Gives the folder its name. One of the same step is replaced: at every instant one of the two has
 // that name. Where the file system cannot exchange names, the old one is first moved aside; a kill
 // between the two renames leaves both, hidden.
@@ -179,7 +162,16 @@ dt_status dt_checkpoint_publish(const struct dt_checkpoint_draft *draft,
                                 const struct dt_checkpoint_arrays *arrays,
                                 struct dt_manifest *manifest)
 {
-    DT_TRY(check_parts(draft, manifest));
+    char path[DT_PATH];
+    for (int i = 0; i < manifest->n; i++) { // what other ranks have written must be here, too
+        const struct dt_manifest_file *file = &manifest->files[i];
+        DT_TRY(dt_path(path, "%s/%s", draft->folder, file->name));
+        if (dt_file_size(path) != file->size)
+            return DT_FAIL(DT_USER,
+                           "with optim.shard every rank writes a part of a checkpoint: set run.dir "
+                           "to a folder that all hosts share",
+                           "%s, which another rank wrote, is missing or incomplete here", path);
+    }
     DT_TRY(join_average(draft, arrays, manifest));
     DT_TRY(dt_manifest_write(manifest, draft->folder));
     DT_TRY(dt_fsync_dir(draft->folder));
@@ -228,34 +220,27 @@ static dt_status compare(const char *path, const struct dt_model_config *model,
                               path);
 }
 
-// The moving average, by way of the array `whole`. Where the checkpoint's run had none, it starts
-// from the weights.
-static dt_status read_ema(const struct dt_manifest *manifest, const char *path,
-                          const struct dt_checkpoint_arrays *arrays, float *whole)
-{
-    float *ema = dt_optimizer_state(&arrays->states, "ema");
-    bool has = dt_manifest_find(manifest, DT_HF_EMA);
-    if (!has)
-        dt_info("the moving average of the weights starts from those of %s", path);
-    DT_TRY(dt_hf_read_weights(path, has, arrays->params, arrays->model->tie_embeddings, whole));
-    dt_pieces_pick(&arrays->states.pieces, whole, ema);
-    return DT_OK;
-}
-
 static dt_status read_states(const struct dt_manifest *manifest, const char *path,
                              const struct dt_checkpoint_arrays *arrays,
                              const struct dt_part_stamp *stamp)
 {
     const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
-    int64_t elements = arrays->params->elements;
     DT_TRY(dt_optimizer_states_read(path, DT_OPTIMIZER_FILES, dt_optimizer_states_files(manifest),
                                     arrays->params, &states, stamp));
     if (!dt_optimizer_state(&arrays->states, "ema"))
         return DT_OK;
-    float *whole = arrays->weights;
+    // The moving average comes by way of the array of the weights, or of one as large. Where the
+    // checkpoint's run had none, it starts from the weights.
+    bool has = dt_manifest_find(manifest, DT_HF_EMA);
+    float *ema = dt_optimizer_state(&arrays->states, "ema"), *whole = arrays->weights;
     if (!whole)
-        DT_TRY(DT_NEW(&whole, elements, "the moving average"));
-    dt_status status = read_ema(manifest, path, arrays, whole);
+        DT_TRY(DT_NEW(&whole, arrays->params->elements, "the moving average"));
+    if (!has)
+        dt_info("the moving average of the weights starts from those of %s", path);
+    dt_status status =
+        dt_hf_read_weights(path, has, arrays->params, arrays->model->tie_embeddings, whole);
+    if (status == DT_OK)
+        dt_pieces_pick(&arrays->states.pieces, whole, ema);
     if (!arrays->weights)
         free(whole);
     return status;

@@ -12,23 +12,17 @@
 #include <string.h>
 #include <unistd.h>
 
-// Without these no run resumes.
-static void check_names(const struct dt_manifest *manifest, struct dt_problems *problems)
-{
-    static const char *const needed[] = {"config.json", "model.safetensors", "trainer.json"};
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!dt_manifest_find(manifest, needed[i]))
-            dt_problems_add(problems, "MANIFEST lacks %s", needed[i]);
-    dt_optimizer_states_check_names(manifest, problems);
-}
-
 dt_status dt_checkpoint_verify(const char *path)
 {
+    static const char *const needed[] = {"config.json", "model.safetensors", "trainer.json"};
     struct dt_manifest manifest;
     struct dt_problems problems = {0};
     dt_status status = DT_OK;
     DT_TRY_NOTE(dt_manifest_read(path, &manifest), "verifying the checkpoint %s", path);
-    check_names(&manifest, &problems);
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!dt_manifest_find(&manifest, needed[i]))
+            dt_problems_add(&problems, "MANIFEST lacks %s", needed[i]);
+    dt_optimizer_states_check_names(&manifest, &problems);
     for (int i = 0; i < manifest.n && status == DT_OK; i++)
         status = dt_manifest_check(path, &manifest.files[i], &problems);
     dt_manifest_free(&manifest);

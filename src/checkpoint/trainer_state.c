@@ -110,26 +110,20 @@ static bool add_shard(cJSON *list, const struct dt_shard *shard)
            (shard->data_hash == 0 || add_hash(json, "data_hash", shard->data_hash));
 }
 
-static bool add_state(cJSON *json, const struct dt_trainer_state *state)
-{
-    bool fine = dt_json_add_int(json, "format", FORMAT);
-    const struct dt_trainer_state standard = standard_state();
-    for (const struct dt_config_key *field = fields; field < fields_end && fine; field++) {
-        char text[DT_CONFIG_STRING_MAX];
-        if (is_later(field) && dt_config_equal(field, state, &standard))
-            continue;
-        const char *value = dt_config_value_text(field, state, text);
-        fine = is_string(field) ? cJSON_AddStringToObject(json, field->json, value)
-                                : cJSON_AddRawToObject(json, field->json, value);
-    }
-    return fine;
-}
-
 dt_status dt_trainer_text(const struct dt_trainer_state *state, const struct dt_dataset *train,
                           char **text)
 {
     cJSON *json = cJSON_CreateObject();
-    bool fine = json && add_state(json, state);
+    const struct dt_trainer_state standard = standard_state();
+    bool fine = json && dt_json_add_int(json, "format", FORMAT);
+    for (const struct dt_config_key *field = fields; field < fields_end && fine; field++) {
+        char buffer[DT_CONFIG_STRING_MAX];
+        if (is_later(field) && dt_config_equal(field, state, &standard))
+            continue;
+        const char *value = dt_config_value_text(field, state, buffer);
+        fine = is_string(field) ? cJSON_AddStringToObject(json, field->json, value)
+                                : cJSON_AddRawToObject(json, field->json, value);
+    }
     cJSON *list = fine ? cJSON_AddArrayToObject(json, "shards") : NULL;
     fine = list != NULL;
     for (int64_t i = 0; fine && i < train->n_shards; i++)

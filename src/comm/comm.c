@@ -197,21 +197,6 @@ struct wire_error {
     char notes[DT_ERROR_FRAMES][sizeof((struct dt_error_frame *)0)->note];
 };
 
-// The calling thread's error moves into `wire`, which is all zeros.
-static void pack_error(const struct dt_comm *comm, struct wire_error *wire)
-{
-    struct dt_error error;
-    dt_error_take(&error);
-    if (error.code == DT_OK)
-        snprintf(error.message, sizeof error.message, "failed without a message");
-    snprintf(wire->host, sizeof wire->host, "%s", comm->info.host);
-    memcpy(wire->message, error.message, sizeof wire->message);
-    memcpy(wire->hint, error.hint, sizeof wire->hint);
-    for (int i = 0; i < error.n_frames; i++)
-        if (error.frames[i].note[0])
-            memcpy(wire->notes[wire->n_notes++], error.frames[i].note, sizeof wire->notes[0]);
-}
-
 static dt_status raise_shared(dt_status status, const struct wire_error *wire, int rank,
                               int64_t failed)
 {
@@ -233,8 +218,18 @@ static dt_status share_error(struct dt_comm *comm, dt_status mine, dt_status wor
     struct wire_error wire;
     int64_t failed = mine != DT_OK;
     memset(&wire, 0, sizeof wire);
-    if (mine != DT_OK)
-        pack_error(comm, &wire);
+    if (mine != DT_OK) {
+        struct dt_error error;
+        dt_error_take(&error);
+        if (error.code == DT_OK)
+            snprintf(error.message, sizeof error.message, "failed without a message");
+        snprintf(wire.host, sizeof wire.host, "%s", comm->info.host);
+        memcpy(wire.message, error.message, sizeof wire.message);
+        memcpy(wire.hint, error.hint, sizeof wire.hint);
+        for (int i = 0; i < error.n_frames; i++)
+            if (error.frames[i].note[0])
+                memcpy(wire.notes[wire.n_notes++], error.frames[i].note, sizeof wire.notes[0]);
+    }
     DT_TRY(dt_allreduce(comm, &failed, 1, DT_I64, DT_SUM));
     DT_TRY(dt_broadcast(comm, &wire, (int64_t)sizeof wire, first));
     comm->agreed = true;

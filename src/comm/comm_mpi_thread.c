@@ -65,18 +65,6 @@ static bool lacks_pmi(void)
     return has_pmix && !has_pmi;
 }
 
-static dt_status check_launcher(void)
-{
-    if (dt_comm_launched_size() > 1 && !dt_launched_by_mpi())
-        return refuse_singletons();
-    if (dt_launched_by_pmi() && lacks_pmi())
-        return DT_FAIL(DT_USER, how_to_launch,
-                       "the launcher offers PMI-1 or PMI-2 (srun --mpi=pmi2), but %s here only "
-                       "supports PMIx",
-                       dt_comm_mpi_version());
-    return DT_OK;
-}
-
 static void start_phase(struct mpi_comm *mpi, const char *phase, int peer)
 {
     atomic_store(&mpi->start_phase, phase);
@@ -147,7 +135,13 @@ static dt_status start(struct mpi_comm *mpi)
     MPI_Initialized(&is_open);
     if (is_open)
         return DT_FAIL(DT_MACHINE, NULL, "MPI was already initialized in this process");
-    DT_TRY(check_launcher());
+    if (dt_comm_launched_size() > 1 && !dt_launched_by_mpi())
+        return refuse_singletons();
+    if (dt_launched_by_pmi() && lacks_pmi())
+        return DT_FAIL(DT_USER, how_to_launch,
+                       "the launcher offers PMI-1 or PMI-2 (srun --mpi=pmi2), but %s here only "
+                       "supports PMIx",
+                       dt_comm_mpi_version());
     // Serialized, not funneled: an abort may have to come from another thread.
     start_phase(mpi, "MPI_Init_thread", -1);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
@@ -191,22 +185,6 @@ static void finish(struct mpi_comm *mpi, struct dt_request *request, int code)
     request->done = true;
     pthread_cond_broadcast(&mpi->changed);
     pthread_mutex_unlock(&mpi->lock);
-}
-
-// Empties the queue into *fresh. Returns whether the communicator is closing.
-static bool fetch_requests(struct mpi_comm *mpi, struct dt_request **fresh)
-{
-    bool closing;
-    while (sem_trywait(&mpi->wake) == 0)
-        ;
-    pthread_mutex_lock(&mpi->lock);
-    *fresh = mpi->queue;
-    mpi->queue = NULL;
-    mpi->queue_end = &mpi->queue;
-    mpi->begun = mpi->sequence;
-    closing = mpi->closing;
-    pthread_mutex_unlock(&mpi->lock);
-    return closing;
 }
 
 static void post_requests(struct mpi_comm *mpi, struct dt_request *fresh)
@@ -321,22 +299,18 @@ static void give_up(int signal)
     _exit(DT_MACHINE);
 }
 
-// So that no rank reports as a death what this rank has reported already: as soon as it aborts, the
-// launcher ends those that would pass it on.
-static void inform_peers(struct mpi_comm *mpi)
-{
-    do {
-        watch(mpi);
-        dt_sleep(2e-3);
-    } while (!dt_watch_is_heard(&mpi->watch));
-    dt_watch_flush(&mpi->watch);
-}
-
 _Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code)
 {
     sigset_t alarms;
-    if (dt_mpi_is_thread(mpi) && atomic_load(&mpi->speaks))
-        inform_peers(mpi);
+    // Informs the peers, so that no rank reports as a death what this rank has reported already: as
+    // soon as it aborts, the launcher ends those that would pass it on.
+    if (dt_mpi_is_thread(mpi) && atomic_load(&mpi->speaks)) {
+        do {
+            watch(mpi);
+            dt_sleep(2e-3);
+        } while (!dt_watch_is_heard(&mpi->watch));
+        dt_watch_flush(&mpi->watch);
+    }
     dt_log_quiet(true); // Open MPI reports its abort, too
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
@@ -353,8 +327,15 @@ static void serve(struct mpi_comm *mpi)
     bool closing = false;
     prctl(PR_SET_TIMERSLACK, 1000); // ns; the usual 50 us would double the pauses
     while (!closing || mpi->active) {
-        struct dt_request *fresh;
-        closing = fetch_requests(mpi, &fresh);
+        while (sem_trywait(&mpi->wake) == 0)
+            ;
+        pthread_mutex_lock(&mpi->lock);
+        struct dt_request *fresh = mpi->queue;
+        mpi->queue = NULL;
+        mpi->queue_end = &mpi->queue;
+        mpi->begun = mpi->sequence;
+        closing = mpi->closing;
+        pthread_mutex_unlock(&mpi->lock);
         post_requests(mpi, fresh);
         fruitless = advance(mpi) || fresh ? 0 : fruitless + 1;
         atomic_fetch_add(&mpi->pulse, 1);

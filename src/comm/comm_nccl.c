@@ -151,19 +151,6 @@ static void release(struct nccl_comm *nccl)
     free(nccl);
 }
 
-static dt_status share_id(struct nccl_comm *nccl, ncclUniqueId *id)
-{
-    dt_status status = DT_OK;
-    if (nccl->comm->info.rank == 0) {
-        ncclResult_t result = nccl->library.GetUniqueId(id);
-        if (result != ncclSuccess)
-            status = dt_nccl_error(nccl, result, "ncclGetUniqueId");
-    }
-    DT_TRY(dt_agree(nccl->comm, status));
-    DT_TRY(dt_broadcast(nccl->comm, id, (int64_t)sizeof *id, 0));
-    return DT_OK;
-}
-
 // Waits until NCCL has connected the ranks, or a peer reports a failure: then *result is
 // ncclInProgress, and that rank has the error that all are to have.
 static dt_status wait_init(struct nccl_comm *nccl, ncclResult_t *result)
@@ -211,9 +198,15 @@ static dt_status init_all(struct nccl_comm *nccl, const ncclUniqueId *id)
 static dt_status open_together(const struct dt_device_comm_config *config, struct nccl_comm **nccl)
 {
     ncclUniqueId id;
+    ncclResult_t result = ncclSuccess;
     memset(&id, 0, sizeof id);
     DT_TRY(dt_agree(config->comm, create(config, nccl)));
-    DT_TRY(share_id(*nccl, &id));
+    if (config->comm->info.rank == 0)
+        result = (*nccl)->library.GetUniqueId(&id);
+    DT_TRY(dt_agree(config->comm, result == ncclSuccess
+                                      ? DT_OK
+                                      : dt_nccl_error(*nccl, result, "ncclGetUniqueId")));
+    DT_TRY(dt_broadcast(config->comm, &id, (int64_t)sizeof id, 0));
     DT_TRY(init_all(*nccl, &id));
     DT_TRY(dt_nccl_warn_of_nvls(config->comm));
     DT_TRY(dt_agree(config->comm, dt_nccl_watch_start(*nccl)));

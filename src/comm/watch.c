@@ -185,20 +185,16 @@ static bool is_awaited(const struct dt_watch *watch, int rank)
            (rank == end && waiter->oldest == 0 && waiter->device_oldest == 0);
 }
 
-// Whether a rank has been silent for so long that the others, whose wait has ended, need not look
-// further: half of that wait, but several beats.
-static bool is_silent(const struct dt_watch *watch, const struct dt_peer *peer, double timeout)
-{
-    double most = fmax(timeout / 2, (3 + watch->n_links) * watch->period);
-    return watch->clock - peer->heard > fmin(most, dt_watch_silence(watch));
-}
-
 static enum blame blame(const struct dt_watch *watch, int rank, double timeout)
 {
     const struct dt_peer *peer = &watch->peers[rank];
+    // After this silence the others, whose wait has ended, need not look further: half of that
+    // wait, but several beats.
+    double most = fmax(timeout / 2, (3 + watch->n_links) * watch->period);
     if (rank == watch->rank)
         return BLAME_NONE;
-    if (is_suspended(watch, peer) || is_silent(watch, peer, timeout))
+    if (is_suspended(watch, peer) ||
+        watch->clock - peer->heard > fmin(most, dt_watch_silence(watch)))
         return BLAME_SILENT;
     if (!is_awaited(watch, rank))
         return BLAME_NONE;

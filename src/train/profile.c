@@ -196,20 +196,6 @@ static int64_t timed_of(const struct dt_profile *p, int64_t lane, int64_t *all)
     return validation ? p->timed_batches : p->timed_steps;
 }
 
-// What was timed in some steps or batches only is scaled to all.
-static void fill(struct table *table, const struct rank *all)
-{
-    const struct dt_profile *p = table->profile;
-    for (int r = 0; r < table->ranks; r++) {
-        table->seconds += all[r].seconds / table->ranks;
-        for (int64_t i = 0; i < all[r].n; i++) {
-            int64_t n, timed = timed_of(p, all[r].counters[i].lane, &n);
-            add(table, &all[r].counters[i], r, timed > 0 ? (double)n / (double)timed : 1);
-        }
-    }
-    qsort(table->rows, (size_t)table->n, sizeof *table->rows, by_lane_and_time);
-}
-
 static const struct {
     const char *name, *title; // in the JSON, in the table
 } lanes[DT_LANE_COUNT] = {
@@ -333,7 +319,14 @@ static dt_status write_table(const struct dt_profile *profile, const struct rank
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);
-    fill(&table, all);
+    for (int r = 0; r < table.ranks; r++) {
+        table.seconds += all[r].seconds / table.ranks;
+        for (int64_t i = 0; i < all[r].n; i++) { // what was timed in part is scaled to all
+            int64_t n, timed = timed_of(profile, all[r].counters[i].lane, &n);
+            add(&table, &all[r].counters[i], r, timed > 0 ? (double)n / (double)timed : 1);
+        }
+    }
+    qsort(table.rows, (size_t)table.n, sizeof *table.rows, by_lane_and_time);
     if (f) {
         print_table(f, &table);
         fclose(f);

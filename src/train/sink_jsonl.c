@@ -121,15 +121,6 @@ static dt_status sync_jsonl(void *state)
     return dt_fsync(sink->fd) == 0 ? DT_OK : DT_FAIL_ERRNO("write", sink->path);
 }
 
-static void put_text(FILE *out, const char *text)
-{
-    cJSON *json = cJSON_CreateStringReference(text);
-    char *quoted = cJSON_PrintUnformatted(json);
-    fputs(quoted ? quoted : "null", out);
-    cJSON_free(quoted);
-    cJSON_Delete(json);
-}
-
 // Numbers have nine significant digits, or are null if not finite.
 static void put_value(FILE *out, const struct dt_metric_field *field, const void *value)
 {
@@ -137,9 +128,13 @@ static void put_value(FILE *out, const struct dt_metric_field *field, const void
         fprintf(out, "%lld", (long long)*(const int64_t *)value);
     else if (field->type == DT_VALUE_FLAG)
         fputs(*(const bool *)value ? "true" : "false", out);
-    else if (field->type == DT_VALUE_TEXT)
-        put_text(out, *(const char *const *)value);
-    else if (isfinite(*(const double *)value))
+    else if (field->type == DT_VALUE_TEXT) {
+        cJSON *json = cJSON_CreateStringReference(*(const char *const *)value);
+        char *quoted = cJSON_PrintUnformatted(json);
+        fputs(quoted ? quoted : "null", out);
+        cJSON_free(quoted);
+        cJSON_Delete(json);
+    } else if (isfinite(*(const double *)value))
         fprintf(out, "%.9g", *(const double *)value);
     else
         fputs("null", out);
