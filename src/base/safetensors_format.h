@@ -18,7 +18,6 @@ struct dt_safetensors_type {
     dt_dtype dtype;   // DT_DTYPE_COUNT: known to the format, not to dtrain
 };
 
-const struct dt_safetensors_type *dt_safetensors_type_named(const char *name); // or NULL
 const struct dt_safetensors_type *dt_safetensors_type_of(dt_dtype dtype);
 // Product of the dimensions and bytes that they need; false where either overflows, a dimension is
 // negative or the bits do not fill whole bytes.

@@ -42,7 +42,7 @@ static const struct dt_safetensors_type types[] = {
 };
 enum { N_TYPES = sizeof types / sizeof *types };
 
-const struct dt_safetensors_type *dt_safetensors_type_named(const char *name)
+static const struct dt_safetensors_type *type_named(const char *name)
 {
     for (int i = 0; i < N_TYPES; i++)
         if (strcmp(types[i].name, name) == 0)
@@ -187,7 +187,7 @@ static dt_status read_tensor(const char *path, const cJSON *object, int64_t data
     const cJSON *dtype = members[DTYPE], *shape = members[SHAPE], *offsets = members[OFFSETS];
     if (!cJSON_IsString(dtype))
         return BAD(TENSOR "dtype is not a string", NAMED);
-    const struct dt_safetensors_type *type = dt_safetensors_type_named(dtype->valuestring);
+    const struct dt_safetensors_type *type = type_named(dtype->valuestring);
     if (!type)
         return BAD(TENSOR "dtype %.*s is not known (F32, BF16, F16, …)", NAMED, SHOWN,
                    is_plain(dtype->valuestring) ? dtype->valuestring : "?");

@@ -262,19 +262,16 @@ dt_status dt_buckets_gather(struct dt_buckets *b)
 static dt_status check_config(const struct dt_buckets_config *config)
 {
     int64_t end = 0;
-    if (config->wire != DT_F32 && config->wire != DT_BF16)
-        return DT_FAIL(DT_MACHINE, NULL, "gradients cannot be sent as %s",
-                       dt_dtype_name(config->wire));
-    if (config->bucket_bytes < 1)
-        return DT_FAIL(DT_MACHINE, NULL, "buckets of %lld bytes", (long long)config->bucket_bytes);
+    bool ascends = true;
     for (int64_t row = 0; row < config->n_rows; end = config->row_ends[row++])
-        if (config->row_ends[row] < end)
-            return DT_FAIL(DT_MACHINE, NULL, "row %lld ends at %lld, before the previous row",
-                           (long long)row, (long long)config->row_ends[row]);
-    if (end != config->elements)
-        return DT_FAIL(DT_MACHINE, NULL, "rows end at %lld, the arena at %lld", (long long)end,
-                       (long long)config->elements);
-    return DT_OK;
+        ascends &= config->row_ends[row] >= end;
+    if ((config->wire == DT_F32 || config->wire == DT_BF16) && config->bucket_bytes >= 1 &&
+        ascends && end == config->elements)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, NULL,
+                   "impossible buckets: %lld bytes of %s, rows that end at %lld of %lld%s",
+                   (long long)config->bucket_bytes, dt_dtype_name(config->wire), (long long)end,
+                   (long long)config->elements, ascends ? "" : ", one before the previous row");
 }
 
 static struct phase phase_from(int64_t first)

@@ -160,24 +160,16 @@ static bool waits(const struct dt_beat *beat)
     return beat->oldest > 0 || beat->device_oldest > 0 || beat->peer >= 0;
 }
 
-// A rank in an exchange waits for its peer, which may wait in another exchange itself. Returns the
-// last rank of that chain.
-static int end_of_exchanges(const struct dt_watch *watch)
-{
-    int rank = watch->rank;
-    for (int hops = 0; hops < watch->size; hops++) {
-        int peer = watch->peers[rank].beat.peer;
-        if (peer < 0 || peer == watch->rank)
-            break;
-        rank = peer;
-    }
-    return rank;
-}
-
 // Whether `rank` has not yet entered the collective or exchange that this rank waits for.
 static bool is_awaited(const struct dt_watch *watch, int rank)
 {
-    int end = end_of_exchanges(watch);
+    int end = watch->rank; // of the exchanges: a rank in one waits for its peer, which may wait too
+    for (int hops = 0; hops < watch->size; hops++) {
+        int peer = watch->peers[end].beat.peer;
+        if (peer < 0 || peer == watch->rank)
+            break;
+        end = peer;
+    }
     const struct dt_beat *waiter = &watch->peers[end].beat, *beat = &watch->peers[rank].beat;
     if (rank == watch->rank)
         return false;

@@ -4,7 +4,6 @@
 #include "base/round.h"
 #include "kernels/sum_squares.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config)
@@ -193,12 +192,4 @@ dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
             DT_TRY(dt_buckets_updated(o->buckets));
     }
     return DT_OK;
-}
-
-struct dt_update_control dt_optimizer_readable(const struct dt_update_control *control)
-{
-    struct dt_update_control readable = *control;
-    readable.loss = fabs(control->loss);
-    readable.grad_norm = fabs(control->grad_norm);
-    return readable;
 }

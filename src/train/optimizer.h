@@ -56,5 +56,3 @@ dt_status dt_optimizer_control(struct dt_optimizer *optimizer, double expected,
 // Then the update. Sharded, each piece leaves for the other ranks at once, and dt_buckets_gather
 // must follow.
 dt_status dt_optimizer_update(struct dt_optimizer *optimizer, struct dt_stream *stream);
-// For printing: loss and norm are never negative, but a NaN may have its sign set.
-struct dt_update_control dt_optimizer_readable(const struct dt_update_control *control);

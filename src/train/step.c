@@ -398,7 +398,7 @@ dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result
     DT_TRY(dt_event_sync(s->backend, flight->done));
     double now = dt_seconds();
     *result = (struct dt_step_result){
-        .control = dt_optimizer_readable(&flight->report->control),
+        .control = flight->report->control,
         .sum = flight->report->sum,
         .lr = flight->lr,
         .seconds = now - fmax(flight->start, s->last_collect),
@@ -409,6 +409,8 @@ dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result
         .idle_ms = s->last_end ? milliseconds(s->last_end, marks[BEGIN]) : 0,
         .graphs = flight->graphs,
         .timed = flight->timed};
+    result->control.loss = fabs(result->control.loss); // a NaN may have its sign set
+    result->control.grad_norm = fabs(result->control.grad_norm);
     if (flight->timed)
         dt_op_times_collect(s->config.times);
     if (s->config.times && !s->backend->table->unified && dt_trace_is_on())
