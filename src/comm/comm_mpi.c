@@ -5,15 +5,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "comm/waits.h"
 
 #include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { FINALIZE_S = 60 };
 static const double slow_start_s = 2;
-static const double quiet_most_s = 1; // for news of the last words to reach all ranks
 
 // Queues a request, which from now on belongs to the thread until it is done.
 static dt_status begin(struct dt_comm *comm, const struct dt_collective *call,
@@ -51,7 +50,7 @@ static dt_status wait_for(struct dt_comm *comm, struct dt_request *request)
     atomic_fetch_sub(&mpi->waiting, 1);
     if (request->failure[0]) {
         if (!request->mismatch)
-            sleep(7); // where a peer's death caused it, the watch finds and reports that
+            dt_sleep(dt_wait_s[DT_FAILED]); // the watch finds a peer whose death caused it
         status = DT_FAIL(DT_MACHINE, NULL, "%s: %s", dt_collective_name(&request->call),
                          request->failure);
     }
@@ -86,9 +85,10 @@ static void close_mpi(struct dt_comm *comm)
     mpi->closing = true;
     pthread_mutex_unlock(&mpi->lock);
     sem_post(&mpi->wake);
-    struct timespec until = dt_time_in(FINALIZE_S);
+    struct timespec until = dt_time_in(dt_wait_s[DT_FINALIZE]);
     if (pthread_clockjoin_np(mpi->thread, NULL, CLOCK_MONOTONIC, &until) != 0) {
-        DT_FAIL(DT_MACHINE, NULL, "MPI_Finalize did not return within %d s", FINALIZE_S);
+        DT_FAIL(DT_MACHINE, NULL, "MPI_Finalize did not return within %g s",
+                dt_wait_s[DT_FINALIZE]);
         dt_die();
     }
     release(mpi);
@@ -104,10 +104,10 @@ static void abort_mpi(struct dt_comm *comm, int code)
     if (dt_mpi_is_guard(mpi)) // MPI cannot be called: the launcher sees a process that failed
         _exit(code);
     if (!atomic_load(&mpi->speaks))
-        sleep(5);
+        dt_sleep(dt_wait_s[DT_UNCLAIMED]);
     atomic_store(&mpi->abort_code, code);
     sem_post(&mpi->wake);
-    sleep(2 + (unsigned)(mpi->watch.n_links * mpi->watch.period));
+    dt_sleep(dt_wait_s[DT_ABORT] + mpi->watch.n_links * mpi->watch.period);
     dt_mpi_end(mpi, code);
 }
 
@@ -131,7 +131,7 @@ static enum dt_voice claim(struct dt_comm *comm)
     if (is_watch)
         return DT_VOICE_JOB;
     // Rank 0 logs until it hears that this rank speaks, and nothing may follow the last words.
-    double until = dt_seconds() + quiet_most_s;
+    double until = dt_seconds() + dt_wait_s[DT_QUIET];
     while (comm->info.rank > 0 && !atomic_load(&mpi->heard) && dt_seconds() < until)
         dt_sleep(2e-3);
     return DT_VOICE_RANK;

@@ -6,6 +6,7 @@
 #include "comm/comm_mpi.h"
 
 #include "base/clock.h"
+#include "comm/waits.h"
 
 #include <math.h>
 #include <signal.h>
@@ -13,9 +14,6 @@
 #include <unistd.h>
 
 static const double patrol_s = 1, nap_s = 0.01;
-static const double termination_s = 1; // after SIGTERM; mpirun kills then
-static const double hangs_s = 0.2;     // without a round, to look for a dead rank on this host
-static const double is_lost_s = 0.5;   // the same, to blame a rank on another
 
 bool dt_mpi_is_guard(const struct mpi_comm *mpi)
 {
@@ -27,7 +25,7 @@ bool dt_mpi_is_guard(const struct mpi_comm *mpi)
 static void look_for_the_lost(struct mpi_comm *mpi)
 {
     uint64_t pulse = atomic_load(&mpi->pulse);
-    double hung = 0, now = dt_seconds(), end = now + termination_s;
+    double hung = 0, now = dt_seconds(), end = now + dt_wait_s[DT_TERMINATION];
     while (now < end && !atomic_load(&mpi->guard_ends)) {
         double before = now;
         dt_sleep(nap_s);
@@ -35,8 +33,8 @@ static void look_for_the_lost(struct mpi_comm *mpi)
         uint64_t newest = atomic_load(&mpi->pulse);
         hung = newest == pulse ? hung + fmin(now - before, 2 * nap_s) : 0;
         pulse = newest;
-        if (hung > hangs_s)
-            dt_watch_report_lost(&mpi->watch, hung > is_lost_s);
+        if (hung > dt_wait_s[DT_HUNG])
+            dt_watch_report_lost(&mpi->watch, hung > dt_wait_s[DT_LOST]);
     }
 }
 
@@ -85,7 +83,7 @@ void *dt_mpi_guard(void *mpi_comm)
         pulse = newest;
         if (newest == 0)
             check_start(mpi, stuck);
-        else if (stuck > 5 + atomic_load(&mpi->control.timeout_s)) {
+        else if (stuck > dt_wait_s[DT_STUCK] + atomic_load(&mpi->control.timeout_s)) {
             // Most likely the call waits for a rank that died, and no launcher says so.
             dt_watch_report_lost(&mpi->watch, true);
             DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",

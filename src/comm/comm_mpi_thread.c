@@ -7,6 +7,7 @@
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "comm/waits.h"
 
 #include <dlfcn.h>
 #include <glob.h>
@@ -316,7 +317,7 @@ _Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code)
     sigaddset(&alarms, SIGALRM);
     signal(SIGALRM, give_up); // MPI_Abort waits for the launcher, which may be gone
     pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
-    alarm(3);
+    alarm((unsigned)dt_wait_s[DT_LAUNCHER]);
     MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
 }

@@ -13,16 +13,16 @@
 #include "backend/op_times.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "comm/waits.h"
 
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { SPINS = 200 };                // polls before the caller sleeps between them
-static const double nap_s = 20e-6;   // between polls
-static const double gap_s = 0.5;     // a longer pause: this process did not run
-static const double finalize_s = 10; // for the peers to finish, too
+enum { SPINS = 200 };              // polls before the caller sleeps between them
+static const double nap_s = 20e-6; // between polls
+static const double gap_s = 0.5;   // a longer pause: this process did not run
 
 static const struct dt_cuda_library library_name = {
     .name = "NCCL",
@@ -366,7 +366,8 @@ static void close_nccl(struct dt_device_comm *comm)
 {
     struct nccl_comm *nccl = nccl_of(comm);
     enter(nccl);
-    ncclResult_t result = settle(nccl, nccl->library.CommFinalize(nccl->nccl), finalize_s, NULL);
+    ncclResult_t result =
+        settle(nccl, nccl->library.CommFinalize(nccl->nccl), dt_wait_s[DT_DEVICE_FINALIZE], NULL);
     if (result == ncclSuccess)
         nccl->library.CommDestroy(nccl->nccl);
     else

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "comm/waits.h"
 
 #include <math.h>
 #include <signal.h>
@@ -15,9 +16,6 @@
 
 enum { SHOWN = 10, SHOWN_DONE = 4, SHOWN_NEXT = 2 }; // collectives in a record
 static const double period_s = 0.1;
-static const double judge_s = 4;   // for the communicator's watch to report who is stalled …
-static const double find_s = 7;    // … or who is dead
-static const double stagger_s = 1; // so that one rank speaks where all would
 
 // ---- the record
 
@@ -116,7 +114,7 @@ static void write_record(void *context, bool always)
 
 static double stagger(const struct nccl_comm *nccl)
 {
-    return stagger_s * fmin(nccl->comm->info.rank, 3);
+    return dt_wait_s[DT_DEVICE_TURN] * fmin(nccl->comm->info.rank, 3);
 }
 
 dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char *what)
@@ -124,7 +122,7 @@ dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char
     atomic_store(&nccl->comm->control->devices.failed, true);
     dt_comm_write_record(nccl->comm, true);
     if (nccl->comm->info.size > 1)
-        dt_sleep(find_s + stagger(nccl));
+        dt_sleep(dt_wait_s[DT_DEVICE_FAILED] + stagger(nccl));
     return dt_nccl_error(nccl, result, what);
 }
 
@@ -133,7 +131,7 @@ static _Noreturn void expire(struct nccl_comm *nccl, const char *what, double ti
 {
     dt_comm_write_record(nccl->comm, true);
     if (nccl->comm->info.size > 1)
-        dt_sleep(judge_s + stagger(nccl));
+        dt_sleep(dt_wait_s[DT_DEVICE_EXPIRED] + stagger(nccl));
     DT_FAIL(DT_MACHINE,
             "look at the network between the hosts and at the GPUs (nvidia-smi, dmesg), or raise "
             "comm.timeout_s; then resume with the same command",

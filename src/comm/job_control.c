@@ -2,15 +2,16 @@
 // What ranks know of each other belongs to the MPI communicator (watch.h).
 #include "comm/job_control.h"
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "base/trace.h"
 #include "comm/backends.h"
+#include "comm/waits.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,
                      struct dt_job_control *control)
@@ -50,7 +51,7 @@ void dt_comm_busy(struct dt_comm *comm)
 _Noreturn void dt_comm_abort(struct dt_comm *comm, int code)
 {
     if (comm->agreed && comm->info.rank != 0)
-        sleep(2); // all ranks have this error: rank 0 reports it first
+        dt_sleep(dt_wait_s[DT_AGREED]);
     if (comm->table->abort)
         comm->table->abort(comm, code);
     _Exit(code);

@@ -16,27 +16,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/waits.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-// clang-format off
-enum event { PAUSED, HASTY_BEAT, CALMED, UNHEARD, GONE, RECORDED, DEFERRED, WOKEN, OVERSLEPT, SPOKEN, EVENTS };
-static const double after_s[EVENTS] = {
-    // event             after     action
-    [PAUSED]     =       0.5,   // The last tick: this process did not run, and its clock advances by this at most.
-    [HASTY_BEAT] =       0.02,  // A beat, when SIGTERM came: the next one is sent.
-    [CALMED]     =       0.7,   // SIGTERM: beats are slow again. mpirun kills a second after it.
-    [UNHEARD]    =       0.55,  // SIGTERM: a rank on another host without a beat since then is dead.
-    [GONE]       =       0.2,   // A process of this host was gone: it is dead. Its last words have arrived by now.
-    [RECORDED]   =       0.2,   // The news of the end has spread: the records are written, this rank may speak.
-    [DEFERRED]   =       1.5,   // The end is certain: the rank that should speak has not, so any rank does.
-    [WOKEN]      =       1,     // This process ran again: what it hears is news, and it may write its record.
-    [OVERSLEPT]  =       2,     // The same after half a time-out: nobody has ended the job because of this rank.
-    [SPOKEN]     =       2,     // The end is certain and another rank spoke: its launcher did not end this process.
-};
-// clang-format on
 static const double soon = 0.2; // of a period: the least time between beats
 
 // How surely the others wait for a rank; those of the highest grade are blamed.
@@ -49,18 +34,18 @@ enum blame {
 
 // ---- time
 
-// Whether `at` is set and the time of the event has passed since then.
-static bool has_passed(const struct dt_watch *watch, double at, enum event event)
+// Whether `at` is set and the wait since then is over.
+static bool has_passed(const struct dt_watch *watch, double at, enum dt_wait wait)
 {
-    return at > 0 && watch->clock - at >= after_s[event];
+    return at > 0 && watch->clock - at >= dt_wait_s[wait];
 }
 
 static void advance_clock(struct dt_watch *watch, double timeout)
 {
     double now = dt_seconds(), passed = now - watch->last_time;
     watch->last_time = now;
-    watch->clock += fmin(passed, after_s[PAUSED]);
-    if (passed > after_s[PAUSED])
+    watch->clock += fmin(passed, dt_wait_s[DT_PAUSED]);
+    if (passed > dt_wait_s[DT_PAUSED])
         watch->woken_at = watch->clock;
     if (passed > timeout / 2)
         watch->overslept_at = watch->clock;
@@ -69,12 +54,12 @@ static void advance_clock(struct dt_watch *watch, double timeout)
 // Whether ranks beat fast, as they do for a while after SIGTERM.
 static bool is_hasty(const struct dt_watch *watch)
 {
-    return watch->terminated_at > 0 && !has_passed(watch, watch->terminated_at, CALMED);
+    return watch->terminated_at > 0 && !has_passed(watch, watch->terminated_at, DT_CALMED);
 }
 
 static double period_now(const struct dt_watch *watch)
 {
-    return is_hasty(watch) ? after_s[HASTY_BEAT] : watch->period;
+    return is_hasty(watch) ? dt_wait_s[DT_HASTY_BEAT] : watch->period;
 }
 
 double dt_watch_spread(const struct dt_watch *watch)
@@ -100,7 +85,7 @@ static bool is_neighbour(const struct dt_watch *watch, const struct dt_peer *pee
 static bool silent_since_terminated(const struct dt_watch *watch, const struct dt_peer *peer)
 {
     bool others_hasty = watch->n_links <= 2;
-    if (!is_hasty(watch) || !has_passed(watch, watch->terminated_at, UNHEARD) ||
+    if (!is_hasty(watch) || !has_passed(watch, watch->terminated_at, DT_UNHEARD) ||
         peer->beat.number > peer->number_then)
         return false;
     for (int r = 0; r < watch->size; r++)
@@ -119,7 +104,7 @@ static bool is_gone(const struct dt_watch *watch, struct dt_peer *peer)
         return false;
     if (peer->gone_at <= 0)
         peer->gone_at = watch->clock;
-    return has_passed(watch, peer->gone_at, GONE);
+    return has_passed(watch, peer->gone_at, DT_GONE);
 }
 
 // Marks the dead; returns the lowest of them, or -1.
@@ -234,7 +219,7 @@ static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self 
 // breaks.
 static bool is_speaker(const struct dt_watch *watch, bool expired)
 {
-    if (has_passed(watch, watch->doomed_at, DEFERRED))
+    if (has_passed(watch, watch->doomed_at, DT_DEFERRED))
         return true;
     for (int r = 0; r < watch->rank; r++) {
         const struct dt_peer *peer = &watch->peers[r];
@@ -359,11 +344,13 @@ static void end(struct dt_watch *watch, const struct dt_watch_self *self, int de
         watch->doomed_at = watch->next_beat = watch->clock;
     if (dead >= 0)
         dt_log_quiet(true);
-    if (watch->spoken ? !has_passed(watch, watch->doomed_at, SPOKEN) : !is_speaker(watch, expired))
+    if (watch->spoken ? !has_passed(watch, watch->doomed_at, DT_SPOKEN)
+                      : !is_speaker(watch, expired))
         return;
-    if (watch->overslept_at > 0 && !has_passed(watch, watch->overslept_at, OVERSLEPT))
+    if (watch->overslept_at > 0 && !has_passed(watch, watch->overslept_at, DT_OVERSLEPT))
         return; // the others may have ended because of this rank
-    if (self->has_record && !has_passed(watch, watch->doomed_at + dt_watch_spread(watch), RECORDED))
+    if (self->has_record &&
+        !has_passed(watch, watch->doomed_at + dt_watch_spread(watch), DT_RECORDED))
         return; // all ranks hear of it and write their records first
     for (int r = 0; r < watch->size; r++)
         n_dead += watch->peers[r].dead;
@@ -391,7 +378,7 @@ static bool is_due(const struct dt_watch *watch, const struct dt_watch_self *sel
 static bool should_record(const struct dt_watch *watch)
 {
     bool is_old = watch->terminated_at > 0 ||
-                  (watch->woken_at > 0 && !has_passed(watch, watch->woken_at, WOKEN));
+                  (watch->woken_at > 0 && !has_passed(watch, watch->woken_at, DT_WOKEN));
     bool failed = hears(watch, DT_PEER_EXPIRED) || watch->hears_failed;
     return !watch->spoken && (watch->doomed_at > 0 || (failed && !is_old));
 }
