@@ -181,19 +181,6 @@ static dt_status sync_tensorboard(void *state)
     return dt_fsync(sink->fd) == 0 ? DT_OK : DT_FAIL_ERRNO("write", sink->path);
 }
 
-static double number_of(const struct dt_metric_event *event, const struct dt_metric_field *field)
-{
-    const void *value = (const char *)event + field->offset;
-    switch (field->type) {
-    case DT_VALUE_INT:
-        return (double)*(const int64_t *)value;
-    case DT_VALUE_FLAG:
-        return *(const bool *)value;
-    default:
-        return *(const double *)value;
-    }
-}
-
 static dt_status write_tensorboard(void *state, const struct dt_metric_event *event)
 {
     struct tensorboard *sink = state;
@@ -210,8 +197,12 @@ static dt_status write_tensorboard(void *state, const struct dt_metric_event *ev
         bool is_step = field->offset == offsetof(struct dt_metric_event, step);
         if (is_step || field->type == DT_VALUE_TEXT || !dt_metric_has(event, field))
             continue;
+        const void *value = (const char *)event + field->offset;
         snprintf(tag, sizeof tag, "%s/%s", kind, field->name);
-        put_scalar(sink, tag, number_of(event, field));
+        put_scalar(sink, tag,
+                   field->type == DT_VALUE_INT    ? (double)*(const int64_t *)value
+                   : field->type == DT_VALUE_FLAG ? *(const bool *)value
+                                                  : *(const double *)value);
     }
     for (int k = 0; event->heads && k < event->heads->n; k++) {
         struct dt_head_metrics head = dt_head_metrics(event->heads, event->sum, k);

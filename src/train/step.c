@@ -150,10 +150,8 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
     DT_TRY_GOTO(
         status, fail,
         dt_alloc_host(backend, DT_STEPS_IN_FLIGHT * (int64_t)sizeof *s->reports, &s->reports));
-    for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++) {
-        s->flights[i].report = &s->reports[i];
+    for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
         DT_TRY_GOTO(status, fail, dt_event_create(backend, &s->flights[i].done));
-    }
     *stepper = s;
     return DT_OK;
 fail:
@@ -300,7 +298,7 @@ static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_inp
 static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
 {
     struct dt_flight *flight = &s->flights[s->launched % DT_STEPS_IN_FLIGHT];
-    struct dt_step_report *report = flight->report;
+    struct dt_step_report *report = &s->reports[s->launched % DT_STEPS_IN_FLIGHT];
     const bool tree = s->config.order == DT_SUM_TREE;
     int64_t n;
     s->step = step;
@@ -390,7 +388,8 @@ static double milliseconds(uint64_t from, uint64_t to)
 dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result)
 {
     const struct dt_flight *flight = &s->flights[s->collected % DT_STEPS_IN_FLIGHT];
-    const uint64_t *marks = flight->report->marks;
+    const struct dt_step_report *report = &s->reports[s->collected % DT_STEPS_IN_FLIGHT];
+    const uint64_t *marks = report->marks;
     if (s->collected == s->launched)
         return DT_FAIL(DT_MACHINE, NULL, "no step is in flight");
     say(s, "waiting for the device");
@@ -398,8 +397,8 @@ dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result
     DT_TRY(dt_event_sync(s->backend, flight->done));
     double now = dt_seconds();
     *result = (struct dt_step_result){
-        .control = flight->report->control,
-        .sum = flight->report->sum,
+        .control = report->control,
+        .sum = report->sum,
         .lr = flight->lr,
         .seconds = now - fmax(flight->start, s->last_collect),
         .data_wait_ms = flight->data_wait_ms,

@@ -33,9 +33,8 @@ struct dt_stepper_config {
 
 // A step in flight.
 struct dt_flight {
-    struct dt_step_report *report; // pinned
-    struct dt_event *done;         // the report has arrived
-    double start;                  // dt_seconds
+    struct dt_event *done; // the report has arrived
+    double start;          // dt_seconds
     double lr, data_wait_ms;
     int graphs;
     bool timed;

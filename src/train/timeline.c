@@ -174,30 +174,27 @@ static dt_status compare_clocks(struct dt_comm *comm, int peer, int64_t *shift)
                        sizeof *shift);
 }
 
-// The text of each rank after the other; those are many megabytes at most, of one rank at a time.
+// Appends the texts of the other ranks, one rank at a time: each may be many megabytes.
 static dt_status gather(struct dt_comm *comm, const char *mine, FILE *file)
 {
-    int rank = comm->info.rank, size = comm->info.size;
-    int64_t *sizes;
-    dt_status status = DT_NEW(&sizes, size, "the traces of %d ranks", size);
-    DT_TRY_GOTO(status, out, dt_agree(comm, status));
-    sizes[rank] = (int64_t)strlen(mine);
-    DT_TRY_GOTO(status, out, dt_all_gather(comm, sizes, sizeof *sizes));
-    if (rank > 0)
-        status = dt_exchange(comm, 0, mine, NULL, sizes[rank]);
-    for (int peer = 1; rank == 0 && peer < size && status == DT_OK; peer++) {
+    int64_t bytes = (int64_t)strlen(mine);
+    if (comm->info.rank > 0) {
+        DT_TRY(dt_exchange(comm, 0, &bytes, NULL, sizeof bytes));
+        return dt_exchange(comm, 0, mine, NULL, bytes);
+    }
+    for (int peer = 1; peer < comm->info.size; peer++) {
         char *text;
-        DT_TRY_GOTO(status, out, DT_NEW(&text, sizes[peer], "the trace of rank %d", peer));
-        status = dt_exchange(comm, peer, NULL, text, sizes[peer]);
+        DT_TRY(dt_exchange(comm, peer, NULL, &bytes, sizeof bytes));
+        DT_TRY(DT_NEW(&text, bytes, "the trace of rank %d", peer));
+        dt_status status = dt_exchange(comm, peer, NULL, text, bytes);
         if (file) {
             fputs(",\n", file);
-            fwrite(text, 1, (size_t)sizes[peer], file);
+            fwrite(text, 1, (size_t)bytes, file);
         }
         free(text);
+        DT_TRY(status);
     }
-out:
-    free(sizes);
-    return status;
+    return DT_OK;
 }
 
 static dt_status describe(struct dt_comm *comm, int64_t shift, char **text)
