@@ -62,7 +62,7 @@ float dt_philox_uniform(struct dt_philox *rng)
     return (float)(dt_philox_u32(rng) >> 8) * 0x1p-24f;
 }
 
-// In double, so that the fp32 result hardly ever depends on the last bits of a libm.
+// Computes in double, so that the fp32 result hardly ever depends on the last bits of a libm.
 float dt_philox_normal(struct dt_philox *rng)
 {
     const double two_pi = 6.283185307179586476925287;

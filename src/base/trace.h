@@ -69,7 +69,8 @@ void dt_trace_add(enum dt_lane lane, const char *name, uint64_t begin, uint64_t 
                   const struct dt_trace_work *work);
 // The training thread enters this phase, and leaves the one before.
 void dt_trace_phase(const char *name);
-// Also called for each phase, on that thread; NULL: nothing.
+// Registers functions that are called as each phase begins and ends, on the training thread; NULL:
+// none.
 void dt_trace_ranges(void (*begin)(const char *name), void (*end)(void));
 
 static inline int dt_trace_is_on(void)
@@ -82,7 +83,7 @@ static inline uint64_t dt_trace_begin(void)
     return dt_trace_is_on() ? dt_nanoseconds() : 0;
 }
 
-// From a dt_trace_begin until now. Nothing is added where that found tracing off.
+// Adds a span from a dt_trace_begin until now, or nothing where that found tracing off.
 static inline void dt_trace_end(enum dt_lane lane, const char *name, uint64_t begin, int64_t bytes)
 {
     if (begin > 0)

@@ -30,12 +30,12 @@
 struct dt_order_keys {
     int64_t seed, batch, seq_len, block, reset_token;
     bool shuffle, reset_after, carry_state;
-    // Of frames; zeros else.
+    // Keys of datasets of frames; zeros for others.
     int64_t stride;
     char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT], mask[DT_DATA_TEXT];
 };
 
-// Of the losses so far (train/spikes.h).
+// Statistics of the losses so far (train/spikes.h).
 struct dt_loss_statistics {
     double mean, variance;
     int64_t count;
@@ -60,7 +60,8 @@ struct dt_trainer_state {
     char left_out[DT_SKIPS_TEXT]; // batches that these left out: dt_skips_text
     // A resumed run keeps it unless run.precision says otherwise: enum dt_dtype; -1: not known.
     int storage;
-    // What it was trained on, rank 0's; a resume on another does not continue with the same bits.
+    // The device that it was trained on, rank 0's. A run that resumes on another does not continue
+    // with the same bits.
     char device[DT_CONFIG_STRING_MAX]; // "": not known
 };
 
@@ -81,7 +82,7 @@ struct dt_checkpoint_draft {
     int part, parts;      // this rank's, from 0, and how many ranks write one
 };
 
-// `id`: of the folder, the same on all ranks and in no other draft of this step.
+// `id` names the folder: the same on all ranks, and in no other draft of this step.
 dt_status dt_checkpoint_draft(const char *dir, int64_t step, uint64_t id, int part, int parts,
                               struct dt_checkpoint_draft *draft);
 // Writes this rank's part, synced, and lists its files: the optimizer's; part 0 the rest, too.
@@ -89,8 +90,9 @@ dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
                               const struct dt_checkpoint_arrays *arrays,
                               const struct dt_trainer_state *state, const struct dt_dataset *train,
                               struct dt_manifest *manifest);
-// Of rank 0, whose manifest lists the files of all parts: MANIFEST, then the name; a checkpoint of
-// the same step is replaced. arrays->weights are overwritten where the states are spread.
+// Called by rank 0, whose manifest lists the files of all parts. Writes MANIFEST and gives the
+// folder its name; a checkpoint of the same step is replaced. Where the states are spread,
+// arrays->weights are overwritten.
 dt_status dt_checkpoint_publish(const struct dt_checkpoint_draft *draft,
                                 const struct dt_checkpoint_arrays *arrays,
                                 struct dt_manifest *manifest);
@@ -129,6 +131,6 @@ dt_status dt_checkpoint_state(const char *path, struct dt_trainer_state *state);
 dt_status dt_checkpoint_load(const char *path, const struct dt_checkpoint_arrays *arrays,
                              const struct dt_trainer_state *expected,
                              const struct dt_dataset *train, struct dt_trainer_state *state);
-// Of another rank, where the states are spread: its pieces of them, from one that rank 0 has
-// loaded.
+// Called by the other ranks where the states are spread: reads their pieces from a checkpoint that
+// rank 0 has loaded.
 dt_status dt_checkpoint_load_states(const char *path, const struct dt_checkpoint_arrays *arrays);

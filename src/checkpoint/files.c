@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Without those that have a file of their own.
+// The states that optimizer files hold: those without a file of their own.
 static struct dt_optimizer_states in_optimizer_files(const struct dt_optimizer_states *states)
 {
     struct dt_optimizer_states own = {.pieces = states->pieces};
@@ -53,14 +53,14 @@ static bool is_spread(const struct dt_checkpoint_arrays *arrays)
     return dt_pieces_are_spread(&arrays->states.pieces, arrays->params->elements);
 }
 
-// The other weights of that name alone, in `data`.
+// States that are the other weights of that name alone, in `data`.
 static struct dt_optimizer_states alone(const char *name, float *data, struct dt_pieces pieces)
 {
     return (struct dt_optimizer_states){
         .n = 1, .list = {{.name = name, .data = data, .weights = true}}, .pieces = pieces};
 }
 
-// What every rank has pieces of: the states, and its part of the moving average.
+// Writes what every rank has pieces of: the states, and its part of the moving average.
 static dt_status write_pieces(const struct dt_checkpoint_draft *draft,
                               const struct dt_checkpoint_arrays *arrays,
                               const struct dt_trainer_state *state, struct dt_manifest *manifest)

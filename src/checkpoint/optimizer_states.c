@@ -90,7 +90,7 @@ dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int 
     return status;
 }
 
-// As the first listed one says.
+// The name of the first listed file says how many there are.
 int dt_optimizer_states_files(const struct dt_manifest *manifest)
 {
     const char *prefix = DT_OPTIMIZER_FILES "-00001-of-";
@@ -127,7 +127,8 @@ struct reader {
     struct dt_ranges ranges;
 };
 
-// A part of another checkpoint would train on without a word, however right its checksum.
+// Training would continue from a part of another checkpoint without noticing: its checksum is
+// right.
 static dt_status check_stamp(struct reader *r, const struct dt_safetensors *file)
 {
     const char *hint = "restore the files of one checkpoint, or use another checkpoint";

@@ -25,7 +25,8 @@ struct dt_optimizer_states {
     struct dt_pieces pieces; // of the parameter table's flat arrays: what each of these holds
 };
 
-// Which checkpoint a file is of, in its metadata as "step" and "run" (16 hex digits).
+// The checkpoint that a file belongs to, in the file's metadata as "step" and "run" (16 hex
+// digits).
 struct dt_part_stamp {
     int64_t step;
     uint64_t run; // differs between trainings that differ: dt_trainer_stamp
@@ -34,7 +35,7 @@ struct dt_part_stamp {
 // The array of that name, or NULL.
 float *dt_optimizer_state(const struct dt_optimizer_states *states, const char *name);
 
-// For the checkpoint room; arrays are host memory.
+// The functions below are for the checkpoint room; arrays are host memory.
 // A set of files PREFIX-00001-of-0000N.safetensors.
 #define DT_OPTIMIZER_FILES "optimizer"
 #define DT_EMA_FILES       "ema" // of a draft only

@@ -85,14 +85,14 @@ bool dt_saver_is_overdue(const struct dt_saver *s, double seconds)
 
 // ---- on the writing thread
 
-// What fails here has not lost the checkpoint.
+// Links, reports and prunes after a checkpoint is published; a failure here loses no checkpoint.
 static void tidy(const struct dt_saver *s)
 {
     const struct dt_saver_config *c = &s->config;
     int64_t best = c->best ? s->state.best_step : 0;
     dt_checkpoint_mark_best(c->dir, best);
     dt_status status = c->published(c->context, s->state.step);
-    // Of bad steps: the checkpoint before them may be the only good one (optim.rollback).
+    // After bad steps the checkpoint before them may be the only good one (optim.rollback).
     if (status == DT_OK && s->state.bad_in_a_row == 0)
         status = dt_checkpoint_prune(c->dir, c->keep, s->state.step, best);
     if (status != DT_OK)
@@ -164,7 +164,7 @@ dt_status dt_saver_begin(struct dt_saver *s, double start)
     return DT_OK;
 }
 
-// Where others wait for this rank they name it; here it ends where nobody does.
+// Ends the process where the write makes no progress. Ranks that wait for this one name it earlier.
 static void check_progress(struct dt_saver *s, double patience)
 {
     if (dt_worker_silence(s->worker) <= patience)

@@ -25,7 +25,7 @@ struct dt_slot_states {
     char *blocks; // [slots / each] of block_bytes, host memory
 };
 
-// For the checkpoint room.
+// The functions below are for the checkpoint room.
 // Writes the file, a range for each block, and lists it.
 dt_status dt_slot_states_write(struct dt_manifest *manifest, const char *folder,
                                const struct dt_slot_states *states);

@@ -7,10 +7,12 @@
 
 dt_status dt_trainer_text(const struct dt_trainer_state *state, const struct dt_dataset *train,
                           char **text); // malloc
-// Of the optimizer's files beside it. The run is known by what it did: seed, sizes and updates, and
-// the losses so far. It has the same bits on all ranks, and in runs that train the same bits.
+// The stamp of the optimizer files beside it. The run is known by what it did: seed, sizes and
+// updates, and the losses so far. It has the same bits on all ranks, and in runs that train the
+// same bits.
 struct dt_part_stamp dt_trainer_stamp(const struct dt_trainer_state *state);
-// Of the shards only what compare_shards needs is known. Free with dt_dataset_free.
+// The shards are filled with what dt_trainer_compare_shards needs, no more. Free with
+// dt_dataset_free.
 dt_status dt_trainer_read(const char *path, struct dt_trainer_state *state,
                           struct dt_dataset **train);
 // Adds each key that fixes the order and differs.

@@ -99,7 +99,7 @@ static int64_t bytes_of(const struct part *part, struct dt_span span)
     return (span.end - span.first) * dt_dtype_size(part->wire_type);
 }
 
-// Between fp32 and bf16, on the buckets' stream.
+// Converts between fp32 and bf16, on the buckets' stream.
 static dt_status cast(struct dt_buckets *b, struct dt_span span, void *x, enum dt_dtype x_type,
                       void *y, enum dt_dtype y_type)
 {
@@ -111,7 +111,7 @@ static dt_status cast(struct dt_buckets *b, struct dt_span span, void *x, enum d
     return dt_cast(&b->backend, &args, b->stream);
 }
 
-// After the collective.
+// Brings what the collective gave to where it belongs.
 static dt_status unpack(struct dt_buckets *b, const struct part *part)
 {
     if (part->wire != part->data)
@@ -361,7 +361,7 @@ static void place_rows(struct dt_buckets *b, const int64_t *row_ends, const stru
     }
 }
 
-// What devices sum at once by a tree: a bucket, which a cut at norm blocks may make longer.
+// The most that devices sum at once by a tree: a bucket, which a cut at norm blocks may lengthen.
 static int64_t tree_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
     if (config->order != DT_SUM_TREE || !config->between_devices || n_ranks == 1)

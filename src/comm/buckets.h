@@ -51,7 +51,7 @@ int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
 int64_t dt_buckets_tree_bytes(const struct dt_buckets_config *config, int n_ranks);
 // Elements of the arena that a rank holds, of the numbers of the configuration only.
 int64_t dt_buckets_held(const struct dt_buckets_config *config, int n_ranks);
-// Which these are; reads the numbers of the configuration and row_ends only.
+// The pieces that a rank holds; reads the numbers of the configuration and row_ends only.
 // pieces->spans is malloc'ed.
 dt_status dt_buckets_pieces(const struct dt_buckets_config *config,
                             const struct dt_backend *backend, const struct dt_comm_info *info,
@@ -68,10 +68,10 @@ dt_status dt_buckets_ready(struct dt_buckets *buckets, int64_t row);
 // through it. Rows never announced are an error.
 dt_status dt_buckets_wait(struct dt_buckets *buckets);
 
-// Sharded, after that wait. Makes the stream wait until the norms are those of all ranks.
+// Sharded, call it after that wait. Makes the stream wait until the norms are those of all ranks.
 dt_status dt_buckets_sum_norms(struct dt_buckets *buckets);
 // The weights of the next piece, in their order, are final on the stream.
 dt_status dt_buckets_updated(struct dt_buckets *buckets);
-// After all pieces. Makes the stream wait until every rank's weights, and their bf16 copies, are
-// here.
+// Call it after all pieces. Makes the stream wait until every rank's weights, and their bf16
+// copies, are here.
 dt_status dt_buckets_gather(struct dt_buckets *buckets);

@@ -354,7 +354,7 @@ void *dt_mpi_thread(void *mpi_comm)
     struct mpi_comm *mpi = mpi_comm;
     sigset_t all;
     mpi->self = pthread_self();
-    // On the core of the rank it would only ever run in place of a compute thread.
+    // Bound to the core of the rank this thread would only run in place of a compute thread.
     dt_cores_free_thread();
     sigfillset(&all); // handlers run on the program's own threads
     pthread_sigmask(SIG_BLOCK, &all, NULL);

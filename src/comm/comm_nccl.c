@@ -237,7 +237,7 @@ fail:
 
 // ---- collectives
 
-// What is offered here, under the name of the call that fails.
+// The collectives that are offered, by the name of NCCL's function.
 static const char *const functions[DT_OPERATIONS] = {
     [DT_ALLREDUCE] = "ncclAllReduce",
     [DT_REDUCE_SCATTER] = "ncclReduceScatter",
@@ -312,7 +312,7 @@ static ncclResult_t call(const struct nccl_comm *nccl, const struct dt_collectiv
     return exchange(nccl, &messages, stream);
 }
 
-// What NCCL was asked for since `enter` is on its way.
+// Waits until what NCCL was asked for since `enter` is on its way.
 static dt_status end_call(struct nccl_comm *nccl, ncclResult_t result, const char *function)
 {
     result = settle(nccl, result, INFINITY, NULL); // the watchdog ends it

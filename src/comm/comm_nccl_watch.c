@@ -31,9 +31,9 @@ static struct nccl_counts read_counts(const struct nccl_comm *nccl, int index)
     return now;
 }
 
-// Which collective began last, and before `than`, another one; -1: the last of all. Those that are
-// not in every step's order (weights gathered for a validation) make their calls uneven: when each
-// began is known, not by how many calls.
+// The collective that began last before the collective `than`; -1: the last of all. It is found by
+// when each began, not by how many calls it had: collectives that are not in every step (weights
+// gathered for a validation) make these numbers uneven.
 static int began_before(const struct nccl_comm *nccl, int than)
 {
     struct nccl_counts limit = than >= 0 ? read_counts(nccl, than) : (struct nccl_counts){0};

@@ -42,15 +42,15 @@ struct dt_device_comm_table {
     dt_status (*version)(char *text, size_t size);
     // Collective; gives the same error on every rank.
     dt_status (*open)(const struct dt_device_comm_config *config, struct dt_device_comm **comm);
-    // Collective number `index` of the step (comm.h: an all-reduce, reduce-scatter, all-gather or
-    // exchange; sums of fp32, bf16, fp64 or int64) in device memory, after what `stream` holds.
-    // Also while `stream` is captured: settles (non-blocking NCCL: polled to success) before it
-    // returns. An all-reduce is the same on every rank. Two ranks that exchange both ways do so in
-    // one collective: of a send and then a receive each, neither would end. Sums in the order
-    // DT_SUM_TREE share memory of the communicator: all of them are put on one stream.
+    // Puts collective number `index` of the step (comm.h: an all-reduce, reduce-scatter, all-gather
+    // or exchange; sums of fp32, bf16, fp64 or int64) on `stream`, which may be captured. It is on
+    // its way when this returns: non-blocking NCCL is polled to success. An all-reduce is the same
+    // on every rank. Two ranks that exchange both ways do so in one collective: with a send and
+    // then a receive each, neither would end. Sums in the order DT_SUM_TREE share memory of the
+    // communicator, so all of them are put on one stream.
     dt_status (*enqueue)(struct dt_device_comm *comm, int index,
                          const struct dt_collective *collective, struct dt_stream *stream);
-    // After graphs that hold its collectives are destroyed.
+    // Graphs that hold its collectives are destroyed before.
     void (*close)(struct dt_device_comm *comm);
 };
 

@@ -14,7 +14,7 @@ struct dt_comm;
 // Says what this rank's training thread is doing, for heartbeats, last words and the trace: cheap,
 // that thread alone. `phase` is a string literal ("forward", "reading data", "validation").
 void dt_comm_progress(struct dt_comm *comm, int64_t step, const char *phase);
-// What it said last: any thread.
+// What the training thread said last; any thread may ask.
 void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char **phase);
 
 // Seconds that a collective may wait for a rank, after which the job ends; until set,
@@ -35,7 +35,7 @@ _Noreturn void dt_comm_abort(struct dt_comm *comm, int code);
 // Ends the job where `status` is this rank's alone (size > 1), at once: before memory is freed that
 // collectives under way still use, and before anything that its peers would wait in. Else `status`.
 dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status);
-// To be called by the handlers of SIGTERM and SIGINT, besides requesting a stop; async-signal-safe.
+// Called where SIGTERM and SIGINT arrive, besides requesting a stop; async-signal-safe.
 // mpirun sends SIGTERM when a rank died, a second before SIGKILL: within it the survivors look for
 // a dead rank, and end the job by dt_die if they find one.
 void dt_comm_terminated(struct dt_comm *comm);

@@ -14,5 +14,5 @@ struct dt_process {
 enum dt_process_state { DT_PROCESS_RUNS, DT_PROCESS_STOPPED, DT_PROCESS_GONE };
 
 struct dt_process dt_process_self(void);
-// Both must be of one space, and that not 0.
+// `process` must be of the same space as this process, and that not 0.
 enum dt_process_state dt_process_look(const struct dt_process *process);

@@ -163,7 +163,7 @@ bool dt_known_order(const struct dt_comm_info *info, enum dt_operation operation
 
 // ---- the self-test
 
-// Where collectives are tried, and what came of it.
+// One trial of the collectives: where they run, and what was wrong.
 struct trial {
     struct dt_comm *comm;
     struct dt_device_comm *device; // NULL: in host memory

@@ -5,8 +5,8 @@
 // the farthest): each of the two keeps one half. An all-reduce goes back by the same steps in
 // `levels` more.
 //
-// Between hosts: comm_mpi_tree.c, between devices: comm_nccl_tree.c. The micro-batches of a rank
-// are the tree's lowest levels (train/micro_tree.h).
+// comm_mpi_tree.c carries it out between hosts, comm_nccl_tree.c between devices. The micro-batches
+// of a rank are the tree's lowest levels (train/micro_tree.h).
 #pragma once
 
 #include "base/round.h"

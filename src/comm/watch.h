@@ -75,7 +75,7 @@ struct dt_watch {
     double excused_at;    // when a rank that this one waited for last reported that it is busy
     double doomed_at;     // since when a death or time-out is known here
     double spoke_at;      // when this rank first sent that it has claimed the last words
-    // What the thread passes on.
+    // Read by the communication thread after a tick.
     bool spoken;       // some rank has written the last words
     bool hears_failed; // a device's collectives have failed on another rank
     bool wants_record; // this rank should write its record now: the end is near

@@ -140,7 +140,7 @@ static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
                   dt_recompute_name[fits[i].recompute], bytes_text(fits[i].bytes, bytes));
 }
 
-// What the rank may use of which memory.
+// How much of a memory the rank may use.
 struct budget {
     const char *memory, *owner; // "device memory", the device
     int64_t bytes;
@@ -160,7 +160,7 @@ static struct budget of_device(const struct dt_job *job, const struct dt_device_
     return budget;
 }
 
-// Of CPUs: all that the host has, since what others use now may be free in a moment.
+// On CPUs a rank may use all that the host has: what others use now may be free in a moment.
 static struct budget of_host(const struct dt_job *job, const struct dt_device_info *info)
 {
     int ranks = job->comm->info.local_size;

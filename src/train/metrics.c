@@ -15,7 +15,7 @@ enum {
     }
 #define FIELD(kinds, type, name) FIELD_IF(kinds, type, name, 0)
 
-// In the order of metrics.jsonl.
+// The fields in the order of metrics.jsonl.
 const struct dt_metric_field dt_metric_fields[] = {
     FIELD(TRAIN | EVAL | CHECKPOINT | ROLLBACK, INT, step),
     FIELD(TRAIN, INT, epoch),

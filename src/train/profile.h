@@ -18,12 +18,12 @@ struct dt_profile {
     bool keeps;                      // spans for the timeline
 };
 
-// What is allocated by dt_profile_open, and by rank 0 to write the table.
+// Adds what dt_profile_open allocates, and rank 0 to write the table.
 void dt_profile_plan(const struct dt_job *job, struct dt_memory_plan *plan);
 // Starts to count.
 dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile);
 void dt_profile_close(struct dt_profile *profile);
-// Around each step. Of steps that are traced none is in flight while another one is.
+// Call these around each step. While a step that is traced is in flight, no other one is.
 void dt_profile_begin_step(struct dt_profile *profile, int64_t step);
 bool dt_profile_traces(const struct dt_profile *profile, int64_t step);
 // Writes the timeline after the last traced step, or if the run ends. All ranks together.

@@ -11,8 +11,8 @@ bool dt_trainer_must_roll_back(const struct trainer *t)
     return most > 0 && t->state.bad_in_a_row >= most;
 }
 
-// Not needed where the run has a checkpoint from before its latest bad steps. Those that a named
-// checkpoint counted are of another course, to which this one cannot return.
+// Saves where the run starts, unless it has a checkpoint from before its latest bad steps. Bad
+// steps that a named checkpoint counted belong to another course, to which this run cannot return.
 dt_status dt_trainer_save_start(struct trainer *t)
 {
     struct dt_comm *comm = t->job->comm;

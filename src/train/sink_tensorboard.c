@@ -117,7 +117,7 @@ static void begin_event(struct tensorboard *sink, int64_t step)
     put_varint(record, (uint64_t)step);
 }
 
-// By one write(2): a killed job leaves at most one torn record, the last one of its file.
+// Writes the record by one write(2), so a killed job leaves at most one torn record, at the end.
 static dt_status end_event(struct tensorboard *sink)
 {
     struct message *record = &sink->record;
@@ -130,7 +130,7 @@ static dt_status end_event(struct tensorboard *sink)
     return dt_write_all(sink->fd, sink->path, record->at, record->size);
 }
 
-// What was recorded of `step` and later steps is dropped.
+// Makes TensorBoard drop what was recorded of `step` and later steps.
 static dt_status start_session(struct tensorboard *sink, int64_t step)
 {
     sink->value.size = 0;

@@ -10,8 +10,8 @@
 
 #include <math.h>
 
-// Where on the stream the device's clock is read. LAST: of the last micro-batch. GATHERED: of
-// sharded weights only.
+// The places on the stream where the device's clock is read. LAST_… are set by each micro-batch, so
+// those of the last one remain. GATHERED is set for sharded weights only.
 enum mark {
     BEGIN,
     LAST_BEGIN,
@@ -50,7 +50,7 @@ static int64_t largest_row(const struct dt_params *params)
     return most;
 }
 
-// Without the pointers, as the memory plan needs it.
+// The configuration without its pointers, as the memory plan needs it.
 static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                                const struct dt_stepper_config *config)
 {
@@ -361,7 +361,7 @@ dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int6
     return DT_OK;
 }
 
-// What the device did, by its marks.
+// Adds spans of what the device did, by its marks.
 static void trace_device(const struct dt_stepper *s, const uint64_t *marks)
 {
     static const char *const phases[MARKS] = {

@@ -148,8 +148,8 @@ dt_status dt_timeline_text(const struct dt_trace_span *spans, int64_t n, int64_t
 
 // ---- all ranks
 
-// What is added to the clock of `peer` for that of rank 0: from the fastest of several answers to
-// rank 0, known within half the time that it took.
+// *shift: what is added to the clock of `peer` to have that of rank 0. It comes from the fastest of
+// several answers to rank 0, so it is known within half the time that this answer took.
 static dt_status compare_clocks(struct dt_comm *comm, int peer, int64_t *shift)
 {
     uint64_t least = UINT64_MAX, now = 0;

@@ -41,7 +41,7 @@ dt_status dt_trainer_start(struct trainer *t);
 
 // Rank 0 reads job->resume and sends it to all.
 dt_status dt_trainer_resume(struct trainer *t);
-// For the steps after t->state.step. All are closed.
+// Open what the steps after t->state.step need; all of it is closed before.
 dt_status dt_trainer_open_sinks(struct trainer *t);
 dt_status dt_trainer_open_loader(struct trainer *t);
 
