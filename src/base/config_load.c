@@ -22,17 +22,6 @@ struct loader {
     struct dt_problems problems;
 };
 
-// DTRAIN_RUN__STEPS
-static const char *environment_name(const struct dt_config_table *table,
-                                    const struct dt_config_row *row, char out[DT_CONFIG_NAME])
-{
-    int n = snprintf(out, DT_CONFIG_NAME, "%s", table->env_prefix);
-    snprintf(out + n, (size_t)(DT_CONFIG_NAME - n), "%s__%s", row->section->name, row->key->name);
-    for (char *p = out + n; *p; p++)
-        *p = (char)toupper((unsigned char)*p);
-    return out;
-}
-
 static const struct dt_config_section *find_section(const struct dt_config_table *table,
                                                     const char *name)
 {
@@ -183,7 +172,11 @@ static dt_status read_variable(struct loader *loader, const char *variable, cons
     struct dt_nearest nearest = dt_nearest_to(variable);
     char name[DT_CONFIG_NAME], origin[DT_CONFIG_ORIGIN], shown[DT_CONFIG_SHOWN];
     for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);) {
-        if (strcmp(environment_name(loader->table, &row, name), variable) == 0) {
+        int n = snprintf(name, sizeof name, "%s", loader->table->env_prefix); // DTRAIN_RUN__STEPS
+        snprintf(name + n, sizeof name - (size_t)n, "%s__%s", row.section->name, row.key->name);
+        for (char *p = name + n; *p; p++)
+            *p = (char)toupper((unsigned char)*p);
+        if (strcmp(name, variable) == 0) {
             snprintf(origin, sizeof origin, "environment %s", variable);
             return assign(loader, &row, DT_SOURCE_ENV, origin, text);
         }

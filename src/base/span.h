@@ -19,7 +19,7 @@ struct dt_pieces {
 
 // What one piece holds of a range of the flat array: elements [first, end), from `at` on in the
 // compact array.
-struct dt_piece {
+struct dt_held {
     int64_t first, end, at;
     int64_t next, passed; // the next piece; elements of those before it
 };
@@ -27,7 +27,7 @@ struct dt_piece {
 // The next piece of the first n that holds some of [first, end), ascending. A zeroed `piece` is
 // before the first one; false: there is none after it.
 static inline bool dt_pieces_next(const struct dt_pieces *pieces, int64_t n, int64_t first,
-                                  int64_t end, struct dt_piece *piece)
+                                  int64_t end, struct dt_held *piece)
 {
     while (piece->next < n) {
         const struct dt_span *span = &pieces->spans[piece->next++];

@@ -4,7 +4,6 @@
 #include "base/file.h"
 #include "base/finite.h"
 #include "base/memory.h"
-#include "base/round.h"
 #include "checkpoint/ranges.h"
 
 #include <string.h>
@@ -78,7 +77,7 @@ dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int 
     for (int i = 0; i < ranges.n && status == DT_OK; i++) {
         const struct dt_param *row = &params->rows[i % params->n];
         const float *data = states->list[i / params->n].data;
-        struct dt_piece p = {0};
+        struct dt_held p = {0};
         while (status == DT_OK && dt_pieces_next(pieces, part == 0 ? pieces->n : pieces->n_own,
                                                  row->offset, row->offset + row->file_count, &p))
             status = dt_ranges_add(&ranges, (struct dt_range){i, p.first - row->offset,
@@ -158,7 +157,7 @@ static dt_status read_entry(const struct reader *r, const struct dt_safetensors 
     const struct dt_param *row = &r->params->rows[range->tensor % r->params->n];
     const struct dt_optimizer_state *state = &r->states->list[range->tensor / r->params->n];
     const struct dt_pieces *pieces = &r->states->pieces;
-    struct dt_piece p = {0};
+    struct dt_held p = {0};
     while (dt_pieces_next(pieces, pieces->n, row->offset + range->first, row->offset + range->last,
                           &p)) {
         float *data = state->data + p.at;
@@ -215,7 +214,7 @@ dt_status dt_optimizer_states_read(const char *folder, const char *prefix, int n
 
 void dt_pieces_pick(const struct dt_pieces *pieces, const float *whole, float *compact)
 {
-    struct dt_piece p = {0};
+    struct dt_held p = {0};
     while (dt_pieces_next(pieces, pieces->n, 0, INT64_MAX, &p))
         memcpy(compact + p.at, whole + p.first, (size_t)(p.end - p.first) * sizeof *whole);
 }

@@ -85,22 +85,6 @@ bool dt_saver_is_overdue(const struct dt_saver *s, double seconds)
 
 // ---- on the writing thread
 
-// Links, reports and prunes after a checkpoint is published; a failure here loses no checkpoint.
-static void tidy(const struct dt_saver *s)
-{
-    const struct dt_saver_config *c = &s->config;
-    int64_t best = c->best ? s->state.best_step : 0;
-    dt_checkpoint_mark_best(c->dir, best);
-    dt_status status = c->published(c->context, s->state.step);
-    // After bad steps the checkpoint before them may be the only good one (optim.rollback).
-    if (status == DT_OK && s->state.bad_in_a_row == 0)
-        status = dt_checkpoint_prune(c->dir, c->keep, s->state.step, best);
-    if (status != DT_OK)
-        dt_warn("after the checkpoint of step %lld: %s", (long long)s->state.step,
-                dt_error_current()->message);
-    dt_error_clear();
-}
-
 static dt_status publish(struct dt_saver *s)
 {
     const struct dt_saver_config *c = &s->config;
@@ -109,7 +93,18 @@ static dt_status publish(struct dt_saver *s)
     DT_TRY(dt_checkpoint_publish(&s->draft, &c->snapshot->host, &s->manifest));
     dt_trace_end(DT_LANE_CHECKPOINT, "publish", begin, 0);
     s->write_s = dt_seconds() - s->begun;
-    tidy(s);
+
+    // A failure from here on loses no checkpoint. After bad steps the checkpoint before them may be
+    // the only good one (optim.rollback).
+    int64_t best = c->best ? s->state.best_step : 0;
+    dt_checkpoint_mark_best(c->dir, best);
+    dt_status status = c->published(c->context, s->state.step);
+    if (status == DT_OK && s->state.bad_in_a_row == 0)
+        status = dt_checkpoint_prune(c->dir, c->keep, s->state.step, best);
+    if (status != DT_OK)
+        dt_warn("after the checkpoint of step %lld: %s", (long long)s->state.step,
+                dt_error_current()->message);
+    dt_error_clear();
     return DT_OK;
 }
 

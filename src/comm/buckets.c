@@ -12,8 +12,6 @@
 #include "comm/selftest.h"
 #include "kernels/sum_squares.h"
 
-#include <string.h>
-
 // The data of one collective.
 struct part {
     enum dt_operation operation; // with blocks (DT_REDUCE_SCATTER, DT_ALL_GATHER): one a rank

@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static int64_t piece_limit = 1 << 28; // below INT_MAX
 

@@ -20,19 +20,6 @@ dt_status dt_mpi_status(int code, const char *call)
     return DT_FAIL(DT_MACHINE, NULL, "%.*s failed: %s", (int)strcspn(call, "("), call, text);
 }
 
-static dt_status introduce(struct dt_watch *watch, const char *host)
-{
-    struct dt_peer *mine = &watch->peers[watch->rank];
-    for (int r = 0; r < watch->size; r++)
-        watch->peers[r].beat =
-            (struct dt_beat){.rank = r, .step = -1, .peer = -1, .lost = -1, .phase = "start-up"};
-    snprintf(mine->host, sizeof mine->host, "%s", host);
-    mine->process = dt_process_self();
-    DT_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, watch->peers, sizeof *mine, MPI_BYTE,
-                         watch->comm));
-    return DT_OK;
-}
-
 static int receive(struct dt_watch *watch, struct dt_link *link)
 {
     return MPI_Irecv(link->in, watch->size * (int)sizeof *link->in, MPI_BYTE, link->from, 0,
@@ -64,7 +51,14 @@ dt_status dt_watch_open(struct dt_watch *watch, const char *host)
     DT_MPI(MPI_Comm_rank(watch->comm, &watch->rank));
     DT_MPI(MPI_Comm_size(watch->comm, &watch->size));
     DT_TRY(DT_NEW(&watch->peers, watch->size, "%d ranks", watch->size));
-    DT_TRY(introduce(watch, host));
+    struct dt_peer *mine = &watch->peers[watch->rank];
+    for (int r = 0; r < watch->size; r++)
+        watch->peers[r].beat =
+            (struct dt_beat){.rank = r, .step = -1, .peer = -1, .lost = -1, .phase = "start-up"};
+    snprintf(mine->host, sizeof mine->host, "%s", host);
+    mine->process = dt_process_self();
+    DT_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, watch->peers, sizeof *mine, MPI_BYTE,
+                         watch->comm));
     DT_TRY(connect_peers(watch));
     watch->period = watch->size <= 64 ? 0.1 : 0.25;
     watch->lost = -1;

@@ -8,7 +8,6 @@
 #include "train/replicas.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { RECOMPUTE_KINDS = DT_RECOMPUTE_BLOCK + 1, NAMED_CATEGORIES = 3, BYTES_TEXT = 32 };
 

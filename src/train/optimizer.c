@@ -76,7 +76,7 @@ dt_status dt_optimizer_restore(struct dt_optimizer *o, int64_t updates, int64_t 
     return dt_stream_sync(o->backend, NULL);
 }
 
-static bool next_piece(const struct dt_optimizer *o, struct dt_piece *piece)
+static bool next_piece(const struct dt_optimizer *o, struct dt_held *piece)
 {
     return dt_pieces_next(&o->states.pieces, o->states.pieces.n, 0, INT64_MAX, piece);
 }
@@ -84,7 +84,7 @@ static bool next_piece(const struct dt_optimizer *o, struct dt_piece *piece)
 dt_status dt_optimizer_start_ema(struct dt_optimizer *o)
 {
     float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
-    for (struct dt_piece p = {0}; ema && next_piece(o, &p);)
+    for (struct dt_held p = {0}; ema && next_piece(o, &p);)
         DT_TRY(dt_copy(o->backend, ema + p.at, weights + p.first,
                        (p.end - p.first) * (int64_t)sizeof *ema, NULL));
     return dt_stream_sync(o->backend, NULL);
@@ -94,7 +94,7 @@ dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream
 {
     float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
     float *spare = dt_model_gradients(o->model); // of padding it is zero again afterwards
-    for (struct dt_piece p = {0}; next_piece(o, &p);) {
+    for (struct dt_held p = {0}; next_piece(o, &p);) {
         int64_t bytes = (p.end - p.first) * (int64_t)sizeof *ema;
         DT_TRY(dt_copy(o->backend, spare + p.first, weights + p.first, bytes, stream));
         DT_TRY(dt_copy(o->backend, weights + p.first, ema + p.at, bytes, stream));
@@ -171,7 +171,7 @@ static float *state_at(const struct dt_optimizer *o, const char *name, int64_t a
 dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
 {
     dt_bf16 *copies = dt_model_weights_bf16(o->model);
-    for (struct dt_piece p = {0}; next_piece(o, &p);) {
+    for (struct dt_held p = {0}; next_piece(o, &p);) {
         struct dt_adamw_args adamw = {.n = p.end - p.first,
                                       .first = p.first,
                                       .weight = dt_model_weights(o->model) + p.first,
