@@ -22,11 +22,7 @@ enum { FORMAT = 1, TRAINER_LIMIT = 256 << 20, HASH_DIGITS = 16 }; // bytes: abou
 
 // The fields of the state, in the order of trainer.json. Those with the name of a configuration's
 // key fix the order of the data and may not change on resume.
-#define ROW(kind, key, member, ...)                                                                \
-    {                                                                                              \
-        .name = key, .type = DT_CONFIG_##kind, .fallback = "",                                     \
-        .offset = offsetof(struct dt_trainer_state, member), .json = __VA_ARGS__                   \
-    }
+#define ROW(kind, key, member, named, ...) LATER_ROW(kind, key, member, named, "", __VA_ARGS__)
 // A field that older checkpoints lack: it is written where it is not `standard`.
 #define LATER_ROW(kind, key, member, named, standard, ...)                                         \
     {                                                                                              \

@@ -117,21 +117,16 @@ static ncclResult_t settle(const struct nccl_comm *nccl, ncclResult_t result, do
 
 static dt_status create(const struct dt_device_comm_config *config, struct nccl_comm **out)
 {
-    struct nccl_comm *nccl;
+    DT_TRY(DT_NEW(out, 1, "an NCCL communicator"));
+    struct nccl_comm *nccl = *out;
     int64_t n = config->n_collectives, counts_bytes = n * (int64_t)sizeof *nccl->counts;
-    DT_TRY(DT_NEW(&nccl, 1, "an NCCL communicator"));
-    dt_status status = DT_NEW(&nccl->calls, n, "NCCL's calls");
-    if (status != DT_OK) {
-        free(nccl);
-        return status;
-    }
-    *out = nccl;
     nccl->base.table = &dt_nccl_table;
     nccl->comm = config->comm;
     nccl->backend = config->backend;
     nccl->n = config->n_collectives;
     pthread_mutex_init(&nccl->lock, NULL);
     sem_init(&nccl->stop, 0, 0);
+    DT_TRY(DT_NEW(&nccl->calls, n, "NCCL's calls"));
     DT_TRY(load(&nccl->library));
     DT_TRY(dt_alloc_host(config->backend, counts_bytes, &nccl->counts));
     nccl->tree_bytes = config->tree_bytes;
