@@ -97,8 +97,9 @@ struct dt_device_table {
     void (*range_end)(void);
 };
 
-// What the scan's algorithm costs: fp32 vector operations (a multiply-add is one) per state, and
-// exponentials per channel besides the recurrence's own. Backward runs forward, then sweeps.
+// The cost of the scan's algorithm on this backend: fp32 vector operations (a multiply-add is one)
+// per state, and exponentials per channel besides the recurrence's own. Backward runs the
+// recurrence forward once more, then sweeps back.
 struct dt_scan_cost {
     double forward_lanes, run_lanes, sweep_lanes;
     double forward_exps, run_exps, gate_exps;
@@ -126,7 +127,7 @@ struct dt_backend {
     const struct dt_device_table *table;
     const struct dt_op_table *op;
     struct dt_device *device;
-    const char *memory_hint; // where memory runs out: advice in place of the device's, which is for
+    const char *memory_hint; // replaces the device's advice when memory runs out, which is for
                              // training; or NULL
 };
 
@@ -149,8 +150,8 @@ extern const struct dt_op_table dt_cuda_op_table;
 dt_status dt_backend_open(const char *name, int index, int threads, struct dt_backend *backend);
 void dt_backend_close(struct dt_backend *backend);
 
-// The device calls on an open backend. `pointer` is the address of a pointer to any type, which
-// gets the memory, or NULL if there is none; freeing NULL does nothing.
+// The device calls on an open backend. dt_alloc's `pointer` is the address of a pointer of any
+// type; it is set to the memory, or to NULL if there is none. Freeing NULL does nothing.
 static inline dt_status dt_backend_info(const struct dt_backend *backend,
                                         struct dt_device_info *info)
 {

@@ -1,4 +1,4 @@
-// The visitor of an op's rows that refuses what is not as a row says.
+// The message about an argument that is not as its row says (op_rows.h finds it).
 #include "backend/check.h"
 
 #include "backend/op_rows.h"
@@ -10,79 +10,56 @@ static const char *type_name(enum dt_dtype type)
     return dt_dtype_name((unsigned)type < DT_DTYPE_COUNT ? type : DT_DTYPE_COUNT);
 }
 
-static dt_status check_type(const char *op, const struct dt_op_row *row)
-{
-    if (row->type == DT_F32 || row->type == DT_BF16 || row->type == row->also)
-        return DT_OK;
-    return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s (%d), neither fp32 nor %s", op, row->field.name,
-                   type_name(row->type), (int)row->type,
-                   row->also == DT_F32 ? "bf16" : dt_dtype_name(row->also));
-}
-
-// Kernels count the bytes between rows in 32 bits.
-static dt_status check_array(const char *op, const struct dt_op_row *row)
+static dt_status refuse_array(const char *op, const struct dt_op_row *row)
 {
     const char *name = row->field.name;
     const struct dt_view *view = &row->field.view;
-    int64_t stride_max = UINT32_MAX / dt_dtype_size(row->type);
-    bool wanted = row->cols > 0 && !(row->role & DT_ROLE_OR_NULL);
-    if (!row->role || (!view->data && !wanted))
-        return DT_OK;
-    if (!view->data)
+    switch (dt_array_fault(row)) {
+    case DT_ROW_NULL:
         return DT_FAIL(DT_MACHINE, hint, "%s: %s is NULL", op, name);
-    if (row->rows == 0)
+    case DT_ROW_NOT_NULL:
         return DT_FAIL(DT_MACHINE, hint, "%s: %s must be NULL, it has no rows", op, name);
-    if (view->rows != row->rows || view->cols != row->cols)
+    case DT_ROW_SHAPE:
         return DT_FAIL(DT_MACHINE, hint, "%s: %s is [%lld, %lld], must be [%lld, %lld]", op, name,
                        (long long)view->rows, (long long)view->cols, (long long)row->rows,
                        (long long)row->cols);
-    if (row->field.is_view && (view->stride < row->cols || view->stride > stride_max))
+    case DT_ROW_STRIDE:
         return DT_FAIL(DT_MACHINE, hint, "%s: %s.stride is %lld, not in %lld … %lld", op, name,
-                       (long long)view->stride, (long long)row->cols, (long long)stride_max);
-    if (view->dtype != row->type)
+                       (long long)view->stride, (long long)row->cols,
+                       (long long)DT_STRIDE_MAX(row->type));
+    default:
         return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s, must be %s", op, name,
                        type_name(view->dtype), dt_dtype_name(row->type));
-    return DT_OK;
+    }
 }
 
-static dt_status check_row(void *op_name, const struct dt_op_row *row)
+static dt_status refuse_row(void *op_name, const struct dt_op_row *row)
 {
     const char *op = op_name, *name = row->field.name;
     const struct dt_view *view = &row->field.view, *twin = &row->other.view;
     switch (row->kind) {
     case DT_ROW_RANGE:
-        if (row->value >= row->least && row->value <= row->most)
-            return DT_OK;
         return DT_FAIL(DT_MACHINE, hint, "%s: %s is %lld, not in %lld … %lld", op, name,
                        (long long)row->value, (long long)row->least, (long long)row->most);
     case DT_ROW_LENGTH:
-        if (row->value <= row->most)
-            return DT_OK;
         return DT_FAIL(DT_MACHINE, "train on shorter sequences: data.seq_len",
                        "%s: %s is %lld, at most %lld tokens of %s", op, name, (long long)row->value,
                        (long long)row->most, dt_dtype_name(row->type));
     case DT_ROW_MULTIPLE:
-        if (row->value % row->least == 0)
-            return DT_OK;
         return DT_FAIL(DT_MACHINE, hint, "%s: %s is %lld, not a multiple of %s = %lld", op, name,
                        (long long)row->value, row->other.name, (long long)row->least);
     case DT_ROW_NUMBER:
-        if (row->number >= row->from && row->number < row->below)
-            return DT_OK;
         return DT_FAIL(DT_MACHINE, hint, "%s: %s is %g, not in [%g, %g)", op, name, row->number,
                        row->from, row->below);
     case DT_ROW_TYPE:
-        return check_type(op, row);
+        return DT_FAIL(DT_MACHINE, hint, "%s: %s is %s (%d), neither fp32 nor %s", op, name,
+                       type_name(row->type), (int)row->type,
+                       row->also == DT_F32 ? "bf16" : dt_dtype_name(row->also));
     case DT_ROW_ARRAY:
-        return check_array(op, row);
+        return refuse_array(op, row);
     case DT_ROW_APART:
-        if (view->data != twin->data || !view->data)
-            return DT_OK;
         return DT_FAIL(DT_MACHINE, hint, "%s: %s must not be %s itself", op, name, row->other.name);
     case DT_ROW_IN_PLACE:
-        if (view->data != twin->data ||
-            (view->dtype == twin->dtype && view->stride == twin->stride))
-            return DT_OK;
         return DT_FAIL(DT_MACHINE, hint,
                        "%s: %s is %s itself, but the dtypes are %s and %s, the strides %lld and "
                        "%lld",
@@ -112,7 +89,7 @@ static dt_status check_workspace(const char *op, int64_t needed, const void *wor
         static char op[] = #name;                                                                  \
         if (!args)                                                                                 \
             return DT_FAIL(DT_MACHINE, hint, "%s: args is NULL", op);                              \
-        DT_TRY(dt_visit_##name(backend, args, check_row, op));
+        DT_TRY(dt_visit_faults_##name(backend, args, refuse_row, op));
 #define CHECK(name)                                                                                \
     CHECK_BEGIN(name) return DT_OK;                                                                \
     }

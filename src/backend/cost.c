@@ -1,6 +1,6 @@
-// The costs of the ops: bytes from their rows (op_rows.h), the rest from a function each. Vector
-// operations are counted in the CPU's loops (kernels/*_cpu.c), per element; the scan's, which
-// differ by backend, are in the op tables.
+// The costs of the ops. Bytes come from the ops' rows (op_rows.h), the rest from one function per
+// op. Vector operations are counted per element in the CPU's loops (kernels/*_cpu.c); those of the
+// scan differ by backend and stand in the op tables.
 #include "backend/cost.h"
 
 #include "backend/op_rows.h"
@@ -98,7 +98,7 @@ COST(normalize)
     cost->flops = cost->lanes = 2 * elements(&a->x);
 }
 
-// Rows of the table that several ids read stay in caches.
+// Rows that several ids read stay in caches, so each row of the table is read once.
 COST(embed_forward)
 {
     double read = (double)(a->ids.rows < a->table.rows ? a->ids.rows : a->table.rows),
@@ -171,7 +171,8 @@ COST(scan_forward)
     cost->exp2s = n;
 }
 
-// In chunks longer than those that suit the backend all tokens but the last ones run once more.
+// Chunks longer than the backend's own are recomputed tile by tile: all tokens but those of the
+// last tile run once more.
 COST(scan_backward)
 {
     const struct dt_scan_cost *scan = &backend->op->scan_cost;
@@ -185,8 +186,8 @@ COST(scan_backward)
     cost->exp2s = n * runs;
 }
 
-// Pairs of a query and a key that it sees, of a full window; documents make them fewer. Each pair
-// has `products` of E.
+// Counts pairs of a query and a key that it sees, without document borders, which make them fewer.
+// Each pair costs `products` products over the width of a head.
 static void attention_cost(struct dt_op_cost *cost, const struct dt_attention_inputs *in,
                            double products, double other)
 {
@@ -211,7 +212,7 @@ COST(attention_backward)
     attention_cost(cost, &a->in, 5, 3);
 }
 
-// The recurrent product, at the rate of GEMM, and the cell.
+// The recurrent product, counted at the rate of GEMM, and the cell's exponentials.
 static void rnn_cost(struct dt_op_cost *cost, const struct dt_rnn_inputs *in)
 {
     shape(cost, "%s %lldx%lldx%lld", in->cell == DT_RNN_GRU ? "gru" : "lstm", (long long)in->batch,
@@ -249,8 +250,8 @@ COST(silu_gate_backward)
     gate_cost(cost, &a->x, a->u.data, SILU_SLOPE + (a->u.data ? 3 : 0));
 }
 
-// The products of the matrix form, with half of each square within a chunk: `states` with a head's
-// P x N, `squares` with its chunk squares, `scores` of B and C.
+// The products of the matrix form: `states` with a head's [P, N] state, `squares` with its [chunk,
+// chunk] square, of which half is computed, and `scores` of B with C.
 static void ssd_cost(struct dt_op_cost *cost, const struct dt_ssd_inputs *in, double states,
                      double squares, double scores)
 {

@@ -26,7 +26,7 @@ struct dt_event {
     char token;
 };
 
-// Before every allocation, in DT_ARENA_ALIGN bytes of its own.
+// Stands before every allocation, in DT_ARENA_ALIGN bytes of its own.
 struct block {
     int64_t bytes; // requested
 };
@@ -40,7 +40,7 @@ static int cores(void)
     return online > 0 && online <= MAX_THREADS ? (int)online : 1;
 }
 
-// Every rank of a host shares the one CPU, so any index will do.
+// All ranks of a host share its CPU, so every index is valid.
 static dt_status cpu_open(int index, int threads, struct dt_device **device)
 {
     if (index < 0 || threads < 0 || threads > MAX_THREADS)
@@ -204,7 +204,8 @@ const struct dt_op_table dt_cpu_op_table = {
     .int8 = true,
     .scan_chunk = DT_SCAN_CHUNK_CPU,
     .ssd_chunk = DT_SSD_CHUNK_CPU,
-    // kernels/scan_cpu.h, exponentials of states included; softplus, its slope, the gate
+    // Counted in kernels/scan_cpu.h. Lanes include the exponentials of states; the other
+    // exponentials are those of softplus, its slope and the gate.
     .scan_cost = {.forward_lanes = 9,
                   .run_lanes = 9,
                   .sweep_lanes = 8,

@@ -1,6 +1,6 @@
-// CUDA as a device: its two tables. Here are memory, copies, streams, events and graphs; how
-// devices are found and opened is in cuda_device.c, GEMM in cuda_gemm.c, the other ops in
-// kernels/NAME.cu. Any thread may call; only the driver's threads and the device work on.
+// CUDA as a device: its two tables. This file has memory, copies, streams, events and graphs;
+// cuda_device.c finds and opens devices, cuda_gemm.c runs GEMM, kernels/NAME.cu the other ops. Any
+// thread may call.
 #include "backend/cuda.h"
 
 #include "base/arena.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// One allocation: CUDA cannot tell the size of a pointer.
+// One allocation. CUDA does not say how large an allocation is, so its size is kept here.
 struct dt_cuda_block {
     struct dt_cuda_block *next;
     void *memory;
@@ -33,7 +33,8 @@ dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const ch
                           cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-// A failure to release something is harmless, but the next launch must not report it.
+// A failure to release something is harmless, but it must be cleared: the next launch would report
+// it.
 static void ignore_failure(cudaError_t error)
 {
     if (error != cudaSuccess)
@@ -71,7 +72,7 @@ static dt_status out_of_memory(const struct dt_device *device, int64_t bytes)
                    megabytes(total), megabytes((size_t)cuda_memory_in_use(device)));
 }
 
-// Done when it returns, for every stream: the others do not wait for the default one.
+// Waits until the memory is zero: other streams do not wait for the default one, which zeroes it.
 static dt_status zero(void *memory, size_t bytes)
 {
     DT_TRY(DT_CUDA(cudaMemsetAsync(memory, 0, bytes, NULL), "zeroing %zu bytes", bytes));
@@ -103,9 +104,9 @@ static void forget(struct dt_device *device, const void *memory)
 }
 
 // cudaMalloc aligns to 256 bytes or more, which is DT_ARENA_ALIGN.
-static dt_status take(struct dt_device *device, int64_t bytes, void **memory)
+static dt_status allocate_zeroed(struct dt_device *device, int64_t bytes, void **memory)
 {
-    size_t size = bytes > 0 ? (size_t)bytes : 1; // no memory has an address too
+    size_t size = bytes > 0 ? (size_t)bytes : 1; // an empty array has an address too
     cudaError_t error = cudaMalloc(memory, size);
     if (error == cudaErrorMemoryAllocation)
         return out_of_memory(device, bytes);
@@ -124,7 +125,7 @@ static dt_status cuda_alloc(struct dt_device *device, int64_t bytes, void **memo
     DT_TRY(DT_NEW(&block, 1, "the list of allocations"));
     dt_status status = dt_cuda_make_current(device);
     if (status == DT_OK)
-        status = take(device, bytes, memory);
+        status = allocate_zeroed(device, bytes, memory);
     if (status != DT_OK) {
         free(block);
         return status;
@@ -216,7 +217,7 @@ static dt_status cuda_fill(struct dt_device *device, void *to, int byte, int64_t
 
 // ---- streams and events
 
-// Non-blocking: such a stream does not wait for the default one, nor that for it.
+// A non-blocking stream: it and the default one do not wait for each other.
 static dt_status cuda_stream_create(struct dt_device *device, struct dt_stream **stream)
 {
     cudaStream_t made;
@@ -247,7 +248,8 @@ static dt_status cuda_stream_sync(struct dt_device *device, struct dt_stream *st
     return DT_CUDA(cudaStreamSynchronize(dt_cuda_stream(stream)), "waiting for a stream");
 }
 
-// The host sleeps while it waits: what it waits for is a step old, and the cores are the loader's.
+// The host sleeps while it waits for the event: the work waited for is a step old, and the loader
+// needs the cores.
 static dt_status cuda_event_create(struct dt_device *device, struct dt_event **event)
 {
     cudaEvent_t made;
@@ -293,15 +295,15 @@ static dt_status cuda_event_done(struct dt_device *device, struct dt_event *even
 
 // ---- graphs
 
-static _Thread_local bool captures; // one capture at a time
+static _Thread_local bool captures; // this thread is capturing; one capture at a time
 
 bool dt_cuda_captures(void)
 {
     return captures;
 }
 
-// Calls of other threads (the loader's copies, the watchdog) do not break the capture. The error
-// record is cleared so that capture_end can tell what did.
+// CUDA calls of other threads (the loader's copies, the watchdog) do not break the capture. The
+// error record is cleared so that capture_end can name the error that did.
 static dt_status cuda_capture_begin(struct dt_device *device, struct dt_stream *stream)
 {
     DT_TRY(dt_cuda_make_current(device));
@@ -330,8 +332,8 @@ static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *st
     return DT_CUDA(error, "instantiating a captured graph");
 }
 
-// Until its capture is ended a stream takes no other work, and neither memory nor the streams that
-// joined it can be given back.
+// Ends the capture in CUDA too: until then the stream accepts no other work, and neither memory nor
+// the streams that joined the capture can be released.
 static void cuda_capture_cancel(struct dt_device *device, struct dt_stream *stream)
 {
     cudaGraph_t noted = NULL;
@@ -400,9 +402,9 @@ const struct dt_op_table dt_cuda_op_table = {
     .scan_chunk = DT_SCAN_CHUNK_CUDA,
     .scan_keeps_s = true,
     .ssd_chunk = DT_SSD_CHUNK_CUDA,
-    // kernels/scan_*.cu. An exponential is one instruction of the special function unit, as is a
-    // reciprocal, which counts as one. Run: Δ a, the decay, B; forward also C; sweep: a state's
-    // gradients, and its share of sums over lanes
+    // Counted in kernels/scan_*.cu. An exponential is one instruction of the special function unit;
+    // a reciprocal is one too and counts as an exponential. A run computes Δ a, the decay and B,
+    // forward also C; the sweep computes a state's gradients and its share of the sums over lanes.
     .scan_cost = {.forward_lanes = 4,
                   .run_lanes = 3,
                   .sweep_lanes = 10,

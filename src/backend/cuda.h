@@ -23,8 +23,7 @@ struct dt_device {
     struct dt_cuda_gemm *gemm;
 };
 
-// A struct dt_stream is what CUDA calls a stream, a dt_event an event, a dt_graph an executable
-// graph.
+// A dt_stream is a CUDA stream, a dt_event a CUDA event, a dt_graph an executable graph.
 static inline cudaStream_t dt_cuda_stream(struct dt_stream *stream)
 {
     return (cudaStream_t)stream;
@@ -46,11 +45,11 @@ static inline cudaGraphExec_t dt_cuda_graph(struct dt_graph *graph)
 dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const char *function,
                          const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-// The calling thread's CUDA calls go to this device: each thread that makes any must call this
-// once.
+// Directs the calling thread's CUDA calls to this device. Each thread must call it before any other
+// CUDA call.
 dt_status dt_cuda_make_current(const struct dt_device *device);
 
-// Whether the calling thread captures a graph.
+// Whether the calling thread is capturing a graph.
 bool dt_cuda_captures(void);
 
 // cuda_gemm.c: cuBLASLt, opened at run time.
@@ -65,6 +64,6 @@ dt_status dt_cuda_open(int index, int threads, struct dt_device **device);
 void dt_cuda_close(struct dt_device *device);
 dt_status dt_cuda_info(struct dt_device *device, struct dt_device_info *info);
 
-// cuda_ranges.c: likewise.
+// cuda_ranges.c: the slots that name ranges for profilers.
 void dt_cuda_range_begin(const char *name);
 void dt_cuda_range_end(void);

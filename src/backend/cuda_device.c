@@ -1,4 +1,4 @@
-// CUDA devices: why there is none, opening one, what it is. Uses base, and the kernels to ask
+// Finds, opens and describes CUDA devices, and says why there is none. Uses base; asks kernels/
 // whether a device can run them.
 #include "backend/cuda.h"
 
@@ -35,9 +35,9 @@ static const struct {
     {"RTX 3090", 71.2},   {"RTX 6000 Ada", 364.2},
 };
 
-// ---- none
+// ---- why there is no GPU
 
-// As the driver writes it, 12040 is 12.4.
+// The driver writes CUDA 12.4 as 12040.
 struct version {
     int major, minor;
 };
@@ -80,7 +80,7 @@ static dt_status no_device(void)
                    "no GPU: the NVIDIA driver sees none");
 }
 
-static dt_status why_none(cudaError_t error)
+static dt_status explain_none(cudaError_t error)
 {
     int driver = 0;
     cudaGetLastError();
@@ -104,12 +104,12 @@ dt_status dt_cuda_count(int *n)
     if (error == cudaSuccess && *n > 0)
         return DT_OK;
     *n = 0;
-    return why_none(error);
+    return explain_none(error);
 }
 
 // ---- versions
 
-// "580.65.06", the first word of the kernel module's line that begins with a digit, or "".
+// "580.65.06": the first word in the kernel module's version file that begins with a digit, or "".
 static void driver_release(char *text, size_t size)
 {
     char line[256] = "";
@@ -239,7 +239,7 @@ static const char *after(const char *text, const char *prefix)
     return strncmp(text, prefix, n) == 0 ? text + n : text;
 }
 
-// 0 for parts and mobile forms of a model: their names begin alike.
+// 0 for slices (MIG) and laptop versions of a model, whose names begin like the model's.
 static double peak_flops(const char *name)
 {
     const char *model = after(after(name, "NVIDIA "), "GeForce ");

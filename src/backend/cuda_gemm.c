@@ -92,7 +92,7 @@ enum { ALIGN_MAX = 16 };
 static const int64_t workspace_hopper = (int64_t)32 << 20;
 static const int64_t workspace_before = (int64_t)4 << 20;
 
-// The library of the headers that this was built with: another major version has other structs.
+// The major version must be that of the headers at build time: another one has other structs.
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 #define MAJOR      TEXT(CUBLAS_VER_MAJOR)
@@ -132,7 +132,7 @@ static dt_status lt_status(const struct dt_cuda_gemm *gemm, cublasStatus_t code,
                           gemm->lt.GetStatusString(code));
 }
 
-// Reductions of other kinds are not deterministic or not exact.
+// Other reduction schemes are not deterministic or lose precision (above).
 static const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 static dt_status prefer(struct dt_cuda_gemm *gemm, cublasLtMatmulPreferenceAttributes_t attribute,
@@ -201,8 +201,8 @@ void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm)
     free(gemm);
 }
 
-// Of all of a batch's operands, `step` bytes apart. Where only sizes are known yet (NULL) the
-// pointer will come from an arena.
+// The alignment that all operands of a batch share; they are `step` bytes apart. A NULL pointer
+// (only sizes are known yet) stands for one from an arena.
 static int32_t alignment(const void *pointer, int64_t step)
 {
     uintptr_t address = (uintptr_t)pointer | (uintptr_t)step | ALIGN_MAX;
@@ -255,7 +255,8 @@ static dt_status set_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t la
                  "describing a batch of matrices");
 }
 
-// A matrix as it is stored, rows of ours being columns of theirs, and those of a batch after it.
+// Describes a stored matrix, or a batch of them `step` elements apart. Our rows are cuBLAS's
+// columns.
 static dt_status make_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t *layout,
                              int32_t type, int64_t rows, int64_t columns, int64_t ld, int64_t batch,
                              int64_t step)
@@ -288,8 +289,8 @@ static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct shape *shape)
                        key->c_step);
 }
 
-// Whether all that the algorithm sums across blocks is summed as `reductions` allows. An algorithm
-// without the attribute is deterministic where it does not cut k.
+// Whether the algorithm sums across blocks only as `reductions` allows. An algorithm without that
+// attribute is deterministic if it does not split k.
 static bool deterministic(const struct dt_cuda_gemm *gemm, const cublasLtMatmulAlgo_t *config)
 {
     uint32_t scheme = 0;
@@ -314,7 +315,7 @@ static dt_status prefer_alignment(struct dt_cuda_gemm *gemm, const struct key *k
     return prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &out, sizeof out);
 }
 
-// "bf16 -> fp32 tn m768 n1536 k4096 ld 768 1536 1536 align 16 16 16", of a batch with
+// "bf16 -> fp32 tn m768 n1536 k4096 ld 768 1536 1536 align 16 16 16"; a batch adds
 // " batch 24 steps 4096 0 1024".
 static void key_text(const struct key *key, char text[KEY_TEXT])
 {
@@ -405,8 +406,8 @@ static dt_status find_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_args
     return status;
 }
 
-// One size for all shapes, whichever algorithm each will have. The workspace may start anywhere:
-// DT_ARENA_ALIGN bytes are for aligning it.
+// One size for all shapes, whichever algorithm each gets. DT_ARENA_ALIGN more bytes let the
+// workspace start at any address.
 int64_t gemm_cuda_workspace(struct dt_device *device, const struct dt_gemm_args *args)
 {
     struct shape *shape;

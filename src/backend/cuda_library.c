@@ -10,8 +10,8 @@ static dt_status no_library(const struct dt_cuda_library *library, const char *s
     return DT_FAIL(DT_USER, library->hint, "%s cannot be loaded: %s", library->name, said);
 }
 
-// The first of the names that opens. What the loader said of the first is kept: it is the one
-// that was meant, the others are older.
+// Opens the first name that can be opened. Where none can, `said` is the loader's message about the
+// first name: it is the current version, the others are older.
 static void *open_first(const struct dt_cuda_library *library, char *said, size_t size)
 {
     void *handle = NULL;

@@ -1,4 +1,5 @@
-// Opening a shared library at run time: cuBLASLt and NCCL, which one program runs with and without.
+// Opens a shared library at run time: cuBLASLt and NCCL, so that one program runs with and without
+// them.
 #pragma once
 
 #include "base/error.h"
@@ -14,8 +15,8 @@ struct dt_cuda_symbol {
     void *function;   // the address of a function pointer, =
 };
 
-// Fills the function pointers. The library stays open until the process ends: the driver keeps what
-// it registered. No library, or one that lacks a symbol: DT_USER, naming the library and what the
-// loader said of it.
+// Sets the function pointers. The library stays open until the process ends, because the driver
+// keeps what it registered. DT_USER if the library is missing or lacks a symbol: the message names
+// it and quotes the loader.
 dt_status dt_cuda_library_open(const struct dt_cuda_library *library,
                                const struct dt_cuda_symbol *symbols);

@@ -1,5 +1,5 @@
-// Named ranges for Nsight Systems by NVTX, which does nothing where no tool listens. It is headers
-// alone, which some toolkits come without.
+// Named ranges for Nsight Systems, by NVTX: it costs nothing where no tool listens. NVTX consists
+// of headers only, and some toolkits lack them; then these functions do nothing.
 #include "backend/cuda.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)

@@ -1,5 +1,5 @@
-// The list of backends, apart from what dispatches to them: a program that links another list has
-// other backends.
+// The list of backends, in a file of its own: a program that links another list has other backends
+// (tests/simt).
 #include "backend/backend.h"
 
 const struct dt_known_backend dt_known_backends[] = {

@@ -20,7 +20,9 @@ enum {
 #define NEED(when)    ((when) ? 0 : OR_NULL)
 #define BYTES(object) ((int64_t)sizeof(object))
 
-static struct dt_view view_of(const void *field, bool is_view, int64_t rows, int64_t cols,
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE struct dt_view view_of(const void *field, bool is_view, int64_t rows, int64_t cols,
                               enum dt_dtype type)
 {
     struct dt_view view;
@@ -44,7 +46,10 @@ static struct dt_view view_of(const void *field, bool is_view, int64_t rows, int
         .is_view = IS_VIEW(member),                                                                \
         .view = view_of(&a->member, IS_VIEW(member), n_rows, n_cols, dtype)                        \
     }
-#define VISIT(of, ...) DT_TRY(visit(context, &(struct dt_op_row){.kind = of, __VA_ARGS__}));
+// The row is made twice so that the first, which no visitor sees, is never in memory.
+#define VISIT(of, ...)                                                                             \
+    if (!faults_only || dt_row_fault(&(struct dt_op_row){.kind = of, __VA_ARGS__}))                \
+        DT_TRY(visit(context, &(struct dt_op_row){.kind = of, __VA_ARGS__}));
 
 #define LET(constant, of) const int64_t constant __attribute__((unused)) = (of);
 #define LIMIT(constant, of, low, high)                                                             \
@@ -80,7 +85,7 @@ static struct dt_view view_of(const void *field, bool is_view, int64_t rows, int
         return DT_FAIL(DT_MACHINE, "a bug in the caller: see the op's header in kernels/",         \
                        "%s: " format, op, __VA_ARGS__);
 #define OUTPUTS(n_cols, n_targets)                                                                 \
-    DT_TRY(visit_outputs(a, a->outputs, a->n, n_cols, n_targets, visit, context));
+    DT_TRY(visit_outputs(a, a->outputs, a->n, n_cols, n_targets, visit, context, faults_only));
 
 #define ONE(joined, n_rows, n_cols, dtype, member)                                                 \
     VISIT(DT_ROW_ARRAY, .field = ARRAY_FIELD(member, n_rows, n_cols, dtype), .role = joined,       \
@@ -94,9 +99,9 @@ static struct dt_view view_of(const void *field, bool is_view, int64_t rows, int
     FOURTH(__VA_ARGS__, THREE, TWO, ONE, )(role, rows, cols, dtype, __VA_ARGS__)
 
 // Slices of the columns of a policy's logits and targets; `args` holds them.
-static dt_status visit_outputs(const void *args, const struct dt_output_slice *outputs, int64_t n,
+INLINE dt_status visit_outputs(const void *args, const struct dt_output_slice *outputs, int64_t n,
                                int64_t cols, int64_t target_cols, dt_row_visitor visit,
-                               void *context)
+                               void *context, bool faults_only)
 {
     for (int64_t k = 0, from = 0; k < n; k++) {
         const struct dt_output_slice *o = &outputs[k];
@@ -123,12 +128,23 @@ static dt_status visit_outputs(const void *args, const struct dt_output_slice *o
 }
 
 #define ROWS(name)                                                                                 \
-    dt_status dt_visit_##name(__attribute__((unused)) const struct dt_backend *backend,            \
-                              const struct dt_##name##_args *a, dt_row_visitor visit,              \
-                              void *context)                                                       \
+    INLINE dt_status rows_of_##name(__attribute__((unused)) const struct dt_backend *backend,      \
+                                    const struct dt_##name##_args *a, dt_row_visitor visit,        \
+                                    void *context, const bool faults_only)                         \
     {                                                                                              \
         typedef struct dt_##name##_args args_of;                                                   \
         static const char op[] __attribute__((unused)) = #name;                                    \
         DT_ROWS_##name return DT_OK;                                                               \
+    }                                                                                              \
+    dt_status dt_visit_##name(const struct dt_backend *backend, const struct dt_##name##_args *a,  \
+                              dt_row_visitor visit, void *context)                                 \
+    {                                                                                              \
+        return rows_of_##name(backend, a, visit, context, false);                                  \
+    }                                                                                              \
+    dt_status dt_visit_faults_##name(const struct dt_backend *backend,                             \
+                                     const struct dt_##name##_args *a, dt_row_visitor visit,       \
+                                     void *context)                                                \
+    {                                                                                              \
+        return rows_of_##name(backend, a, visit, context, true);                                   \
     }
 DT_OPS(ROWS)

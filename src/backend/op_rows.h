@@ -5,6 +5,9 @@
 
 #include "backend/backend.h"
 
+// Kernels count the bytes between rows in 32 bits.
+#define DT_STRIDE_MAX(dtype) (UINT32_MAX / dt_dtype_size(dtype))
+
 enum dt_row_kind {
     DT_ROW_RANGE,    // a whole number in [least, most]
     DT_ROW_LENGTH,   // the same, of the tokens of a sequence
@@ -36,12 +39,81 @@ struct dt_op_row {
     int64_t rows, cols; // that an array must have, as it must have the dtype `type`
 };
 
+// What the args of a call can have wrong in a row. All but DT_ROW_VALUE are faults of an array.
+enum dt_row_fault {
+    DT_ROW_FITS,
+    DT_ROW_VALUE,
+    DT_ROW_NULL,
+    DT_ROW_NOT_NULL,
+    DT_ROW_SHAPE,
+    DT_ROW_STRIDE,
+    DT_ROW_DTYPE,
+};
+
+// Inline, so that where a row is a literal only its comparisons are left of it.
+static inline __attribute__((always_inline)) enum dt_row_fault
+dt_array_fault(const struct dt_op_row *row)
+{
+    const struct dt_view *view = &row->field.view;
+    bool wanted = row->cols > 0 && !(row->role & DT_ROLE_OR_NULL);
+    if (!row->role || (!view->data && !wanted))
+        return DT_ROW_FITS;
+    if (!view->data)
+        return DT_ROW_NULL;
+    if (row->rows == 0)
+        return DT_ROW_NOT_NULL;
+    if (view->rows != row->rows || view->cols != row->cols)
+        return DT_ROW_SHAPE;
+    if (row->field.is_view && (view->stride < row->cols || view->stride > DT_STRIDE_MAX(row->type)))
+        return DT_ROW_STRIDE;
+    return view->dtype == row->type ? DT_ROW_FITS : DT_ROW_DTYPE;
+}
+
+static inline __attribute__((always_inline)) enum dt_row_fault
+dt_row_fault(const struct dt_op_row *row)
+{
+    const struct dt_view *view = &row->field.view, *twin = &row->other.view;
+    bool fits = false;
+    switch (row->kind) {
+    case DT_ROW_RANGE:
+        fits = row->value >= row->least && row->value <= row->most;
+        break;
+    case DT_ROW_LENGTH:
+        fits = row->value <= row->most;
+        break;
+    case DT_ROW_MULTIPLE:
+        fits = row->value % row->least == 0;
+        break;
+    case DT_ROW_NUMBER:
+        fits = row->number >= row->from && row->number < row->below;
+        break;
+    case DT_ROW_TYPE:
+        fits = row->type == DT_F32 || row->type == DT_BF16 || row->type == row->also;
+        break;
+    case DT_ROW_ARRAY:
+        return dt_array_fault(row);
+    case DT_ROW_APART:
+        fits = view->data != twin->data || !view->data;
+        break;
+    case DT_ROW_IN_PLACE:
+        fits = view->data != twin->data ||
+               (view->dtype == twin->dtype && view->stride == twin->stride);
+        break;
+    }
+    return fits ? DT_ROW_FITS : DT_ROW_VALUE;
+}
+
 typedef dt_status (*dt_row_visitor)(void *context, const struct dt_op_row *row);
 
-// dt_visit_NAME: ends with the first row that `visit` fails at, or where a demand that is no row is
-// not met. Of the pointers in args only NULL or not matters; none is followed.
+// dt_visit_NAME shows every row of a call; dt_visit_faults_NAME only those with a fault, and costs
+// a few comparisons where there is none. Both end with the first row that `visit` fails at, or
+// where a demand that is no row is not met. Of the pointers in args only NULL or not matters; none
+// is followed.
 #define DT_OP_ROWS(op)                                                                             \
     dt_status dt_visit_##op(const struct dt_backend *backend, const struct dt_##op##_args *a,      \
-                            dt_row_visitor visit, void *context);
+                            dt_row_visitor visit, void *context);                                  \
+    dt_status dt_visit_faults_##op(const struct dt_backend *backend,                               \
+                                   const struct dt_##op##_args *a, dt_row_visitor visit,           \
+                                   void *context);
 DT_OPS(DT_OP_ROWS)
 #undef DT_OP_ROWS

@@ -1,4 +1,5 @@
-// Of an op on a device two stamps are kept until its step is done; on the CPU one time is enough.
+// Times ops: on a device two stamps for each op are kept until its step is done; on the CPU, where
+// an op is done when it returns, the clock is read before and after it.
 #include "backend/op_times.h"
 
 #include "base/memory.h"
@@ -19,7 +20,7 @@ struct dt_op_times {
     const struct dt_backend *backend;
     const struct dt_machine_limits *limits;
     enum dt_lane lane;              // of ops
-    uint64_t begin;                 // on the CPU: of the op under way
+    uint64_t begin;                 // on the CPU: when the current op began
     struct dt_op_listener listener; // zeros: nobody
     // devices only
     uint64_t *stamps, *read; // [2, CALLS] on the device; pinned
@@ -42,7 +43,7 @@ static dt_status read_stamps(struct dt_op_times *t, int64_t n, struct dt_stream 
     return dt_to_host(t->backend, t->read, t->stamps, n * (int64_t)sizeof *t->read, stream);
 }
 
-// The offset of the clocks is known within half the time that the host needs for stamp and copy.
+// Finds the offset of the clocks, within half the time that the host needs for a stamp and a copy.
 static dt_status compare_clocks(struct dt_op_times *t, struct dt_stream *stream)
 {
     uint64_t least = UINT64_MAX;

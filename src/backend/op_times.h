@@ -13,7 +13,7 @@ struct dt_op_times;
 dt_status dt_op_times_create(const struct dt_backend *backend,
                              const struct dt_machine_limits *limits, struct dt_op_times **times);
 void dt_op_times_destroy(struct dt_op_times *times); // NULL is fine
-// Bytes on the device (host: pinned, and of the host) that one of these allocates.
+// Bytes that dt_op_times_create allocates on the device, or on the host (pinned and plain).
 int64_t dt_op_times_bytes(const struct dt_backend *backend, bool host);
 // Ops are counted in `lane`.
 void dt_op_times_start(struct dt_op_times *times, enum dt_lane lane);
@@ -22,7 +22,7 @@ dt_status dt_op_times_stop(struct dt_op_times *times, struct dt_stream *stream);
 // Counts the ops between the last start and stop, whose work is done.
 void dt_op_times_collect(struct dt_op_times *times);
 
-// One who wants the time of every call, not only the counters (`dtrain bench`).
+// Receives the time of every call, beside the counters (`dtrain bench`).
 struct dt_op_listener {
     // At the dispatch: the row that the call belongs to, whose time comes later; args: of the op's
     // struct.
@@ -31,14 +31,14 @@ struct dt_op_listener {
     void *context;
     bool warm; // each op runs twice, and the second run is timed: its arrays are in the caches
 };
-// From the next start on; copied. NULL: nobody. The costs that a listener gets have shapes, and
-// stamps are timed like other ops.
+// Sets the listener from the next start on; it is copied, NULL removes it. The costs that a
+// listener gets have shapes, and stamps are timed like other ops.
 void dt_op_times_listen(struct dt_op_times *times, const struct dt_op_listener *listener);
 bool dt_op_times_has_listener(const struct dt_op_times *times); // NULL is fine
-// On the host's clock (dt_nanoseconds) what the device's clock calls `stamp`.
+// The time on the host's clock (dt_nanoseconds) of a stamp on the device's clock.
 uint64_t dt_op_times_host(const struct dt_op_times *times, uint64_t stamp);
 
-// For ops.c, and for work on a stream that is no op: those of the calling thread, NULL between stop
+// For ops.c, and for work on a stream that is no op: the calling thread's times, NULL between stop
 // and start.
 extern _Thread_local struct dt_op_times *dt_op_times_now;
 bool dt_op_times_warms(const struct dt_op_times *times); // the op is to be run once before `begin`
