@@ -10,21 +10,20 @@
 // tokens. s is what forward kept, so dz is stored before the sweep. dB and dC are sums over
 // channels: a lane adds its own two, then stores them; after a phase of 4 tokens the block adds the
 // parts of all its lanes, 8 of them a thread, by loads of 16 bytes. Sums over n go through shared
-// memory, and so do half of the exponentials, where a multiprocessor has 62 KB for each of its
-// blocks (backward_room); elsewhere through shuffles, and exponentials are made twice. With
-// segments a first launch makes what each one hands back to the one before it, as if nothing came
-// from after it.
+// memory where a multiprocessor has 62 KB for each of its blocks (backward_room); elsewhere through
+// shuffles. With segments a first launch makes what each one hands back to the one before it, as if
+// nothing came from after it.
 //
 // Per channel and token, with S bytes of storage: reads u, delta, z, dy, writes du, ddelta, dz: 7
 // S; 4 of s, 4 N / 8 of states; partials of dB and dC written and read, 2 * 4 * 2 N / 64 (two
 // channels a lane) or / 32 (one): 46 KB a token in a layer of the 130M model (D = 1536, N = 16,
-// bf16), 10.7 ns on an H200 at 4.3 TB/s. Exponentials: 3 N / 2 with two channels a lane, N with
-// one; four more special functions: 11.6 ns at 16 a clock and SM. The bound is instructions, 4 a
-// clock and SM, for a token and 16 channels (tests/sass):
-// scan_backward_registers<16,2,8,bf16,true>: 172 slots, 17.9 ns, 168 registers and 3 blocks, of
-// them about 132 for running, sweeping and the sums over channels, 19 for softplus, slope and gate,
-// 13 for the sums over n and what is stored, 5 for the tile's way in. The other form has 48 KB of
-// shared memory, what every GPU gives; two blocks fit where an SM has 100 KB.
+// bf16), 10.7 ns on an H200 at 4.3 TB/s. Exponentials: 2 N with two channels a lane, N with one;
+// four more special functions. The bound is the data path of shared memory, 128 bytes a cycle and
+// SM; in cycles for a token and 16 channels (tests/sass):
+// scan_backward_registers<16,2,8,bf16,true>: 62.1 shared, 44.7 issue, 36 special, 25.7 ns, 178.6
+// slots, 168 registers and 3 blocks. Of the slots three quarters run, sweep and sum over channels,
+// a tenth is softplus, slope and gate. The other form has 48 KB of shared memory, what every GPU
+// gives; two blocks fit where an SM has 100 KB.
 #include "kernels/partials.cuh"
 #include "kernels/scan_backward_fast.cuh"
 

@@ -211,44 +211,9 @@ DT_DEVICE void read_sums(const backward_room<F, ROOMY> &room, const scan_place &
     }
 }
 
-// Quad q of the exp(Δ A) of a lane that are kept in shared memory of token i.
-template <class F>
-DT_DEVICE float *find_decays(backward_room<F, true> *room, int i, int q, const scan_place &place)
-{
-    using room_t = backward_room<F, true>;
-    if constexpr (room_t::INSTEAD)
-        return &room->sums[i - q * room_t::KEPT][place.lane * 4];
-    return room->decays[((F::TILE - 1 - i) * room_t::QUADS + q) * DT_WARP + place.lane];
-}
-
-template <class F>
-DT_DEVICE void keep_decays(const float (&decay)[F::CC][F::S], int i, const scan_place &place,
-                           backward_room<F, true> *room)
-{
-#pragma unroll
-    for (int q = 0; q < F::CC * F::S; q += 4) {
-        const float *of = &decay[0][0] + q, quad[4] = {of[0], of[1], of[2], of[3]};
-        dt_store(find_decays<F>(room, i, q / 4, place), quad);
-    }
-}
-
-template <class F>
-DT_DEVICE void read_decays(backward_room<F, true> *room, int i, const scan_place &place,
-                           float (&decay)[F::CC][F::S])
-{
-#pragma unroll
-    for (int q = 0; q < F::CC * F::S; q += 4) {
-        float quad[4];
-        dt_load(find_decays<F>(room, i, q / 4, place), quad);
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            (&decay[0][0])[q + e] = quad[e];
-    }
-}
-
 // The tile forward, then backwards; bit i of `resets`: a document starts at token i. FAST: there
-// is none, and the tile is whole. Where registers or shared memory allow, exp(Δ A) is kept on the
-// way forward, else made again. h[i] is the state before token i.
+// is none, and the tile is whole. Where registers allow, exp(Δ A) is kept on the way forward, else
+// made again. h[i] is the state before token i.
 template <class F, class T, bool ROOMY, bool FAST>
 DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut,
                           const scan_place &place, int first, unsigned resets, float *sums,
@@ -257,25 +222,21 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
                           scanner<F> *own, column_parts<F, T> *parts, backward_room<F, ROOMY> *room)
 {
     constexpr bool keeps = F::CC * F::S <= 4;
-    constexpr int PHASE = column_parts<F, T>::PHASE, KEPT = backward_room<F, ROOMY>::KEPT;
-    constexpr int AGAIN = F::TILE - KEPT; // tokens whose exp(Δ A) is made again
+    constexpr int PHASE = column_parts<F, T>::PHASE;
     float decays[keeps ? F::TILE : 1][F::CC][F::S];
 #pragma unroll
     for (int i = 0; i < F::TILE; i++) {
-        float b[F::S], step[2 * F::CC], decay[F::CC][F::S];
+        float b[F::S], step[2 * F::CC];
         dt_load(&columns.of[i][0][place.n], b);
         dt_load(&tile.steps[i][2 * F::CC * place.group], step);
 #pragma unroll
         for (int m = 0; m < F::CC; m++)
 #pragma unroll
             for (int n = 0; n < F::S; n++) {
-                decay[m][n] = dt_exp2(step[m] * own->a[m][n]);
-                h[i + 1][m][n] = decay[m][n] * h[i][m][n] + step[F::CC + m] * b[n];
-                decays[keeps ? i : 0][m][n] = decay[m][n];
+                const float decay = dt_exp2(step[m] * own->a[m][n]);
+                h[i + 1][m][n] = decay * h[i][m][n] + step[F::CC + m] * b[n];
+                decays[keeps ? i : 0][m][n] = decay;
             }
-        if constexpr (KEPT > 0)
-            if (i >= AGAIN)
-                keep_decays<F>(decay, i, place, room);
         if (!FAST && resets >> i & 1)
 #pragma unroll
             for (int m = 0; m < F::CC; m++)
@@ -312,17 +273,6 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
             const float quad[4] = {v[4 * q], v[4 * q + 1], v[4 * q + 2], v[4 * q + 3]};
             dt_store(parts->of[i % PHASE][q][threadIdx.x], quad);
         }
-        float decay[F::CC][F::S];
-#pragma unroll
-        for (int m = 0; m < F::CC; m++)
-#pragma unroll
-            for (int n = 0; n < F::S; n++)
-                if (i < AGAIN)
-                    decay[m][n] =
-                        keeps ? decays[keeps ? i : 0][m][n] : dt_exp2(step[m] * own->a[m][n]);
-        if constexpr (KEPT > 0)
-            if (i >= AGAIN)
-                read_decays<F>(room, i, place, decay);
 #pragma unroll
         for (int m = 0; m < F::CC; m++)
 #pragma unroll
@@ -331,7 +281,9 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
                     own->carry[m][n] = 0.0f;
                     continue;
                 }
-                const float back = own->carry[m][n] * decay[m][n], q = back * h[i][m][n];
+                const float decay =
+                    keeps ? decays[keeps ? i : 0][m][n] : dt_exp2(step[m] * own->a[m][n]);
+                const float back = own->carry[m][n] * decay, q = back * h[i][m][n];
                 dh_a[m] += q * own->a[m][n];
                 own->da[m][n] += q * step[m];
                 own->carry[m][n] = back;

@@ -32,25 +32,17 @@ template <class F, class T> struct backward_tile { // of a warp
     float bias[F::WIDTH], skip[F::WIDTH];
 };
 
-// What a warp has the more of where a multiprocessor's shared memory has room for it (ROOMY).
-// The sums over n of a tile, dh_b = Σ dh B and dh_a = Σ dh exp(Δ A) h A, are of four lanes' parts:
-// either those swap parts by shuffles, or each stores its own and who carries the token adds them,
-// in the same order: fewer instructions, but four times the memory. And where registers have no
-// room for exp(Δ A) between the way forward and the way back, those of the last KEPT tokens are
-// kept here, with two channels a lane in the sums' place: on the way back a lane has read its own
-// before its sums go there.
+// The sums over n of a tile, dh_b = Σ dh B and dh_a = Σ dh exp(Δ A) h A, are of four lanes' parts.
+// Where a multiprocessor's shared memory has room (ROOMY) each lane stores its own parts and who
+// carries the token adds them; elsewhere the four swap parts by shuffles. Both add in the same
+// order; the first needs fewer instructions and four times the memory.
 template <class F, bool ROOMY> struct backward_room {
-    static const int KEPT = 0;
     float sums[2][F::TILE][F::WIDTH]; // dh_b, dh_a
-    float decays[1][4];
 };
 
 template <class F> struct backward_room<F, true> {
-    static const int KEPT = F::CC * F::S > 4 ? 4 : 0, QUADS = F::CC * F::S / 4; // of a lane
-    static const bool INSTEAD = F::CC == 2;      // of sums: QUADS rows a token
     static const int MORE = F::CC == 1 ? 16 : 4; // carriers of several rows meet different banks
     float sums[F::TILE][2 * F::CC * DT_WARP + MORE]; // of a lane dh_b of its channels, then dh_a
-    float decays[INSTEAD ? 1 : KEPT * QUADS * DT_WARP + 1][4];
 };
 
 // What a lane carries of an array of a tile: rows are as long as what the carriers of a token have.

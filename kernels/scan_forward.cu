@@ -10,10 +10,11 @@
 // functions for softplus and gate. With segments the first launch adds N + 1 of them and 2 S bytes
 // to all but the last segment of the sequences that are cut. Floor of a token in a layer of the
 // 130M model (D = 1536, N = 16, bf16, chunk 8) on an H200: 24,576 exponentials at 16 a clock and
-// SM, 132 SMs, 1.755 GHz: 6.6 ns, 7.9 with the three others, and that is the bound; 30.7 KB at 4.3
-// TB/s: 7.1 ns. Instructions, 4 a clock and SM, for a token and 16 channels (tests/sass):
-// scan_forward_registers<16,2,16,bf16>: 75 slots, 9.5 special, 115 registers and 4 blocks;
-// scan_forward_registers<16,1,16,bf16>: 98 slots. Two thirds of them are the recurrence itself.
+// SM, 132 SMs, 1.755 GHz: 6.6 ns, 7.9 with the three others; 30.7 KB at 4.3 TB/s: 7.1 ns. Cycles of
+// an SM's pipes for a token and 16 channels (tests/sass):
+// scan_forward_registers<16,2,16,bf16>: 21.7 shared, 19.4 issue, 19 special, 9.0 ns, 77.6 slots,
+// 115 registers and 4 blocks; scan_forward_registers<16,1,16,bf16>: 31.9 shared, 97.5 slots. Two
+// thirds of the slots are the recurrence itself.
 #include "kernels/scan.cuh"
 
 enum {

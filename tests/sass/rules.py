@@ -8,12 +8,13 @@ import collections
 
 LOCAL_MOST = 128  # bytes of local memory of a thread that src/train/memory.c counts with
 
-KEPT = 1  # of forward's pieces of 8 tokens start a chunk
-
-# A branch: kernels, statements that only one of its ways holds, that way's share of runs, why.
-DECISIONS = [
+# Code of a main loop that does not run each time: kernels, a statement that it comes from or is called
+# by (or the statements from one to another, both in the pattern around " … "), its share of runs, why.
+# Code without such a rule runs each time.
+SHARES = [
     (r"^scan", r"to\[v\] = v < count|to\[v\] = dt_from_f32<T>\(values\[v\]\)", 0, "wide accesses"),
     (r"^scan", r"scan_clear\(|return args\.in\.reset &&", 0, "no document starts here"),
+    (r"^scan", r"\[scan_state_at\(", 0, "states are accessed as neighbours"),
     (r"^scan_backward", r"copy_tile<F, T, false>|scan_store_channels<F, T>\(x, stride", 0,
      "tiles are whole, accesses wide"),
     (r"^scan_backward", r"run_tile<F, T, ROOMY, false>|return args\.in\.reset\[", 0,
@@ -21,43 +22,26 @@ DECISIONS = [
     (r"^scan_backward", r"fetch_resets\(args, .*first - ", 0.25, "a tile in four begins 32 tokens"),
     (r"^scan_forward", r"fetch_tile<F, T, false>|scan_store_token<F>|scan_blank_beyond<F>", 0,
      "full tiles"),
-    (r"^scan_forward", r"fetch_tile<F, T, true>", 1, "full tiles"),
     (r"^scan_forward", r"run_singly<F>|end_with_resets<F>", 0, "no document starts here"),
-    (r"^scan_forward", r"run_token<F>\(place, i \+ k|keep_state<F>\(args, first \+ i, cut", 1,
-     "no document starts here"),
-    (r"^scan_forward", r"keep_state<F>", KEPT, "a chunk is as long as that"),
     (r"^scan_.*<\d+,2,", r"to\[n \* cut\.channels \+ c\]", 0, "wide accesses"),
-    (r"^scan", r"dt_store\(to, neighbours\)", 1, "all channels are there"),
-    (r"^scan_backward", r"run_tile<F, T, ROOMY, fast>|copy_tile<F, T, true>", 1,
-     "no document starts here, tiles are whole"),
     (r"^conv", r"in\.x0 \+|row\[v\] = 0\.0f|return in\.reset", 0, "rows within the sequence"),
     (r"^conv", r"dt_least\(i, left - 1\)", 0, "rows within the sequence"),
     (r"^conv", r"\(unsigned\)starts", 0, "resets are read by words"),
-    (r"^conv", r"forward_rows<true>", 1, "no document starts here, and tiles are whole"),
     (r"^conv", r"back_plainly", 15 / 17, "the first and the last of a tile's 17 runs are careful"),
-    (r"^rmsnorm", r"if \(!a\.first\)", 1, "a gradient is added to"),
-    (r"^(accumulate|cast)", r"^for \(int64_t i = from; i < end; i\+\+\)", 0, "whole vectors"),
-    (r"^adamw", r"for \(int64_t k = i; k <=", 0, "whole vectors"),
-    (r"^adamw", r"int64_t span = find_span", 0, "a block's elements lie in one span"),
-    (r"^adamw", r"spans\[threadIdx\.x / DT_WARP\] =", 0.25, "two of eight warps look"),
-    (r"^xent", r"s->sum \*= ", 1, "some lane of a warp meets a larger logit"),
+    (r"^conv", r"bool reset = reset_at … dx \+= gradient\.dx_stride;", 2 / 17, "these two"),
 ]
 
-# An access to memory that does not happen: of two ways the one that has it does not run. Kernels,
-# statement, why.
-ABSENT = [
-    (r".", r"return in\.reset &&|in\.reset\[", "no document starts here"),
-    (r"^scan", r"\[scan_state_at\(", "states are accessed as neighbours"),
-    (r"^conv", r"in\.x0 \+", "a batch begins with its sequences"),
-    (r"^sum_squares", r"for \(int64_t k = i;", "whole vectors"),
+# Loops within a main loop: kernels, the statement of the branch back, trips, why.
+TRIPS = [
+    (r"^scan_backward", r"int i = F::TILE - 1", 2, "a tile of 8 tokens, 4 at a time"),
+    (r"^scan_forward", r"i \+= PIECE", 2, "a tile of 16 tokens in pieces of 8"),
 ]
 
-# A loop whose trips are no constants: kernels, its statement, trips in a run of what is around it,
-# why.
-LOOPS = [
-    (r"^scan", r"to\[v\] = v < count", 1, "not run: wide accesses"),
-    (r"^adamw", r"while \(low < high\)", 8, "250 spans"),
-    (r"^adamw", r"while \(span \+ 1", 1, "the condition alone"),
+# Accesses to shared memory whose cycles do not follow from their width: kernels, statement, cycles, why.
+WIDTHS = [
+    (r"^scan_backward", r"columns[.-]>?of\[i\]", 2, "B and C: lanes in pairs read the same 16 bytes"),
+    (r"^scan_backward.*<16,2,", r"place\.lane \* 2 \* F::V", 8, "lanes 32 bytes apart share banks in pairs"),
+    (r"^scan_backward.*<16,2,", r"next\.states\[", 4, "the rows of four parts lie in the same banks"),
 ]
 
 # A kernel: its name as a regular expression with groups; the unit that costs are stated for; how
@@ -76,15 +60,15 @@ KERNELS = [
            E * (4 * 2 + 4 + 4 * N / CHUNK), 0, "a run is a tile of 8 or 16 channels"),
     Kernel(r"^scan_backward scan_backward_registers<(16),(1),(\d+),bf16,true>$", SCAN_UNIT,
            [(r"more; first -= ", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16,
-           E * (7 * 2 + 4 + 4 * N / CHUNK + 8), 43968, "a run is a tile of 8 channels"),
+           E * (7 * 2 + 4 + 4 * N / CHUNK + 8), 43904, "a run is a tile of 8 channels"),
     Kernel(r"^scan_backward scan_backward_registers<(16),(2),(\d+),bf16,true>$", SCAN_UNIT,
            [(r"more; first -= ", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16,
-           E * (7 * 2 + 4 + 4 * N / CHUNK + 4), 63168, "a run is a tile of 16 channels"),
+           E * (7 * 2 + 4 + 4 * N / CHUNK + 4), 63104, "a run is a tile of 16 channels"),
     Kernel(r"^scan_backward scan_backward_ends<(16),(\d+),(\d+),bf16>$", SCAN_UNIT,
            [(r"first >= place\.begin", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16, E * 4 * 2, 0,
            "a run is a tile of 8 or 16 channels"),
     Kernel(r"^conv1d_silu conv_forward<bf16,(8),4>$", ELEMENTS,
-           [(r"t \+= AHEAD", lambda c, v: c.of["stores"] * v)], E / 32, E * (2 * 2 + 6 / 32), 0,
+           [(r"t \+= AHEAD", lambda c, v: c["stores"] * v)], E / 32, E * (2 * 2 + 6 / 32), 0,
            "a store is a row of V channels"),
     Kernel(r"^conv1d_silu conv_backward<bf16,(4),4>$", ELEMENTS,
            [(r"t \+= AHEAD", lambda c, v: 64 / 17 * v)], E / 32,
@@ -95,26 +79,18 @@ KERNELS = [
            [(r"for \(int64_t i = from; i < end", lambda c: 8)], D / 32, D * 16, 0,
            "a run is a vector of eight elements a lane"),
     Kernel(r"^xent xent_kernel<(4),true,bf16>$", ELEMENTS,
-           [(r"STEP < whole.* in reduce_row", lambda c, n: c.of["loads"] * n),
-            (r"i < whole.* in if \(dx\) write_row", lambda c, n: c.of["stores"] * n)], V / 32, V * 6,
+           [(r"STEP < whole.* in reduce_row", lambda c, n: c["loads"] * n),
+            (r"i < whole.* in if \(dx\) write_row", lambda c, n: c["stores"] * n)], V / 32, V * 6,
            V * 4, "an access is four elements; the row is kept in shared memory"),
     Kernel(r"^embed forward_kernel<(8),bf16>$", ELEMENTS,
-           [(r"i \+= DT_WARP \* N", lambda c, n: c.of["stores"] / 2 * n)], D / 32, D * 6, 0,
+           [(r"i \+= DT_WARP \* N", lambda c, n: c["stores"] / 2 * n)], D / 32, D * 6, 0,
            "two stores of 16 bytes"),
-    Kernel(r"^adamw adamw_kernel<(4)>$", ELEMENTS, [(WHOLE, lambda c, n: n)], 0, 0, 0,
-           "a thread has four elements"),
-    Kernel(r"^accumulate accumulate_kernel<(8),bf16>$", ELEMENTS, [(WHOLE, lambda c, n: n)], 0, 0, 0,
-           "a thread has eight elements"),
-    Kernel(r"^cast cast_kernel<(8),bf16,fp32>$", ELEMENTS, [(WHOLE, lambda c, n: n)], 0, 0, 0,
-           "a thread has eight elements"),
-    Kernel(r"^sum_squares sum_squares_kernel<(4)>$", ELEMENTS,
-           [(r"i \+= THREADS \* EACH", lambda c, n: c.of["loads"] * n)], 0, 0, 0,
-           "a load of four elements"),
 ]
 
 # Constants of the sources that were counted: file, where, the kernel of each group and a warp's share
-# of its unit (with one channel a lane a warp has 8 of the 16 channels), why. A constant is the larger
-# of the slots and the time on the exponential unit.
+# of its unit (with one channel a lane a warp has 8 of the 16 channels), why. A constant is the cycles
+# of a scheduler, one of four, for a warp: its slots, or the special unit. It leaves out the data path
+# of shared memory, until a GPU has been measured.
 _COSTS = r"SCAN_%s_COSTS = \{\w+, \{(\d+), (\d+)\}, \{(\d+), (\d+)\}\}"
 CONSTANTS = [
     ("scan_cut.h", _COSTS % way.upper(),
@@ -122,4 +98,3 @@ CONSTANTS = [
       for part in ("registers", "ends") for lanes in (1, 2)], "the cut is chosen by them")
     for way in ("forward", "backward")]
 CONSTANTS_NEAR = 0.1  # and the best cut changes little
-SLOTS_OF_SPECIAL = 8  # pass while the exponential unit does one: 4 slots, and 16 of 32 lanes, a clock

@@ -19,145 +19,351 @@ import time
 
 sys.dont_write_bytecode = True
 
-import cost
-import listing
+import machine
 import rules
-import table
-import tools
+
+TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "table.md")
+RENEW = "python3 tests/sass/sass.py --renew"
+
+# What an instruction uses. Cycles of a multiprocessor that a warp's instruction takes of a pipe: it issues
+# four a clock; the special unit has 16 lanes; the data path of shared memory carries 128 bytes a clock,
+# and a shuffle goes through it.
+SPECIAL = re.compile(r"(MUFU|F2F|F2I|I2F|FRND|POPC|FLO|BREV)\b")
+SHARED = re.compile(r"(LDS|STS|LDSM|STSM|ATOMS|SHFL|LDGSTS)\b")
+LOCAL = re.compile(r"(LDL|STL)\b")
+LOADS, STORES = re.compile(r"(LDG|LDGSTS|LD|UBLKCP|UTMALDG)\b"), re.compile(r"(STG|ST)\b")
+WIDE = {"64": 2, "128": 4}  # cycles of the data path by the bits that a lane moves
+LABEL = re.compile(r"`\((\.L_x_\d+)\)")
+
+# The GPU that times are stated for.
+GPU, MULTIPROCESSORS, CLOCK, BANDWIDTH = "H200", 132, 1.755e9, 4.3e12
+
+COUNTED = {"slots": 1, "issue": 1, "special": 1, "shared": 1}  # column: digits
+TIMES = {"bytes ns": 1, "ns": 1}
+TAKEN = {"local": 0, "registers": 0, "blocks": 0}
+
+HEAD = """# Machine code of the kernels, sm_{architecture}, nvcc {nvcc}
+
+Made by `{renew}`, checked by the test `sass`; see README.md here.
+
+For a unit of a main loop's work: slots (instructions that a warp issues), and the cycles of a
+multiprocessor that they take of each pipe: issue (four slots a cycle), special (16 lanes of
+exponentials a cycle), shared (128 bytes of shared memory a cycle). Then nanoseconds for a token of a
+layer of the 130M model on an {gpu} ({multiprocessors} multiprocessors, {clock:.3f} GHz,
+{bandwidth:.1f} TB/s): of the bytes that it moves, and of the slowest of all.
+
+"""
 
 
-def cubins(args, folder):
-    """[(architecture, cubin, when it was made)] of the files given."""
+class Count:
+    """What a unit of a kernel's main loop costs. `undecided`: what no rule says."""
+
+    def __init__(self, kernel, sources, rule, groups):
+        self.kernel, self.sources, self.undecided = kernel, sources, []
+        self.of = dict.fromkeys(COUNTED, 0.0)
+        self.parts = {}
+        mine = lambda rows: [row for row in rows if re.search(row[0], kernel.name)]
+        self.shares, self.trips, self.widths = map(mine, (rules.SHARES, rules.TRIPS, rules.WIDTHS))
+        for statement, units in rule.work:
+            loop = self.find_loop(statement)
+            if loop is None:
+                self.undecided.append("loop `%s`, which is not there" % statement)
+                continue
+            own, uses, parts = self.run(statement, *loop)
+            share = 1 / (units(uses, *groups) or 1)
+            for column, value in own.items():
+                self.of[column] += value * share
+            for part, slots in parts.items():
+                self.parts[part] = self.parts.get(part, 0.0) + slots * share
+
+    def statements(self, one):
+        """An instruction's statement and those of the calls around it, innermost first."""
+        return [self.sources.statement(frame) for frame in one.chain]
+
+    def lies_in(self, frame, pattern):
+        """Whether a line belongs to a rule's statement, or lies in its range of statements."""
+        start, _, end = pattern.partition(" … ")
+        if not end:
+            return re.search(pattern, self.sources.statement(frame))
+        return self.sources.find(frame[0], start, 0) <= frame[1] <= self.sources.find(
+            frame[0], end, self.sources.find(frame[0], start, 0))
+
+    def find_rule(self, rows, one):
+        """The first of the rows whose statement the instruction comes from."""
+        text = " in ".join(self.statements(one))
+        return next((row for row in rows if re.search(row[1], text)), None)
+
+    def loops(self):
+        """(first, last) of each branch back."""
+        for last, one in enumerate(self.kernel.code):
+            label = one.opcode.startswith("BRA") and LABEL.search(one.operands)
+            first = self.kernel.labels.get(label.group(1)) if label else None
+            if first is not None and first <= last:
+                yield first, last
+
+    def turns(self, statement, at):
+        """Whether the branch back of a loop has the statement: several may, of one loop."""
+        return statement and re.search(statement, " in ".join(self.statements(self.kernel.code[at])))
+
+    def find_loop(self, statement):
+        """The longest loop whose branch back has the statement; WHOLE: all up to the end."""
+        if statement is rules.WHOLE:
+            ends = [i for i, one in enumerate(self.kernel.code) if one.opcode == "EXIT"]
+            return (0, ends[-1]) if ends else None
+        return max((loop for loop in self.loops() if self.turns(statement, loop[1])),
+                   key=lambda loop: loop[1] - loop[0], default=None)
+
+    def run(self, statement, first, last):
+        """A run of a loop: {column: cost}, its global loads and stores, slots of each function called."""
+        code = self.kernel.code
+        runs = [1.0] * len(code)
+        for i in range(first, last + 1):
+            for row in self.shares:
+                if any(self.lies_in(frame, row[1]) for frame in code[i].chain):
+                    runs[i] *= row[2]
+        for head, latch in self.loops():
+            if first <= head and latch < last and runs[latch] > 0 and not self.turns(statement, latch):
+                row = self.find_rule(self.trips, code[latch])
+                if row is None:
+                    self.undecided.append("trips of the loop `%s`" % self.statements(code[latch])[0])
+                for i in range(head, latch + 1):
+                    runs[i] *= row[2] if row else 1
+        cost, uses, parts = dict.fromkeys(COUNTED, 0.0), {"loads": 0.0, "stores": 0.0}, {}
+        for one, times in zip(code[first:last + 1], runs[first:last + 1]):
+            cost["slots"] += times
+            cost["issue"] += times / 4
+            cost["special"] += times * 2 * bool(SPECIAL.match(one.opcode))
+            cost["shared"] += times * self.data_path(one)
+            uses["loads"] += times * bool(LOADS.match(one.opcode))
+            uses["stores"] += times * bool(STORES.match(one.opcode))
+            part = self.statements(one)[-2][:40] if len(one.chain) > 1 else "(kernel)"
+            parts[part] = parts.get(part, 0.0) + times
+        return cost, uses, parts
+
+    def data_path(self, one):
+        """Cycles that an instruction takes of shared memory's data path."""
+        if not SHARED.match(one.opcode):
+            return 0
+        row = self.find_rule(self.widths, one)
+        return row[2] if row else next((WIDE[bits] for bits in one.opcode.split(".") if bits in WIDE), 1)
+
+
+def rule_of(name):
+    """(rule, numbers in the name) of a kernel whose main loop is counted, or (None, [])."""
+    for rule in rules.KERNELS:
+        found = re.search(rule.name, name)
+        if found:
+            return rule, [int(group) for group in found.groups()]
+    return None, []
+
+
+def row_of(kernel, sources):
+    """({column: number} as the table has it, the count or None)"""
+    rule, groups = rule_of(kernel.name)
+    row = {"local": sum(1 for one in kernel.code if LOCAL.match(one.opcode)),
+           "registers": kernel.registers, "blocks": kernel.blocks(rule.dynamic if rule else 0)}
+    count = Count(kernel, sources, rule, groups) if rule else None
+    if count:
+        row.update(count.of)
+        if rule.units_token:
+            cycle = rule.units_token / MULTIPROCESSORS / CLOCK * 1e9
+            row["bytes ns"] = rule.bytes_token / BANDWIDTH * 1e9
+            row["ns"] = max([row["bytes ns"]] + [cycle * row[pipe]
+                                                 for pipe in ("issue", "special", "shared")])
+    digits = {**COUNTED, **TIMES, **TAKEN}
+    return {column: round(value, digits[column]) for column, value in row.items()}, count
+
+
+def read_all(args):
+    """Each kernel of the files given."""
+    nvdisasm = machine.find_tool("nvdisasm", args.tools)
+    cuobjdump = machine.find_tool("cuobjdump", args.tools)
     paths = []
     for path in args.files:
         objects = glob.glob(os.path.join(path, "**", "*.cu.o"), recursive=True)
         paths += sorted(objects) if os.path.isdir(path) else [path]
-    for path in paths:
-        if path.endswith(".cu"):
-            output = os.path.join(folder, os.path.basename(path) + ".cubin")
-            tools.compile_source(args.nvcc, path, args.arch, output)
-            yield args.arch, output, time.time()
-        elif tools.is_cubin(path):
-            yield args.arch, path, os.path.getmtime(path)
-        else:
-            found = tools.extract(tools.find_tool("cuobjdump", args.tools), path, folder)
-            if args.arch in found:
-                yield args.arch, found[args.arch], os.path.getmtime(path)
-
-
-class Kernel:
-    """A kernel in a file: its count, and what it takes of a multiprocessor."""
-
-    def __init__(self, function, sources, architecture, used, threads, unruled):
-        self.name, self.architecture, self.threads = function.name, architecture, threads
-        self.count = cost.Count(function, sources, unruled)
-        self.registers, self.shared, self.stack = used
-        if int(architecture) >= 90:  # cuobjdump counts the system's share from there on
-            self.shared = max(0, self.shared - cost.SHARED_OF_SYSTEM)
-        if self.count.kernel:
-            self.shared += self.count.kernel.dynamic
-        self.blocks = cost.resident_blocks(self.registers, self.shared, threads, architecture)
-
-
-def check_age(functions, made):
-    """Ends the program when a source is newer than its machine code, whose lines are then others."""
-    files = {path for function in functions for one in function.code for path, _ in one.chain}
-    for path in sorted(files):
-        if path.startswith(tools.ROOT) and os.path.getmtime(path) > made:
-            raise SystemExit("%s is newer than the object files: build them (`ctest -R cuda_build`)"
-                             % os.path.relpath(path, tools.ROOT))
-
-
-def kernels(args, unruled=False):
-    nvdisasm = tools.find_tool("nvdisasm", args.tools)
-    cuobjdump = tools.find_tool("cuobjdump", args.tools)
-    sources = listing.Sources()
     with tempfile.TemporaryDirectory() as folder:
-        for architecture, cubin, made in cubins(args, folder):
-            functions = listing.read_functions(tools.run([nvdisasm, "-c", "-gi", cubin]))
-            check_age(functions, made)
-            listing.name_functions(functions, os.path.basename(cubin).partition(".")[0])
-            used, threads = tools.resources(cuobjdump, cubin), tools.most_threads(cubin)
-            for function in functions:
-                if re.search(args.kernel, function.name) and function.symbol in used:
-                    yield Kernel(function, sources, architecture, used[function.symbol],
-                                 threads.get(function.symbol, 1024), unruled)
+        for path in paths:
+            cubin, made = path, os.path.getmtime(path)
+            if path.endswith(".cu"):
+                cubin, made = os.path.join(folder, os.path.basename(path) + ".cubin"), time.time()
+                machine.compile_source(args.nvcc, path, args.arch, cubin)
+            elif not path.endswith(".cubin"):
+                cubin = machine.extract(cuobjdump, path, args.arch, folder)
+            for kernel in machine.read_kernels(cubin, args.arch, nvdisasm, cuobjdump) if cubin else []:
+                check_age(kernel, made)
+                if re.search(args.kernel, kernel.name):
+                    yield kernel
+
+
+def check_age(kernel, made):
+    """Ends the program when a source is newer than its machine code, whose lines are then others."""
+    for path in {path for one in kernel.code for path, _ in one.chain}:
+        if path.startswith(machine.ROOT) and os.path.getmtime(path) > made:
+            raise SystemExit("%s is newer than the object files: build them (`ctest -R cuda_build`)"
+                             % os.path.relpath(path, machine.ROOT))
 
 
 def report(args):
-    for kernel in kernels(args, unruled=True):
-        count = kernel.count
-        print("%s, sm_%s: %d registers, %d bytes shared, %d threads, %d blocks a multiprocessor" % (
-            kernel.name, kernel.architecture, kernel.registers, kernel.shared, kernel.threads,
-            kernel.blocks))
-        print("  per %s: %s" % (
-            count.kernel.unit if count.kernel else "run of the largest loop",
-            ", ".join("%.2f %s" % (value, kind) for kind, value in count.cost.of.items())))
-        if count.local:
-            print("  %d accesses to %d bytes of local memory" % (count.local, kernel.stack))
-        if count.kernel and count.kernel.units_token:
-            print("  floors for a token of a layer of the 130M model: %s" % ", ".join(
-                "%s %.1f" % item for item in table.floors(
-                    count.kernel, count.cost.of["slots"], count.cost.of["special"]).items()))
-        for note in count.undecided:
+    sources = machine.Sources()
+    for kernel in read_all(args):
+        row, count = row_of(kernel, sources)
+        print("%s: %s, %d threads" % (kernel.name, ", ".join(
+            "%g %s" % (value, column) for column, value in row.items()), kernel.threads))
+        for note in count.undecided if count else []:
             print("  no rule decides the %s" % note)
-        if args.parts:
-            for part, slots in sorted(count.cost.parts.items(), key=lambda item: -item[1]):
-                print("    %-30s %6.1f" % (part, slots))
-        if args.branches:
-            for note in count.notes:
-                print("   ", note)
+        for part, slots in sorted(count.parts.items(), key=lambda x: -x[1]) if count and args.parts else []:
+            print("    %-40s %6.1f" % (part, slots))
+    return 0
 
 
 def tabled(args):
-    """{name: row}, {name: unit}, what no rule decides and who takes too much local memory."""
-    rows, units, undecided = {}, {}, []
-    for kernel in kernels(args):
-        if kernel.stack > rules.LOCAL_MOST:
-            undecided.append("%s takes %d bytes of local memory a thread, and %d are reserved "
-                             "(src/train/memory.c)" % (kernel.name, kernel.stack, rules.LOCAL_MOST))
+    """({name: row}, faults)"""
+    rows, faults, sources = {}, [], machine.Sources()
+    for kernel in read_all(args):
         if kernel.name in rows:
             continue
-        rows[kernel.name] = table.row_of(kernel)
-        units[kernel.name] = kernel.count.kernel and kernel.count.kernel.unit
-        if kernel.count.kernel:
-            undecided += ["%s: no rule decides the %s" % (kernel.name, text)
-                          for text in kernel.count.undecided]
-    return rows, units, undecided
+        rows[kernel.name], count = row_of(kernel, sources)
+        if kernel.stack > rules.LOCAL_MOST:
+            faults.append("%s takes %d bytes of local memory a thread, and %d are reserved "
+                          "(src/train/memory.c)" % (kernel.name, kernel.stack, rules.LOCAL_MOST))
+        faults += ["%s: no rule decides the %s" % (kernel.name, text) for text in
+                   (count.undecided if count else [])]
+    return rows, faults
+
+
+def write_table(file, head, rows, columns):
+    lines = [head] + [["`%s`" % name] + ([rule_of(name)[0].unit] if "unit" in head else []) + [
+        "%.*f" % (digits, rows[name][c]) if c in rows[name] else "" for c, digits in columns.items()]
+                      for name in sorted(rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    lines.insert(1, ["-" * width for width in widths])
+    for line in lines:
+        file.write("| " + " | ".join(field.rjust(width) if i >= len(head) - len(columns) else
+                                     field.ljust(width) for i, (field, width) in
+                                     enumerate(zip(line, widths))) + " |\n")
 
 
 def renew(args):
-    args.files = args.files or sorted(glob.glob(os.path.join(tools.ROOT, "kernels", "*.cu")))
-    rows, units, undecided = tabled(args)
-    table.write(rows, units, tools.nvcc_version(args.nvcc), args.arch)
-    print("%d kernels in %s" % (len(rows), table.PATH))
-    faults = undecided + table.check_comments() + table.check_constants()
-    print("\n".join(faults))
-    return 1 if faults else 0
+    args.files = args.files or sorted(glob.glob(os.path.join(machine.ROOT, "kernels", "*.cu")))
+    rows, faults = tabled(args)
+    with open(TABLE, "w", encoding="utf-8") as file:
+        file.write(HEAD.format(renew=RENEW, nvcc=machine.nvcc_version(args.nvcc), architecture=args.arch,
+                               gpu=GPU, multiprocessors=MULTIPROCESSORS, clock=CLOCK / 1e9,
+                               bandwidth=BANDWIDTH / 1e12))
+        hot, columns = {n: r for n, r in rows.items() if "slots" in r}, {**COUNTED, **TIMES}
+        write_table(file, ["kernel", "unit", *columns], hot, columns)
+        file.write("\nOf every kernel: instructions that access local memory (spills, arrays that are "
+                   "indexed),\nregisters of a thread, blocks that a multiprocessor holds.\n\n")
+        write_table(file, ["kernel", *TAKEN], rows, TAKEN)
+    print("%d kernels in %s" % (len(rows), TABLE))
+    return say(faults + check_comments() + check_constants())
+
+
+def read_table():
+    """({kernel: {column: number}}, nvcc's version, architecture)"""
+    with open(TABLE, encoding="utf-8") as file:
+        text = file.read()
+    rows, head = {}, []
+    for line in text.split("\n"):
+        fields = [field.strip() for field in line.strip("|").split("|")]
+        if fields[0] == "kernel":
+            head = fields
+        elif fields[0].startswith("`"):
+            rows.setdefault(fields[0].strip("`"), {}).update(
+                (column, float(field)) for column, field in zip(head[1:], fields[1:])
+                if field and column != "unit")
+    named = re.search(r"sm_(\w+), nvcc ([\d.]+)", text)
+    return rows, named.group(2), named.group(1)
 
 
 def check(args):
-    _, version, args.arch = table.read()
-    here = tools.nvcc_version(args.nvcc)
+    then, version, args.arch = read_table()
+    here = machine.nvcc_version(args.nvcc)
     if here != version:
-        raise tools.Skip("the table is of nvcc %s, and here is %s" % (version, here))
-    rows, _, undecided = tabled(args)
-    if not rows:
-        raise tools.Skip("no object files of kernels in %s" % " ".join(args.files))
-    faults, better = table.compare(rows)
-    for line in better:
-        print("better than the table: %s (`%s` records it)" % (line, table.RENEW))
-    for line in undecided + faults:
-        print(line)
-    if undecided or faults:
-        print("A number may rise for a reason: `%s`, and say in the commit why. What the machine "
-              "code does not say is in tests/sass/rules.py." % table.RENEW)
-    return 1 if undecided or faults else 0
+        raise machine.Skip("the table is of nvcc %s, and here is %s" % (version, here))
+    now, faults = tabled(args)
+    if not now:
+        raise machine.Skip("no object files of kernels in %s" % " ".join(args.files))
+    faults += ["%s is in one of table and machine code alone" % name for name in sorted(set(then) ^ set(now))]
+    for name in sorted(set(then) & set(now)):
+        for column in [*COUNTED, *TAKEN]:
+            before, after = then[name].get(column, 0), now[name].get(column, 0)
+            change = "%s: %s %g, in the table %g" % (name, column, after, before)
+            if after != before and (after > before) == (column == "blocks"):
+                print("better than the table: %s (`%s` records it)" % (change, RENEW))
+            elif after != before:
+                faults.append(change)
+    if faults:
+        faults.append("A number may rise for a reason: `%s`, and say in the commit why. What the machine "
+                      "code does not say is in tests/sass/rules.py." % RENEW)
+    return say(faults)
 
 
-def comments():
-    faults = table.check_comments() + table.check_constants()
-    print("\n".join(faults) or "comments agree with the table")
+# A statement of a comment: `scan_backward_registers<16,2,8,bf16,true>: 172 slots, 168 registers`.
+NUMBER = r"([\d.]+) (%s)\b" % "|".join([*COUNTED, *TAKEN, "ns"])
+PLAIN = NUMBER.replace("(", "(?:")
+STATEMENT = re.compile(r"(\w+<[\w,]+>|\w+_kernel): (%s(?:(?:,| and) %s)*)" % (PLAIN, PLAIN))
+# What looks like one and is not in that form.
+STRAY = re.compile(r"\b[\d.]+ (?:instructions?|slots|registers|blocks an? (?:SM|multiprocessor))\b"
+                   r"|[Ii]nstructions an? \w+\b[^.(]*: [\d.]+")
+
+
+def comments(path):
+    """(line, text) of each run of // lines."""
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    for number, line in enumerate(lines):
+        if line.lstrip().startswith("//") and not lines[number - 1].lstrip().startswith("//"):
+            end = number
+            while lines[end].lstrip().startswith("//"):
+                end += 1
+            yield number + 1, " ".join(text.strip().lstrip("/ ") for text in lines[number:end])
+
+
+def check_comments():
+    """What comments of the kernels state otherwise than the table."""
+    rows, _, _ = read_table()
+    faults = []
+    for path in sorted(glob.glob(os.path.join(machine.ROOT, "kernels", "*.cu*"))):
+        file = os.path.splitext(os.path.basename(path))[0]
+        for line, text in comments(path):
+            where = "kernels/%s:%d" % (os.path.basename(path), line)
+            for name, numbers in STATEMENT.findall(text):
+                # of this source, or of one that includes the file
+                found = [rows.get("%s %s" % (file, name))] + [
+                    row for kernel, row in rows.items() if kernel.endswith(" " + name)]
+                row = next(filter(None, found), {})
+                for stated, column in re.findall(NUMBER, numbers):
+                    places = len(stated.partition(".")[2])
+                    if abs(float(stated) - row.get(column, -1)) > 0.5 * 10 ** -places + 1e-9:
+                        faults.append("%s: %s: %s %s, in the table %g" % (
+                            where, name, stated, column, row.get(column, -1)))
+            for stray in STRAY.findall(STATEMENT.sub("", text)):
+                faults.append("%s: `%s` is checked by nothing: write it as `kernel<…>: N slots, N "
+                              "registers, N blocks`" % (where, stray))
+    return faults
+
+
+def check_constants():
+    """Which constants of the sources are far from what was counted."""
+    rows, _, _ = read_table()
+    faults = []
+    for file, pattern, kernels, reason in rules.CONSTANTS:
+        with open(os.path.join(machine.ROOT, "kernels", file), encoding="utf-8") as text:
+            stated = re.search(pattern, text.read()).groups()
+        for number, (kernel, share) in zip(stated, kernels):
+            for name, row in rows.items():
+                cycles = 4 * max(row.get(pipe, 0) for pipe in ("issue", "special")) * share
+                if name.startswith(kernel) and cycles and \
+                        abs(float(number) / cycles - 1) > rules.CONSTANTS_NEAR:
+                    faults.append("kernels/%s: %s for %s, which takes %.0f cycles: %s" % (
+                        file, number, name, cycles, reason))
+    return faults
+
+
+def say(faults):
+    print("\n".join(faults) or "good")
     return 1 if faults else 0
 
 
@@ -171,23 +377,20 @@ def main():
     parser.add_argument("--kernel", default=".", metavar="REGEX", help="kernels to report")
     parser.add_argument("--arch", default="90", help="architecture (default: 90)")
     parser.add_argument("--parts", action="store_true", help="slots of each function called")
-    parser.add_argument("--branches", action="store_true", help="how each branch was decided")
     parser.add_argument("--tools", metavar="FOLDER", help="of nvdisasm and cuobjdump")
     parser.add_argument("--nvcc", metavar="FILE", default=shutil.which("nvcc") or
                         "/usr/local/cuda/bin/nvcc")
     args = parser.parse_args()
     if args.comments:
-        return comments()
+        return say(check_comments() + check_constants())
     if not os.access(args.nvcc, os.X_OK):
-        raise tools.Skip("no nvcc here")
-    if args.renew:
-        return renew(args)
-    return check(args) if args.check else report(args)
+        raise machine.Skip("no nvcc here")
+    return (renew if args.renew else check if args.check else report)(args)
 
 
 if __name__ == "__main__":
     try:
         raise SystemExit(main())
-    except tools.Skip as absent:
+    except machine.Skip as absent:
         print(absent)
         raise SystemExit(77)

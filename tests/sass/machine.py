@@ -1,0 +1,197 @@
+"""Machine code: NVIDIA's tools, what they say of a kernel, and the source lines of each instruction."""
+
+import functools
+import glob
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ELF_CUDA = 190
+SIZED, MAX_THREADS = 0x04, 0x05  # an attribute whose size stands before its value; __launch_bounds__
+
+# Of an architecture: registers, KiB of shared memory, warps and blocks of a multiprocessor.
+LIMITS = {"80": (65536, 164, 64, 32), "86": (65536, 100, 48, 16), "89": (65536, 100, 48, 24),
+          "90": (65536, 228, 64, 32), "100": (65536, 228, 64, 32), "120": (65536, 100, 48, 32)}
+SHARED_OF_SYSTEM = 1024  # bytes of a block
+
+
+class Skip(Exception):
+    """A tool is absent."""
+
+
+def find_tool(name, folder=None):
+    """In a given folder, in $DTRAIN_SASS_TOOLS, in PATH, or next to nvcc."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    for place in (folder, os.environ.get("DTRAIN_SASS_TOOLS"), os.environ["PATH"], os.path.dirname(nvcc)):
+        found = place and shutil.which(name, path=place)
+        if found:
+            return found
+    raise Skip("no %s here: put it in PATH, or name its folder by --tools or DTRAIN_SASS_TOOLS (PyPI "
+               "has nvidia-cuda-nvdisasm and nvidia-cuda-cuobjdump)" % name)
+
+
+def run(command, **kwargs):
+    done = subprocess.run(command, capture_output=True, text=True, **kwargs)
+    if done.returncode != 0:
+        raise SystemExit("%s failed:\n%s%s" % (" ".join(command), done.stdout, done.stderr))
+    return done.stdout
+
+
+def nvcc_version(nvcc):
+    found = re.search(r"release [\d.]+, V([\d.]+)", run([nvcc, "--version"]))
+    return found.group(1) if found else "unknown"
+
+
+def compile_source(nvcc, source, architecture, output):
+    """With the flags of a release build, and with lines, which change no code."""
+    run([nvcc, "-std=c++17", "-O3", "-DNDEBUG", "-lineinfo", "-arch=sm_%s" % architecture, "-cubin",
+         "-I%s" % ROOT, "-I%s" % os.path.join(ROOT, "src"), "-o", output, source])
+
+
+def extract(cuobjdump, path, architecture, folder):
+    """The cubin of an architecture in an object file, or None."""
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        run([cuobjdump, "-xelf", "all", os.path.abspath(path)], cwd=own)
+        for cubin in glob.glob(os.path.join(own, "*.sm_%s.cubin" % architecture)):
+            kept = os.path.join(folder, os.path.basename(path) + ".cubin")
+            os.rename(cubin, kept)
+            return kept
+    return None
+
+
+def most_threads(cubin):
+    """{symbol: threads of a block that __launch_bounds__ allows}, from the sections .nv.info.*"""
+    with open(cubin, "rb") as file:
+        data = file.read()
+    start, = struct.unpack_from("<Q", data, 0x28)
+    size, count, names_at = struct.unpack_from("<HHH", data, 0x3A)
+    sections = [struct.unpack_from("<I20xQQ", data, start + i * size) for i in range(count)]
+    found = {}
+    for name, offset, length in sections:
+        name += sections[names_at][1]
+        title = data[name:data.index(b"\0", name)].decode()
+        at = offset if title.startswith(".nv.info.") else offset + length
+        while at < offset + length:
+            form, attribute, value = struct.unpack_from("<BBH", data, at)
+            if form == SIZED and attribute == MAX_THREADS:
+                x, y, z = struct.unpack_from("<III", data, at + 4)
+                found[title[len(".nv.info."):]] = x * y * z
+            at += 4 + (value if form == SIZED else 0)
+    return found
+
+
+class Instruction:
+    def __init__(self, opcode, operands, chain):
+        self.opcode, self.operands = opcode, operands
+        self.chain = chain  # (file, line) of the statement, then of each call that was inlined
+
+
+class Kernel:
+    """Instructions in order, labels as places in them, and what it takes of a multiprocessor."""
+
+    def __init__(self, symbol):
+        self.symbol = symbol
+        self.code, self.labels = [], {}
+
+    def take(self, registers, stack, shared, threads, architecture):
+        self.registers, self.stack, self.threads = registers, stack, threads
+        system = SHARED_OF_SYSTEM if int(architecture) >= 90 else 0  # cuobjdump counts it from there on
+        self.shared, self.architecture = max(0, shared - system), architecture
+
+    def blocks(self, dynamic=0):
+        """Blocks that a multiprocessor holds, with `dynamic` bytes more of shared memory each."""
+        registers, shared, warps, most = LIMITS[self.architecture]
+        own = -(-self.threads // 32)
+        of_warp = -(-self.registers * 32 // 256) * 256
+        by_registers = registers // of_warp // own if of_warp else most
+        bytes_shared = -(-(self.shared + dynamic) // 128) * 128 + SHARED_OF_SYSTEM
+        return min(by_registers, shared * 1024 // bytes_shared, warps // own, most)
+
+
+FRAME = re.compile(r'//## File "([^"]+)", line (\d+)')
+LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+[{} ]*(?:@!?U?P[T0-9]+\s+)?(\S+)\s*(.*?)\s*;\s*$")
+
+
+def read_listing(listing):
+    """Kernels of an `nvdisasm -c -gi` listing, without subroutines (slow ways of divisions)."""
+    kernels, chain, fresh = [], (), True
+    for line in listing.split("\n"):
+        frame, found = FRAME.search(line), LINE.search(line)
+        if line.startswith(".text."):
+            kernels.append(Kernel(line[6:].rstrip(":")))
+            inside, chain = True, ()
+        elif frame:
+            chain = (() if fresh else chain) + ((os.path.realpath(frame.group(1)), int(frame.group(2))),)
+            fresh = False
+        elif line.startswith("$") and kernels:
+            inside = False
+        elif line.startswith(".L_x_"):
+            kernels[-1].labels[line.strip().rstrip(":")] = len(kernels[-1].code)
+        elif found and kernels and inside:
+            kernels[-1].code.append(Instruction(found.group(2), found.group(3), chain))
+            fresh = True
+    return kernels
+
+
+def short_name(name):
+    """`scan_backward_registers<16,2,8,bf16,true>` of the demangled name."""
+    name, depth = re.sub(r"^void ", "", name), 0
+    for i, letter in enumerate(name):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0 and not name.startswith("(anonymous", i):
+            name = name[:i]
+            break
+    name = name.replace("unsigned short", "bf16").replace("float", "fp32")
+    name = re.sub(r"\((?:bool|int|unsigned int|long)\)", "", name)
+    return re.sub(r"scan_form<([^<>]*)>", r"\1", name).replace(" ", "")
+
+
+def read_kernels(cubin, architecture, nvdisasm, cuobjdump):
+    """The kernels of a cubin, named with their source: `cast cast_kernel<8,bf16,fp32>`."""
+    kernels = read_listing(run([nvdisasm, "-c", "-gi", cubin]))
+    names = run([find_tool("c++filt")], input="\n".join(kernel.symbol for kernel in kernels)).split("\n")
+    threads, used = most_threads(cubin), {}
+    for symbol, *numbers in re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)",
+                                       run([cuobjdump, "-res-usage", cubin])):
+        used[symbol] = [int(number) for number in numbers]
+    for kernel, name in zip(kernels, names):
+        if kernel.symbol in used:
+            kernel.name = "%s %s" % (os.path.basename(cubin).partition(".")[0], short_name(name))
+            kernel.take(*used[kernel.symbol], threads.get(kernel.symbol, 1024), architecture)
+            yield kernel
+
+
+class Sources:
+    """Statements of the files that machine code comes from."""
+
+    @functools.lru_cache(None)
+    def lines(self, path):
+        if not os.path.exists(path):
+            return []
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return [re.sub(r"\s*//.*$", "", line).strip() for line in file.read().split("\n")]
+
+    @functools.lru_cache(None)
+    def find(self, path, pattern, after):
+        """The first line after a given one that has the pattern, or a line that no file has."""
+        return next((number for number, line in enumerate(self.lines(path), 1)
+                     if number > after and re.search(pattern, line)), 1 << 30)
+
+    @functools.lru_cache(None)
+    def statement(self, frame):
+        """The statement that a line belongs to, on one line."""
+        path, number = frame
+        lines = self.lines(path)
+        if not 0 < number <= len(lines):
+            return ""
+        first = last = number - 1
+        while first > 0 and lines[first - 1] and not re.search(r"[;{}:]$|^#", lines[first - 1]) \
+                and not lines[first].startswith("#"):
+            first -= 1
+        while last + 1 < len(lines) and not re.search(r"[;{}]$|^#", lines[last]):
+            last += 1
+        return " ".join(lines[first:last + 1])
