@@ -186,6 +186,11 @@ static inline double get_at(const struct dt_view *view, int64_t row, int64_t col
     return get(view->data, view->dtype, row * view->stride + col);
 }
 
+static inline void set_at(const struct dt_view *view, int64_t row, int64_t col, double value)
+{
+    set(view->data, view->dtype, row * view->stride + col, value);
+}
+
 // Half the spacing of a storage type, relative: what rounding a result costs.
 static inline double rounding(dt_dtype type)
 {

@@ -36,7 +36,7 @@ static struct values make_values(const struct dt_attention_inputs *in)
                        .rows = in->length + in->window - 1,
                        .in = in};
     int64_t cols = v.G * v.E, size = dt_dtype_size(in->k.dtype);
-    v.q = dense(in->q.data, in->q.dtype, v.B * v.L, v.H * v.E, in->q.stride);
+    v.q = dense_view(&in->q);
     v.k = zeros(v.B * v.rows * cols), v.v = zeros(v.B * v.rows * cols);
     for (int64_t b = 0; b < v.B; b++)
         for (int64_t j = in->k0 ? 1 - v.W : 0; j < v.L; j++)
@@ -48,13 +48,6 @@ static struct values make_values(const struct dt_attention_inputs *in)
                                                     : get_at(&in->v, b * v.L + j, i);
             }
     return v;
-}
-
-static void free_values(struct values *v)
-{
-    free(v->q);
-    free(v->k);
-    free(v->v);
 }
 
 // The first position that t may see for what was before: a reset, or the valid rows.
@@ -131,7 +124,7 @@ REFERENCE(attention_forward)
         int64_t row = i / v.H, h = i % v.H;
         double lse = attend(&v, row / v.L, row % v.L, h, p, y);
         for (int64_t e = 0; e < v.E; e++)
-            set(a->y.data, a->y.dtype, row * a->y.stride + h * v.E + e, y[e]);
+            set_at(&a->y, row, h * v.E + e, y[e]);
         if (a->lse)
             a->lse[i] = (float)lse;
     }
@@ -143,14 +136,7 @@ REFERENCE(attention_forward)
             a->count_last[b] = (int32_t)(count < v.W - 1 ? count : v.W - 1);
         }
     }
-    free(p);
-    free_values(&v);
     return DT_OK;
-}
-
-static void store_view(const struct dt_view *to, const double *from, bool add)
-{
-    store(to->data, to->dtype, to->rows, to->cols, to->stride, from, add);
 }
 
 REFERENCE(attention_backward)
@@ -186,34 +172,18 @@ REFERENCE(attention_backward)
         dk[i] = row_of(&v, g.k, row / v.L, row % v.L, 0)[i % (v.G * E)];
         dv[i] = row_of(&v, g.v, row / v.L, row % v.L, 0)[i % (v.G * E)];
     }
-    store_view(&a->dq, g.q, false);
-    store_view(&a->dk, dk, false);
-    store_view(&a->dv, dv, false);
-    free(p);
-    free(dk);
-    free(dv);
-    free_values(&v);
-    free_values(&g);
+    store_view(&a->dq, g.q);
+    store_view(&a->dk, dk);
+    store_view(&a->dv, dv);
     return DT_OK;
 }
 
-struct direction {
-    const struct dt_view *dy;
-    const struct values *values;
-};
-
-static double objective(const void *context) // Σ dy · y
+static void y_of(const void *values, double *y)
 {
-    const struct direction *c = context;
-    const struct values *v = c->values;
-    double total = 0, *p = zeros(v->rows), y[DT_ATTENTION_HEAD_MAX];
-    for (int64_t i = 0; i < v->B * v->L * v->H; i++) {
-        attend(v, i / v->H / v->L, i / v->H % v->L, i % v->H, p, y);
-        for (int64_t e = 0; e < v->E; e++)
-            total += y[e] * get_at(c->dy, i / v->H, i % v->H * v->E + e);
-    }
-    free(p);
-    return total;
+    const struct values *v = values;
+    double *p = zeros(v->rows);
+    for (int64_t i = 0; i < v->B * v->L * v->H; i++)
+        attend(v, i / v->H / v->L, i / v->H % v->L, i % v->H, p, y + i * v->E);
 }
 
 // ---- on the tested backend
@@ -306,21 +276,18 @@ static void backward(struct parity *p, struct dt_attention_backward_args *a)
 static void check_directions(const struct parity *p, const struct dt_attention_backward_args *a)
 {
     struct values v = make_values(&a->in);
-    struct direction c = {&a->dy, &v};
+    const struct objective objective = {&a->dy, y_of, &v};
     double tolerance = a->dq.dtype == DT_BF16 ? 2e-2 : 2e-5;
-    int64_t cols = v.G * v.E;
-    double *dq = dense(a->dq.data, a->dq.dtype, v.B * v.L, v.H * v.E, a->dq.stride);
-    check_direction(p, "q", v.q, dq, v.B * v.L * v.H * v.E, objective, &c, tolerance);
-    free(dq);
+    int64_t n = v.L * v.G * v.E;
+    check_direction(p, "q", v.q, dense_view(&a->dq), v.B * v.L * v.H * v.E, &objective, tolerance);
     for (int64_t b = 0; b < v.B; b++) {
-        double *dk = dense(dt_view_at(&a->dk, b * v.L, 0), a->dk.dtype, v.L, cols, a->dk.stride);
-        double *dv = dense(dt_view_at(&a->dv, b * v.L, 0), a->dv.dtype, v.L, cols, a->dv.stride);
-        check_direction(p, "k", row_of(&v, v.k, b, 0, 0), dk, v.L * cols, objective, &c, tolerance);
-        check_direction(p, "v", row_of(&v, v.v, b, 0, 0), dv, v.L * cols, objective, &c, tolerance);
-        free(dk);
-        free(dv);
+        struct dt_view dk = dt_view_rows(a->dk, b * v.L, (b + 1) * v.L);
+        struct dt_view dv = dt_view_rows(a->dv, b * v.L, (b + 1) * v.L);
+        check_direction(p, "k", row_of(&v, v.k, b, 0, 0), dense_view(&dk), n, &objective,
+                        tolerance);
+        check_direction(p, "v", row_of(&v, v.v, b, 0, 0), dense_view(&dv), n, &objective,
+                        tolerance);
     }
-    free_values(&v);
 }
 
 static void compare(struct parity *p, const struct shape *s)

@@ -32,14 +32,13 @@ static int64_t x_size(const struct values *v)
 static struct values make_values(const struct dt_conv1d_silu_inputs *in)
 {
     int64_t D = in->x.cols, K = in->taps, size = dt_dtype_size(in->x.dtype);
-    struct values v = {in->batch,
-                       in->length,
-                       D,
-                       K,
-                       in->reset,
-                       NULL,
-                       dense(in->weight, DT_F32, D, K, K),
-                       dense(in->bias, DT_F32, 1, D, D)};
+    struct values v = {.B = in->batch,
+                       .L = in->length,
+                       .D = D,
+                       .K = K,
+                       .reset = in->reset,
+                       .weight = dense_array(in->weight, D * K),
+                       .bias = dense_array(in->bias, D)};
     v.x = zeros(x_size(&v));
     for (int64_t b = 0; b < v.B; b++)
         for (int64_t t = 1 - K; t < v.L; t++)
@@ -49,13 +48,6 @@ static struct values make_values(const struct dt_conv1d_silu_inputs *in)
                                                     in->x.dtype, (K - 1 + t) * D + d)
                                               : 0.0;
     return v;
-}
-
-static void free_values(struct values *v)
-{
-    free(v->x);
-    free(v->weight);
-    free(v->bias);
 }
 
 // Input t - lag counts for output t unless a document starts in (t - lag, t].
@@ -76,24 +68,18 @@ static double sum_at(const struct values *v, int64_t b, int64_t t, int64_t d)
     return s;
 }
 
-static double sigmoid(double x)
-{
-    return 1.0 / (1.0 + exp(-x));
-}
-
 REFERENCE(conv1d_silu_forward)
 {
     struct values v = make_values(&a->in);
     for (int64_t i = 0; i < v.B * v.L * v.D; i++) {
         double s = sum_at(&v, i / v.D / v.L, i / v.D % v.L, i % v.D);
-        set(a->y.data, a->y.dtype, i / v.D * a->y.stride + i % v.D, s * sigmoid(s));
+        set_at(&a->y, i / v.D, i % v.D, s * sigmoid(s));
     }
     for (int64_t i = 0; a->x_last && i < v.B * (v.K - 1) * v.D; i++) {
         int64_t row = i / v.D % (v.K - 1), b = i / v.D / (v.K - 1), t = v.L - v.K + 1 + row;
         bool whole = counts(&v, b, v.L - 1, v.L - 1 - t);
         set(a->x_last, a->in.x.dtype, i, whole ? *x_at(&v, b, t, i % v.D) : 0.0);
     }
-    free_values(&v);
     return DT_OK;
 }
 
@@ -116,30 +102,19 @@ REFERENCE(conv1d_silu_backward)
             }
     for (int64_t row = 0; row < v.B * v.L; row++)
         for (int64_t d = 0; d < v.D; d++)
-            set(a->dx.data, a->dx.dtype, row * a->dx.stride + d,
-                *x_at(&g, row / v.L, row % v.L, d));
-    store(a->dweight, DT_F32, v.D, v.K, v.K, g.weight, a->accumulate);
-    store(a->dbias, DT_F32, 1, v.D, v.D, g.bias, a->accumulate);
-    free_values(&v);
-    free_values(&g);
+            set_at(&a->dx, row, d, *x_at(&g, row / v.L, row % v.L, d));
+    store_array(a->dweight, v.D * v.K, g.weight, a->accumulate);
+    store_array(a->dbias, v.D, g.bias, a->accumulate);
     return DT_OK;
 }
 
-struct direction {
-    const struct dt_view *dy;
-    const struct values *values;
-};
-
-static double objective(const void *context) // Σ dy · y
+static void y_of(const void *values, double *y)
 {
-    const struct direction *c = context;
-    const struct values *v = c->values;
-    double total = 0.0;
+    const struct values *v = values;
     for (int64_t i = 0; i < v->B * v->L * v->D; i++) {
         double s = sum_at(v, i / v->D / v->L, i / v->D % v->L, i % v->D);
-        total += get_at(c->dy, i / v->D, i % v->D) * s * sigmoid(s);
+        y[i] = s * sigmoid(s);
     }
-    return total;
 }
 
 // ---- on the tested backend
@@ -172,8 +147,8 @@ static struct op make_op(const struct shape *s)
                        {.in = in,
                         .dy = normal_view(s->type, rows, D, stride_of(s, 17), 1.0, 5),
                         .dx = fresh_view(s->type, rows, D, stride_of(s, 2)),
-                        .dweight = s->accumulate ? normal(D * K, 1.0, 6) : guarded(D * K * 4),
-                        .dbias = s->accumulate ? normal(D, 1.0, 7) : guarded(D * 4),
+                        .dweight = gradient_array(D * K, s->accumulate, 6),
+                        .dbias = gradient_array(D, s->accumulate, 7),
                         .accumulate = s->accumulate}};
 }
 
@@ -196,20 +171,15 @@ static void backward(struct parity *p, struct dt_conv1d_silu_backward_args *a)
 static void check_directions(const struct parity *p, const struct dt_conv1d_silu_backward_args *a)
 {
     struct values v = make_values(&a->in);
-    struct direction c = {&a->dy, &v};
-    double *dweight = dense(a->dweight, DT_F32, v.D, v.K, v.K);
-    double *dbias = dense(a->dbias, DT_F32, 1, v.D, v.D);
+    const struct objective objective = {&a->dy, y_of, &v};
     for (int64_t b = 0; b < v.B; b++) {
-        double *dx = dense(dt_view_at(&a->dx, b * v.L, 0), a->dx.dtype, v.L, v.D, a->dx.stride);
-        check_direction(p, "x", x_at(&v, b, 0, 0), dx, v.L * v.D, objective, &c,
+        struct dt_view dx = dt_view_rows(a->dx, b * v.L, (b + 1) * v.L);
+        check_direction(p, "x", x_at(&v, b, 0, 0), dense_view(&dx), v.L * v.D, &objective,
                         5.0 * stored(a->dx.dtype, 1e-6));
-        free(dx);
     }
-    check_direction(p, "weight", v.weight, dweight, v.D * v.K, objective, &c, 5e-6);
-    check_direction(p, "bias", v.bias, dbias, v.D, objective, &c, 5e-6);
-    free(dweight);
-    free(dbias);
-    free_values(&v);
+    check_direction(p, "weight", v.weight, dense_array(a->dweight, v.D * v.K), v.D * v.K,
+                    &objective, 5e-6);
+    check_direction(p, "bias", v.bias, dense_array(a->dbias, v.D), v.D, &objective, 5e-6);
 }
 
 static void compare(struct parity *p, const struct shape *s)

@@ -112,8 +112,7 @@ static void compare(struct parity *p, const struct shape *s)
                                               .vocab = V,
                                               .ids = ids,
                                               .dout = normal(rows * d, 1.0, 2),
-                                              .dtable = s->accumulate ? normal(V * d, 1.0, 3)
-                                                                      : guarded(V * d * 4),
+                                              .dtable = gradient_array(V * d, s->accumulate, 3),
                                               .accumulate = s->accumulate};
     // the lists of uneven length have blocks of every kind: those in every order of threads
     p->one_run = !p->is_cpu && s->tokens != UNEVEN;

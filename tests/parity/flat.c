@@ -460,7 +460,7 @@ REFERENCE(quantize)
             float q = rintf(scaled);
             volatile float back = q * scale;
             double value = a->y.dtype == DT_I8 ? (finite ? (double)q + 0.0 : 0) : (double)back;
-            set(a->y.data, a->y.dtype, i * a->y.stride + j, value);
+            set_at(&a->y, i, j, value);
         }
         if (a->scale)
             a->scale[i] = scale;
@@ -478,10 +478,10 @@ static void compare_quantize(struct parity *p, int64_t rows, int64_t cols, dt_dt
                                  .y = fresh_view(to, rows, cols, cols + 5),
                                  .scale = guarded(rows * (int64_t)sizeof(float))};
     for (int64_t j = 0; j < cols; j++) // a row of zeros; halves, which round to even
-        set(a.x.data, from, (rows / 2) * a.x.stride + j, 0);
+        set_at(&a.x, rows / 2, j, 0);
     for (int64_t j = 0; j < cols && rows > 3; j++)
-        set(a.x.data, from, 3 * a.x.stride + j, j == 0 ? 127 : (double)(j % 120) + 0.5);
-    set(a.x.data, from, (rows - 1) * a.x.stride + cols / 2, special);
+        set_at(&a.x, 3, j, j == 0 ? 127 : (double)(j % 120) + 0.5);
+    set_at(&a.x, rows - 1, cols / 2, special);
     PARITY(p, quantize, &a);
 }
 
@@ -506,8 +506,7 @@ REFERENCE(normalize)
     for (int64_t r = 0; r < a->x.rows; r++)
         for (int64_t i = 0; i < a->x.cols; i++) {
             double x = get_at(&a->x, r, i) - (double)a->mean[i];
-            set(a->y.data, a->y.dtype, r * a->y.stride + i,
-                a->keep && !a->keep[r] ? 0.0 : x / (double)a->deviation[i]);
+            set_at(&a->y, r, i, a->keep && !a->keep[r] ? 0.0 : x / (double)a->deviation[i]);
         }
     return DT_OK;
 }

@@ -45,7 +45,7 @@ static void multiply(const struct dt_gemm_args *batch, int64_t p, bool write, do
             double *magnitude = of ? &of[(p * one.c.rows + i) * one.c.cols + j] : &unused;
             double value = element(&one, i, j, magnitude);
             if (write)
-                set(one.c.data, one.c.dtype, i * one.c.stride + j, value);
+                set_at(&one.c, i, j, value);
         }
 }
 
@@ -114,7 +114,6 @@ static void compare(struct parity *p, const struct product *s)
     for (int64_t i = 0; i < dt_gemm_batch(&a) && !p->is_cpu; i++)
         multiply(&a, i, false, magnitudes);
     run(p, &a, (p->is_cpu ? 4.0 : 8.0) * sqrt((double)s->k) * 0x1p-24, magnitudes, 0.0);
-    free(magnitudes);
     magnitudes = NULL;
 }
 

@@ -23,11 +23,28 @@ static void check_device(const struct parity *p)
     exit(DEVICE_LOST);
 }
 
+// An array that zeros() gave for the case.
+struct given {
+    struct given *next;
+    double x[];
+};
+static struct given *given;
+
+static void release_case(void)
+{
+    release_all();
+    while (given) {
+        struct given *next = given->next;
+        free(given);
+        given = next;
+    }
+}
+
 bool parity_case(struct parity *p, const char *format, ...)
 {
     va_list values;
     check_device(p);
-    release_all();
+    release_case();
     va_start(values, format);
     vsnprintf(p->text, sizeof p->text, format, values);
     va_end(values);
@@ -395,10 +412,12 @@ void parity_compare(struct parity *p, enum op_index op, const struct parity_out 
 
 double *zeros(int64_t n)
 {
-    double *x = calloc((size_t)n + 1, sizeof *x);
-    if (!x)
+    struct given *array = calloc(1, sizeof *array + (size_t)n * sizeof *array->x);
+    if (!array)
         exit(1);
-    return x;
+    array->next = given;
+    given = array;
+    return array->x;
 }
 
 double *dense(const void *x, dt_dtype type, int64_t rows, int64_t width, int64_t stride)
@@ -410,19 +429,67 @@ double *dense(const void *x, dt_dtype type, int64_t rows, int64_t width, int64_t
     return y;
 }
 
-void store(void *to, dt_dtype type, int64_t rows, int64_t width, int64_t stride, const double *from,
-           bool add)
+double *dense_view(const struct dt_view *x)
 {
-    for (int64_t r = 0; r < rows && to; r++)
-        for (int64_t i = 0; i < width; i++) {
-            double before = add ? get(to, type, r * stride + i) : 0.0;
-            set(to, type, r * stride + i, before + from[r * width + i]);
-        }
+    return dense(x->data, x->dtype, x->rows, x->cols, x->stride);
+}
+
+double *dense_array(const float *x, int64_t n)
+{
+    return dense(x, DT_F32, 1, n, n);
+}
+
+void store_view(const struct dt_view *to, const double *from)
+{
+    for (int64_t i = 0; i < to->rows * to->cols && to->data; i++)
+        set(to->data, to->dtype, i / to->cols * to->stride + i % to->cols, from[i]);
+}
+
+void store_array(float *to, int64_t n, const double *from, bool add)
+{
+    for (int64_t i = 0; i < n && to; i++)
+        to[i] = (float)((add ? (double)to[i] : 0.0) + from[i]);
+}
+
+float *gradient_array(int64_t n, bool accumulate, uint32_t seed)
+{
+    return accumulate ? normal(n, 1.0, seed) : guarded(n * 4);
+}
+
+int64_t tensor_size(const struct tensors *tensors, int i)
+{
+    return i < tensors->n_views ? tensors->view[i]->rows * tensors->view[i]->cols
+                                : tensors->array[i - tensors->n_views].n;
+}
+
+double *dense_tensor(const struct tensors *tensors, int i)
+{
+    return i < tensors->n_views ? dense_view(tensors->view[i])
+                                : dense_array(tensors->array[i - tensors->n_views].data,
+                                              tensors->array[i - tensors->n_views].n);
+}
+
+void store_tensors(const struct tensors *to, double *const *from, bool add)
+{
+    for (int i = 0; i < to->n_views; i++)
+        store_view(to->view[i], from[i]);
+    for (int i = 0; i < to->n_arrays; i++)
+        store_array((float *)(uintptr_t)to->array[i].data, to->array[i].n, from[to->n_views + i],
+                    add);
+}
+
+static double value_of_objective(const struct objective *objective)
+{
+    const struct dt_view *dy = objective->dy;
+    double *y = zeros(dy->rows * dy->cols), total = 0.0;
+    objective->forward(objective->problem, y);
+    for (int64_t i = 0; i < dy->rows * dy->cols; i++)
+        total += get_at(dy, i / dy->cols, i % dy->cols) * y[i];
+    return total;
 }
 
 void check_direction(const struct parity *p, const char *name, double *x, const double *gradient,
-                     int64_t n, double (*objective)(const void *context), const void *context,
-                     double tolerance)
+                     int64_t n, const struct objective *objective, double tolerance)
 {
     const double step = 1e-5; // the differences' own error is then below 1e-8
     struct dt_philox rng = dt_philox_init(77, 1, 0);
@@ -435,14 +502,12 @@ void check_direction(const struct parity *p, const char *name, double *x, const 
     for (int sign = -1; sign <= 1; sign += 2) {
         for (int64_t i = 0; i < n; i++)
             x[i] = start[i] + sign * step * along[i];
-        numeric += sign * objective(context) / (2.0 * step);
+        numeric += sign * value_of_objective(objective) / (2.0 * step);
     }
     memcpy(x, start, (size_t)n * sizeof *x);
     CHECK(fabs(analytic - numeric) <= tolerance * sqrt(size) + 1e-8,
           "%s: along %s the op's gradient gives %.9g, differences %.9g", p->text, name, analytic,
           numeric);
-    free(start);
-    free(along);
 }
 
 uint8_t *make_reset(int64_t batch, int64_t length, enum resets resets, int64_t chunk)
@@ -629,7 +694,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < FAMILIES; i++)
         if (all || chosen[i])
             families[i].run(&p);
-    release_all();
+    release_case();
     check_device(&p);
     for (int op = 0; op < N_OPS && all && runs_all(&p); op++)
         CHECK(p.done[op] || (op == OP_gemm && strcmp(p.name, "simt") == 0), "nothing compares %s",

@@ -132,17 +132,52 @@ static inline int64_t aligned_stride(dt_dtype type, int64_t width)
     return (width + step - 1) / step * step;
 }
 
-// A dense copy in double, freed by the caller; zeros for NULL.
-double *dense(const void *x, dt_dtype type, int64_t rows, int64_t width, int64_t stride);
+// Arrays in double live until the next case begins: zeros, and dense copies (zeros for NULL).
 double *zeros(int64_t n);
-void store(void *to, dt_dtype type, int64_t rows, int64_t width, int64_t stride, const double *from,
-           bool add);
+double *dense(const void *x, dt_dtype type, int64_t rows, int64_t width, int64_t stride);
+double *dense_view(const struct dt_view *x);
+double *dense_array(const float *x, int64_t n);
+// Rounds a dense array into a view, or into fp32, where `add` adds it; to NULL: nothing.
+void store_view(const struct dt_view *to, const double *from);
+void store_array(float *to, int64_t n, const double *from, bool add);
 
-// The derivative of an objective in double along a random direction of x[n], against the gradient:
-// off by at most `tolerance` times the gradient's norm, which such a direction meets about once.
+// Where an op adds to a gradient, numbers to add to; else an array that is not yet written.
+float *gradient_array(int64_t n, bool accumulate, uint32_t seed);
+
+// What an op with several inputs reads, or their gradients: views, then fp32 arrays.
+enum { VIEWS_MOST = 5, ARRAYS_MOST = 3 };
+struct tensors {
+    int n_views, n_arrays;
+    const struct dt_view *view[VIEWS_MOST];
+    struct {
+        const float *data;
+        int64_t n;
+    } array[ARRAYS_MOST];
+};
+int64_t tensor_size(const struct tensors *tensors, int i);
+double *dense_tensor(const struct tensors *tensors, int i);
+void store_tensors(const struct tensors *to, double *const *from, bool add);
+
+// A problem in double whose objective is Σ dy · y; `forward` computes y, dense, from the problem.
+struct objective {
+    const struct dt_view *dy;
+    void (*forward)(const void *problem, double *y);
+    const void *problem;
+};
+// The objective's derivative along a random direction of x[n], against the gradient: off by at most
+// `tolerance` times the gradient's norm, which such a direction meets about once.
 void check_direction(const struct parity *p, const char *name, double *x, const double *gradient,
-                     int64_t n, double (*objective)(const void *context), const void *context,
-                     double tolerance);
+                     int64_t n, const struct objective *objective, double tolerance);
+
+static inline double sigmoid(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
+
+static inline double softplus(double x)
+{
+    return x > 20.0 ? x : log1p(exp(x));
+}
 
 // Where documents start; NULL for none.
 enum resets { NO_RESETS, AT_ZERO, IN_A_ROW, AT_CHUNKS, MANY, AT_END, RESETS };

@@ -80,9 +80,9 @@ REFERENCE(policy_loss)
                 dx[o->first + i] = (double)a->scale * (double)o->weight * dz[i];
         }
         a->sum->counted += counted;
-        store(dt_view_at(&a->dlogits, r, 0), a->dlogits.dtype, 1, width, width, dx, false);
+        struct dt_view row = dt_view_rows(a->dlogits, r, r + 1);
+        store_view(&row, dx);
     }
-    free(dx);
     free(logits);
     return DT_OK;
 }
@@ -151,11 +151,9 @@ REFERENCE(encode_targets)
     for (int64_t i = 0; i < a->out.rows * a->n; i++) {
         const struct dt_output_slice *o = &a->outputs[i % a->n];
         const float *t = dt_view_at(&a->targets, i / a->n, o->target);
-        double x[512];
         for (int64_t j = 0; j < o->width; j++)
-            x[j] = o->kind == DT_OUTPUT_CATEGORICAL ? j == (int64_t)t[0] : (double)t[j];
-        store(dt_view_at(&a->out, i / a->n, o->first), a->out.dtype, 1, o->width, o->width, x,
-              false);
+            set_at(&a->out, i / a->n, o->first + j,
+                   o->kind == DT_OUTPUT_CATEGORICAL ? j == (int64_t)t[0] : (double)t[j]);
     }
     return DT_OK;
 }
@@ -246,7 +244,7 @@ static void compare_bias(struct parity *p, int64_t rows, int64_t width, int64_t 
         .bias = normal(width, 1.0, 1), .y = normal_view(DT_F32, rows, width, width + gap, 1.0, 2)};
     struct dt_bias_backward_args backward = {
         .dy = normal_view(type, rows, width, width + gap, 1.0, 3),
-        .dbias = accumulate ? normal(width, 1.0, 4) : guarded(width * 4),
+        .dbias = gradient_array(width, accumulate, 4),
         .accumulate = accumulate};
     PARITY(p, bias_forward, &forward);
     PARITY(p, bias_backward, &backward, OUT(dbias, .each = 4e-6, .floor = sqrt((double)rows)));

@@ -17,17 +17,16 @@ REFERENCE(rmsnorm_residual_forward)
 {
     int64_t d = a->y.cols;
     for (int64_t r = 0; r < a->y.rows; r++) {
-        double *v = dense(a->residual + r * d, DT_F32, 1, d, d), sum = 0.0;
+        double *v = dense_array(a->residual + r * d, d), sum = 0.0;
         for (int64_t i = 0; i < d; i++) {
             v[i] += a->x.data ? get_at(&a->x, r, i) : 0.0;
             sum += v[i] * v[i];
         }
         double rstd = 1.0 / sqrt(sum / (double)d + (double)a->eps);
         for (int64_t i = 0; i < d; i++)
-            set(dt_view_at(&a->y, r, 0), a->y.dtype, i, v[i] * rstd * (double)a->weight[i]);
-        store(a->residual_out ? a->residual_out + r * d : NULL, DT_F32, 1, d, d, v, false);
-        store(a->rstd ? a->rstd + r : NULL, DT_F32, 1, 1, 1, &rstd, false);
-        free(v);
+            set_at(&a->y, r, i, v[i] * rstd * (double)a->weight[i]);
+        store_array(a->residual_out ? a->residual_out + r * d : NULL, d, v, false);
+        store_array(a->rstd ? a->rstd + r : NULL, 1, &rstd, false);
     }
     return DT_OK;
 }
@@ -50,17 +49,16 @@ REFERENCE(rmsnorm_residual_backward)
             dr += a->first ? 0.0 : (double)a->dresidual[r * d + i];
             a->dresidual[r * d + i] = (float)dr;
             if (a->dx.data)
-                set(dt_view_at(&a->dx, r, 0), a->dx.dtype, i, dr);
+                set_at(&a->dx, r, i, dr);
         }
     }
-    store(a->dweight, DT_F32, 1, d, d, dweight, a->accumulate);
-    free(dweight);
+    store_array(a->dweight, d, dweight, a->accumulate);
     return DT_OK;
 }
 
 // The sum of the two inputs is one addition: the same bits. Squares are added in another order:
 // each of a few hundred terms rounds by 2^-24 of a sum of one sign, 2e-6 is ample.
-static struct dt_rmsnorm_residual_forward_args forward(struct parity *p, const struct shape *s)
+static void forward(struct parity *p, const struct shape *s)
 {
     int64_t rows = s->rows, d = s->width, stride = d + s->gap;
     struct dt_rmsnorm_residual_forward_args a = {.eps = (float)eps,
@@ -74,46 +72,35 @@ static struct dt_rmsnorm_residual_forward_args forward(struct parity *p, const s
         a.residual_out = s->in_place ? (float *)(uintptr_t)a.residual : guarded(rows * d * 4);
     PARITY(p, rmsnorm_residual_forward, &a, OUT(y, .each = 4e-6, .norm = 1e-5),
            OUT(rstd, .each = 2e-6, .floor = 1e-30));
-    return a;
 }
 
-struct direction {
-    const struct dt_rmsnorm_residual_backward_args *args;
+struct values {
+    int64_t rows, width;
     double *residual, *weight;
 };
 
-// Σ dy · y of residual and weight, in double.
-static double objective(const void *context)
+static void y_of(const void *values, double *y)
 {
-    const struct direction *c = context;
-    int64_t d = c->args->dy.cols;
-    double total = 0.0;
-    for (int64_t r = 0; r < c->args->dy.rows; r++) {
-        double sum = 0.0, dot = 0.0;
-        for (int64_t i = 0; i < d; i++) {
-            double v = c->residual[r * d + i];
-            sum += v * v;
-            dot += get_at(&c->args->dy, r, i) * v * c->weight[i];
-        }
-        total += dot / sqrt(sum / (double)d + eps);
+    const struct values *v = values;
+    for (int64_t r = 0; r < v->rows; r++) {
+        const double *residual = v->residual + r * v->width;
+        double sum = 0.0;
+        for (int64_t i = 0; i < v->width; i++)
+            sum += residual[i] * residual[i];
+        for (int64_t i = 0; i < v->width; i++)
+            y[r * v->width + i] = residual[i] * v->weight[i] / sqrt(sum / (double)v->width + eps);
     }
-    return total;
 }
 
 // The gradients are sums of products in fp32.
 static void check_directions(const struct parity *p,
                              const struct dt_rmsnorm_residual_backward_args *a)
 {
-    int64_t d = a->dy.cols, n = a->dy.rows * d;
-    struct direction c = {a, dense(a->residual, DT_F32, 1, n, n),
-                          dense(a->weight, DT_F32, 1, d, d)};
-    double *dr = dense(a->dresidual, DT_F32, 1, n, n), *dw = dense(a->dweight, DT_F32, 1, d, d);
-    check_direction(p, "residual", c.residual, dr, n, objective, &c, 1e-5);
-    check_direction(p, "weight", c.weight, dw, d, objective, &c, 1e-5);
-    free(c.residual);
-    free(c.weight);
-    free(dr);
-    free(dw);
+    int64_t rows = a->dy.rows, d = a->dy.cols, n = rows * d;
+    struct values v = {rows, d, dense_array(a->residual, n), dense_array(a->weight, d)};
+    const struct objective objective = {&a->dy, y_of, &v};
+    check_direction(p, "residual", v.residual, dense_array(a->dresidual, n), n, &objective, 1e-5);
+    check_direction(p, "weight", v.weight, dense_array(a->dweight, d), d, &objective, 1e-5);
 }
 
 // As in forward. A row of width 1 or 2 has a large rstd and cancels: what an element may be off is
@@ -127,7 +114,7 @@ static void backward(struct parity *p, const struct shape *s)
         .weight = normal(d, 1.0, 12),
         .dresidual = s->first ? guarded(rows * d * 4) : normal(rows * d, 1.0, 14),
         .first = s->first,
-        .dweight = s->accumulate ? normal(d, 1.0, 15) : guarded(d * 4),
+        .dweight = gradient_array(d, s->accumulate, 15),
         .accumulate = s->accumulate};
     if (s->with_dx)
         a.dx = fresh_view(s->type, rows, d, stride);
@@ -145,14 +132,13 @@ static void backward(struct parity *p, const struct shape *s)
     a.rstd = rstd;
     PARITY(p, rmsnorm_residual_backward, &a, OTHERS(.each = 4e-6, .floors = floors),
            OUT(dweight, .each = 4e-6, .floor = size));
-    for (int64_t i = 0; i < rows * d && a.dx.data && s->type == DT_BF16;
-         i++) // dx is rounded dresidual
+    // dx is rounded dresidual
+    for (int64_t i = 0; i < rows * d && a.dx.data && s->type == DT_BF16; i++)
         CHECK(((dt_bf16 *)a.dx.data)[i / d * stride + i % d] == dt_f32_to_bf16(a.dresidual[i]),
               "%s: dx %lld is not dresidual", p->text, (long long)i);
     // a row of one or two elements cancels to less than its roundings
     if (s->first && !s->accumulate && p->is_cpu && d > 2 && rows * d < 1000)
         check_directions(p, &a);
-    free(floors);
 }
 
 // What is not finite in a row stays in it.

@@ -11,11 +11,6 @@ struct shape {
     bool state, last, accumulate;
 };
 
-static double sigmoid(double x)
-{
-    return 1.0 / (1.0 + exp(-x));
-}
-
 static double state_at(const float *state, int64_t at)
 {
     return state ? (double)state[at] : 0.0;
@@ -26,11 +21,10 @@ static double as_stored(const struct dt_view *like, double x)
     return like->dtype == DT_BF16 ? (double)dt_bf16_to_f32(dt_f32_to_bf16((float)x)) : x;
 }
 
-// Row `row` of a view.
 static void put(const struct dt_view *to, int64_t row, int64_t col, double x)
 {
     if (to->data)
-        set(to->data, to->dtype, row * to->stride + col, x);
+        set_at(to, row, col, x);
 }
 
 static void cell_forward(const struct dt_rnn_forward_args *a, int64_t row, int64_t j,
@@ -82,9 +76,6 @@ REFERENCE(rnn_forward)
                 a->c_last[b * H + j] = (float)c[j];
         }
     }
-    free(h);
-    free(c);
-    free(operand);
     return DT_OK;
 }
 
@@ -138,14 +129,8 @@ REFERENCE(rnn_backward)
                 dh[j] += as_stored(&a->dx, dp[k]) * get_at(&a->in.w_hh, k, j);
         }
     }
-    store(a->db_ih, DT_F32, 1, n, n, bx, a->accumulate);
-    store(a->db_hh, DT_F32, 1, n, n, bp, a->accumulate);
-    free(dh);
-    free(dc);
-    free(dx);
-    free(dp);
-    free(bx);
-    free(bp);
+    store_array(a->db_ih, n, bx, a->accumulate);
+    store_array(a->db_hh, n, bp, a->accumulate);
     return DT_OK;
 }
 
@@ -203,8 +188,8 @@ static void backward(struct parity *p, const struct shape *s, const struct dt_rn
                                          normal_view(s->type, M, s->hidden, s->hidden + 8, 1.0, 7),
                                      .dx = fresh_view(s->type, M, n, n + 8),
                                      .dp = gru ? fresh_view(s->type, M, n, n) : (struct dt_view){0},
-                                     .db_ih = s->accumulate ? normal(n, 1.0, 8) : guarded(n * 4),
-                                     .db_hh = s->accumulate ? normal(n, 1.0, 9) : guarded(n * 4),
+                                     .db_ih = gradient_array(n, s->accumulate, 8),
+                                     .db_hh = gradient_array(n, s->accumulate, 9),
                                      .accumulate = s->accumulate};
     double each = elements(s->type), size = fmax(1.0, 2.0 * sqrt((double)M));
     PARITY(p, rnn_backward, &a, OTHERS(.each = each), OUT(db_ih, .each = each, .floor = size),

@@ -26,47 +26,37 @@ struct values {
     double *in[INPUTS], *h0;
 };
 
-static int64_t input_size(const struct values *v, int i)
+static struct tensors inputs_of(const struct dt_scan_inputs *in)
 {
-    int64_t rows = v->B * v->L;
-    return i <= Z ? rows * v->D : i <= C_ ? rows * v->N : i == A_LOG ? v->D * v->N : v->D;
+    int64_t D = in->u.cols, N = in->b.cols;
+    return (struct tensors){
+        .n_views = 5,
+        .view = {&in->u, &in->delta, &in->z, &in->b, &in->c},
+        .n_arrays = 3,
+        .array = {{in->a_log, D * N}, {in->d_skip, D}, {in->dt_bias, D}},
+    };
 }
 
-static double *dense_view(const struct dt_view *x)
+static struct tensors gradients_of(const struct dt_scan_backward_args *a)
 {
-    return dense(x->data, x->dtype, x->rows, x->cols, x->stride);
+    struct tensors gradients = inputs_of(&a->in);
+    const struct dt_view *const views[] = {&a->du, &a->ddelta, &a->dz, &a->db, &a->dc};
+    memcpy(gradients.view, views, sizeof views);
+    gradients.array[0].data = a->da_log;
+    gradients.array[1].data = a->dd_skip;
+    gradients.array[2].data = a->ddt_bias;
+    return gradients;
 }
 
 static struct values make_values(const struct dt_scan_inputs *in)
 {
-    int64_t D = in->u.cols, N = in->b.cols;
-    return (struct values){in->batch,
-                           in->length,
-                           D,
-                           N,
-                           in->reset,
-                           {dense_view(&in->u), dense_view(&in->delta), dense_view(&in->z),
-                            dense_view(&in->b), dense_view(&in->c),
-                            dense(in->a_log, DT_F32, D, N, N), dense(in->d_skip, DT_F32, 1, D, D),
-                            dense(in->dt_bias, DT_F32, 1, D, D)},
-                           dense(in->h0, DT_F32, in->batch * D, N, N)};
-}
-
-static void free_values(struct values *v)
-{
+    struct tensors inputs = inputs_of(in);
+    struct values v = {
+        .B = in->batch, .L = in->length, .D = in->u.cols, .N = in->b.cols, .reset = in->reset};
     for (int i = 0; i < INPUTS; i++)
-        free(v->in[i]);
-    free(v->h0);
-}
-
-static double sigmoid(double x)
-{
-    return 1.0 / (1.0 + exp(-x));
-}
-
-static double softplus(double x)
-{
-    return x > 20.0 ? x : log1p(exp(x));
+        v.in[i] = dense_tensor(&inputs, i);
+    v.h0 = dense_array(in->h0, v.B * v.D * v.N);
+    return v;
 }
 
 static bool is_reset(const struct values *v, int64_t row)
@@ -114,8 +104,6 @@ static void reference_values(const struct values *v, int64_t chunk, double *y, f
                 for (int64_t k = 0; k < chunks; k++)
                     states[((b * chunks + k) * N + n) * D + d] = (float)h[k * chunk * N + n];
         }
-    free(h);
-    free(s);
 }
 
 REFERENCE(scan_forward)
@@ -123,9 +111,7 @@ REFERENCE(scan_forward)
     struct values v = make_values(&a->in);
     double *y = zeros(v.B * v.L * v.D);
     reference_values(&v, a->in.chunk, y, a->h_last, a->states, a->s);
-    store(a->y.data, a->y.dtype, a->y.rows, v.D, a->y.stride, y, false);
-    free(y);
-    free_values(&v);
+    store_view(&a->y, y);
     return DT_OK;
 }
 
@@ -156,46 +142,21 @@ static void channel_backward(const struct values *v, const struct dt_view *dy, i
         g[D_SKIP][d] += ds * u;
         g[DT_BIAS][d] += ddelta * sigmoid(x);
     }
-    free(carry);
-}
-
-// Where each gradient is: views, then dense fp32 arrays.
-static const struct dt_view *gradient_view(const struct dt_scan_backward_args *a, int i)
-{
-    const struct dt_view *const views[] = {&a->du, &a->ddelta, &a->dz, &a->db, &a->dc};
-    return views[i];
-}
-
-static float *gradient_array(const struct dt_scan_backward_args *a, int i)
-{
-    float *const arrays[] = {a->da_log, a->dd_skip, a->ddt_bias};
-    return arrays[i - A_LOG];
 }
 
 REFERENCE(scan_backward)
 {
     struct values v = make_values(&a->in);
+    struct tensors gradients = gradients_of(a);
     double *h = zeros((v.L + 1) * v.N), *s = zeros(v.L), *g[INPUTS];
     for (int i = 0; i < INPUTS; i++)
-        g[i] = zeros(input_size(&v, i));
+        g[i] = zeros(tensor_size(&gradients, i));
     for (int64_t b = 0; b < v.B; b++)
         for (int64_t d = 0; d < v.D; d++) {
             channel_forward(&v, b, d, h, s);
             channel_backward(&v, &a->dy, b, d, h, s, g);
         }
-    for (int i = 0; i <= C_; i++) {
-        const struct dt_view *to = gradient_view(a, i);
-        store(to->data, to->dtype, to->rows, to->cols, to->stride, g[i], false);
-    }
-    for (int i = 0; i < INPUTS; i++) {
-        int64_t n = input_size(&v, i);
-        if (i >= A_LOG)
-            store(gradient_array(a, i), DT_F32, 1, n, n, g[i], a->accumulate);
-        free(g[i]);
-    }
-    free(h);
-    free(s);
-    free_values(&v);
+    store_tensors(&gradients, g, a->accumulate);
     return DT_OK;
 }
 
@@ -258,9 +219,9 @@ static struct op make_op(const struct parity *p, const struct shape *s)
                         .dz = output(s, D, 30),
                         .db = output(s, N, 4),
                         .dc = output(s, N, 1),
-                        .da_log = s->accumulate ? normal(D * N, 1.0, 11) : guarded(D * N * 4),
-                        .dd_skip = s->accumulate ? normal(D, 1.0, 12) : guarded(D * 4),
-                        .ddt_bias = s->accumulate ? normal(D, 1.0, 13) : guarded(D * 4),
+                        .da_log = gradient_array(D * N, s->accumulate, 11),
+                        .dd_skip = gradient_array(D, s->accumulate, 12),
+                        .ddt_bias = gradient_array(D, s->accumulate, 13),
                         .accumulate = s->accumulate}};
 }
 
@@ -291,36 +252,20 @@ static void run(struct parity *p, struct op *op)
     p->run_only = false;
 }
 
-struct direction {
-    const struct dt_view *dy;
-    const struct values *values;
-};
-
-static double objective(const void *context) // Σ dy · y
+static void y_of(const void *values, double *y)
 {
-    const struct direction *c = context;
-    const struct values *v = c->values;
-    double total = 0.0, *y = zeros(v->B * v->L * v->D);
+    const struct values *v = values;
     reference_values(v, v->L, y, NULL, NULL, NULL);
-    for (int64_t i = 0; i < v->B * v->L * v->D; i++)
-        total += get_at(c->dy, i / v->D, i % v->D) * y[i];
-    free(y);
-    return total;
 }
 
 static void check_directions(const struct parity *p, const struct dt_scan_backward_args *a)
 {
     struct values v = make_values(&a->in);
-    struct direction c = {&a->dy, &v};
-    for (int i = 0; i < INPUTS; i++) {
-        int64_t n = input_size(&v, i);
-        double *g = i <= C_ ? dense_view(gradient_view(a, i))
-                            : dense(gradient_array(a, i), DT_F32, 1, n, n);
-        check_direction(p, input_name[i], v.in[i], g, n, objective, &c,
-                        5.0 * (i <= C_ ? stored(a->dy.dtype, 5e-6) : 5e-6));
-        free(g);
-    }
-    free_values(&v);
+    struct tensors g = gradients_of(a);
+    const struct objective objective = {&a->dy, y_of, &v};
+    for (int i = 0; i < INPUTS; i++)
+        check_direction(p, input_name[i], v.in[i], dense_tensor(&g, i), tensor_size(&g, i),
+                        &objective, 5.0 * (i <= C_ ? stored(a->dy.dtype, 5e-6) : 5e-6));
 }
 
 static void compare(struct parity *p, const struct shape *s)

@@ -24,44 +24,44 @@ struct values {
     double *in[INPUTS], *h0;
 };
 
-static int64_t input_size(const struct values *v, int i)
+static struct tensors inputs_of(const struct dt_ssd_inputs *in)
 {
-    int64_t rows = v->B * v->L;
-    return i == X    ? rows * v->H * v->P
-           : i == DT ? rows * v->H
-           : i <= C_ ? rows * v->G * v->N
-                     : v->H;
+    int64_t H = in->heads;
+    return (struct tensors){
+        .n_views = 4,
+        .view = {&in->x, &in->dt, &in->b, &in->c},
+        .n_arrays = 3,
+        .array = {{in->a_log, H}, {in->d_skip, H}, {in->dt_bias, H}},
+    };
 }
 
-static double *dense_view(const struct dt_view *x)
+static struct tensors gradients_of(const struct dt_ssd_backward_args *a)
 {
-    return dense(x->data, x->dtype, x->rows, x->cols, x->stride);
+    struct tensors gradients = inputs_of(&a->in);
+    const struct dt_view *const views[] = {&a->dx, &a->ddt, &a->db, &a->dc};
+    memcpy(gradients.view, views, sizeof views);
+    gradients.array[0].data = a->da_log;
+    gradients.array[1].data = a->dd_skip;
+    gradients.array[2].data = a->ddt_bias;
+    return gradients;
 }
 
 static struct values make_values(const struct dt_ssd_inputs *in)
 {
-    int64_t H = in->heads, P = in->x.cols / H, N = in->b.cols / in->groups;
-    return (struct values){in->batch,
-                           in->length,
-                           H,
-                           in->groups,
-                           P,
-                           N,
-                           (double)in->dt_min,
-                           (double)in->dt_max,
-                           in->reset,
-                           {dense_view(&in->x), dense_view(&in->dt), dense_view(&in->b),
-                            dense_view(&in->c), dense(in->a_log, DT_F32, 1, H, H),
-                            dense(in->d_skip, DT_F32, 1, H, H),
-                            dense(in->dt_bias, DT_F32, 1, H, H)},
-                           dense(in->h0, DT_F32, in->batch * H, P * N, P * N)};
-}
-
-static void free_values(struct values *v)
-{
+    struct tensors inputs = inputs_of(in);
+    struct values v = {.B = in->batch,
+                       .L = in->length,
+                       .H = in->heads,
+                       .G = in->groups,
+                       .P = in->x.cols / in->heads,
+                       .N = in->b.cols / in->groups,
+                       .dt_min = (double)in->dt_min,
+                       .dt_max = (double)in->dt_max,
+                       .reset = in->reset};
     for (int i = 0; i < INPUTS; i++)
-        free(v->in[i]);
-    free(v->h0);
+        v.in[i] = dense_tensor(&inputs, i);
+    v.h0 = dense_array(in->h0, v.B * v.H * v.P * v.N);
+    return v;
 }
 
 // A head's token: what the formulas name, and where its rows are.
@@ -83,7 +83,7 @@ static struct token token_at(const struct values *v, int64_t b, int64_t t, int64
                       0,
                       v->reset && v->reset[row],
                       false};
-    double step = k.raw > 20.0 ? k.raw : log1p(exp(k.raw));
+    double step = softplus(k.raw);
     k.delta = fmin(fmax(step, v->dt_min), v->dt_max);
     k.held = step < v->dt_min || step > v->dt_max;
     k.decay = exp(k.delta * k.a);
@@ -126,7 +126,6 @@ static void reference_values(const struct values *v, int64_t chunk, double *y, f
                     states[((b * chunks + k) * v->H + h) * P * N + i % N * P + i / N] =
                         (float)s[k * chunk * P * N + i];
         }
-    free(s);
 }
 
 REFERENCE(ssd_forward)
@@ -134,9 +133,7 @@ REFERENCE(ssd_forward)
     struct values v = make_values(&a->in);
     double *y = zeros(v.B * v.L * v.H * v.P);
     reference_values(&v, a->in.chunk, y, a->h_last, a->states);
-    store(a->y.data, a->y.dtype, a->y.rows, a->y.cols, a->y.stride, y, false);
-    free(y);
-    free_values(&v);
+    store_view(&a->y, y);
     return DT_OK;
 }
 
@@ -165,51 +162,26 @@ static void head_backward(const struct values *v, const struct dt_view *dy, int6
             ddelta += k.x[p] * through;
             g[D_SKIP][h] += dy_p * k.x[p];
         }
-        double draw = (k.held ? 0.0 : k.a * dlog + ddelta) / (1.0 + exp(-k.raw));
+        double draw = (k.held ? 0.0 : k.a * dlog + ddelta) * sigmoid(k.raw);
         g[DT][row * v->H + h] = draw;
         g[DT_BIAS][h] += draw;
         g[A_LOG][h] += dlog * k.delta * k.a;
     }
-    free(carry);
-}
-
-// Where each gradient is: views, then dense fp32 arrays.
-static const struct dt_view *gradient_view(const struct dt_ssd_backward_args *a, int i)
-{
-    const struct dt_view *const views[] = {&a->dx, &a->ddt, &a->db, &a->dc};
-    return views[i];
-}
-
-static float *gradient_array(const struct dt_ssd_backward_args *a, int i)
-{
-    float *const arrays[] = {a->da_log, a->dd_skip, a->ddt_bias};
-    return arrays[i - A_LOG];
 }
 
 REFERENCE(ssd_backward)
 {
     struct values v = make_values(&a->in);
+    struct tensors gradients = gradients_of(a);
     double *s = zeros((v.L + 1) * v.P * v.N), *y = zeros(v.B * v.L * v.H * v.P), *g[INPUTS];
     for (int i = 0; i < INPUTS; i++)
-        g[i] = zeros(input_size(&v, i));
+        g[i] = zeros(tensor_size(&gradients, i));
     for (int64_t b = 0; b < v.B; b++)
         for (int64_t h = 0; h < v.H; h++) {
             head_forward(&v, b, h, s, y);
             head_backward(&v, &a->dy, b, h, s, g);
         }
-    for (int i = 0; i < INPUTS; i++) {
-        int64_t n = input_size(&v, i);
-        if (i >= A_LOG) {
-            store(gradient_array(a, i), DT_F32, 1, n, n, g[i], a->accumulate);
-        } else {
-            const struct dt_view *to = gradient_view(a, i);
-            store(to->data, to->dtype, to->rows, to->cols, to->stride, g[i], false);
-        }
-        free(g[i]);
-    }
-    free(s);
-    free(y);
-    free_values(&v);
+    store_tensors(&gradients, g, a->accumulate);
     return DT_OK;
 }
 
@@ -271,9 +243,9 @@ static struct op make_op(const struct shape *s)
                         .ddt = output(s, H, 3),
                         .db = output(s, BC, 4),
                         .dc = output(s, BC, 1),
-                        .da_log = s->accumulate ? normal(H, 1.0, 11) : guarded(H * 4),
-                        .dd_skip = s->accumulate ? normal(H, 1.0, 12) : guarded(H * 4),
-                        .ddt_bias = s->accumulate ? normal(H, 1.0, 13) : guarded(H * 4),
+                        .da_log = gradient_array(H, s->accumulate, 11),
+                        .dd_skip = gradient_array(H, s->accumulate, 12),
+                        .ddt_bias = gradient_array(H, s->accumulate, 13),
                         .accumulate = s->accumulate}};
 }
 
@@ -311,37 +283,20 @@ static void run(struct parity *p, struct op *op)
     p->run_only = false;
 }
 
-struct direction {
-    const struct dt_view *dy;
-    const struct values *values;
-};
-
-static double objective(const void *context) // Σ dy · y
+static void y_of(const void *values, double *y)
 {
-    const struct direction *c = context;
-    const struct values *v = c->values;
-    int64_t E = v->H * v->P;
-    double total = 0.0, *y = zeros(v->B * v->L * E);
+    const struct values *v = values;
     reference_values(v, v->L, y, NULL, NULL);
-    for (int64_t i = 0; i < v->B * v->L * E; i++)
-        total += get_at(c->dy, i / E, i % E) * y[i];
-    free(y);
-    return total;
 }
 
 static void check_directions(const struct parity *p, const struct dt_ssd_backward_args *a)
 {
     struct values v = make_values(&a->in);
-    struct direction c = {&a->dy, &v};
-    for (int i = 0; i < INPUTS; i++) {
-        int64_t n = input_size(&v, i);
-        double *g = i < A_LOG ? dense_view(gradient_view(a, i))
-                              : dense(gradient_array(a, i), DT_F32, 1, n, n);
-        check_direction(p, input_name[i], v.in[i], g, n, objective, &c,
-                        5.0 * in_products(p, a->dy.dtype));
-        free(g);
-    }
-    free_values(&v);
+    struct tensors g = gradients_of(a);
+    const struct objective objective = {&a->dy, y_of, &v};
+    for (int i = 0; i < INPUTS; i++)
+        check_direction(p, input_name[i], v.in[i], dense_tensor(&g, i), tensor_size(&g, i),
+                        &objective, 5.0 * in_products(p, a->dy.dtype));
 }
 
 static void compare(struct parity *p, const struct shape *s)
@@ -486,7 +441,7 @@ static double gated_group(const struct dt_view *x, const struct dt_view *z, int6
     double sum = 0.0;
     for (int64_t i = 0; i < width; i++) {
         double z_i = get_at(z, row, from + i);
-        g[i] = get_at(x, row, from + i) * z_i / (1.0 + exp(-z_i));
+        g[i] = get_at(x, row, from + i) * z_i * sigmoid(z_i);
         sum += g[i] * g[i];
     }
     return 1.0 / sqrt(sum / (double)width + eps);
@@ -500,12 +455,10 @@ REFERENCE(gated_rmsnorm_forward)
         int64_t row = i / a->groups, from = i % a->groups * width;
         double rstd = gated_group(&a->x, &a->z, row, from, width, g);
         for (int64_t k = 0; k < width; k++)
-            set(a->y.data, a->y.dtype, row * a->y.stride + from + k,
-                g[k] * rstd * (double)a->weight[from + k]);
+            set_at(&a->y, row, from + k, g[k] * rstd * (double)a->weight[from + k]);
         if (a->rstd)
             a->rstd[i] = (float)rstd;
     }
-    free(g);
     return DT_OK;
 }
 
@@ -524,15 +477,12 @@ REFERENCE(gated_rmsnorm_backward)
         for (int64_t k = 0; k < width; k++) {
             double x = get_at(&a->x, row, from + k), z = get_at(&a->z, row, from + k);
             double q = get_at(&a->dy, row, from + k) * (double)a->weight[from + k];
-            double dg = rstd * (q - g[k] * rstd * mean), s = 1.0 / (1.0 + exp(-z));
-            set(a->dx.data, a->dx.dtype, row * a->dx.stride + from + k, dg * z * s);
-            set(a->dz.data, a->dz.dtype, row * a->dz.stride + from + k,
-                dg * x * s * (1.0 + z * (1.0 - s)));
+            double dg = rstd * (q - g[k] * rstd * mean), s = sigmoid(z);
+            set_at(&a->dx, row, from + k, dg * z * s);
+            set_at(&a->dz, row, from + k, dg * x * s * (1.0 + z * (1.0 - s)));
         }
     }
-    store(a->dweight, DT_F32, 1, a->x.cols, a->x.cols, dweight, a->accumulate);
-    free(g);
-    free(dweight);
+    store_array(a->dweight, a->x.cols, dweight, a->accumulate);
     return DT_OK;
 }
 
@@ -563,7 +513,7 @@ static void compare_gated(struct parity *p, const struct gated_shape *s)
         .dy = normal_view(s->type, rows, s->width, stride, 1.0, 4),
         .dx = fresh_view(s->type, rows, s->width, stride),
         .dz = fresh_view(s->type, rows, s->width, stride),
-        .dweight = s->accumulate ? normal(s->width, 1.0, 5) : guarded(s->width * 4),
+        .dweight = gradient_array(s->width, s->accumulate, 5),
         .accumulate = s->accumulate};
     if (s->in_place)
         b.dx = b.dy;

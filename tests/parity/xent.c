@@ -33,10 +33,10 @@ REFERENCE(xent)
         const float *x = dt_view_at(&a->logits, r, 0);
         double lse = log_sum_exp(x, a->vocab), loss = ignored ? 0.0 : lse - (double)x[label];
         a->sum->loss += loss, a->sum->counted += !ignored;
-        store(a->losses ? a->losses + r : NULL, DT_F32, 1, 1, 1, &loss, false);
+        store_array(a->losses ? a->losses + r : NULL, 1, &loss, false);
         for (int64_t v = 0; v < a->logits.cols && a->dlogits.data; v++) {
             double p = ignored || v >= a->vocab ? 0.0 : exp((double)x[v] - lse) - (v == label);
-            set(dt_view_at(&a->dlogits, r, 0), a->dlogits.dtype, v, (double)a->scale * p);
+            set_at(&a->dlogits, r, v, (double)a->scale * p);
         }
     }
     return DT_OK;
@@ -53,35 +53,35 @@ static int32_t *make_labels(const struct shape *s)
     return labels;
 }
 
-struct direction {
+struct values {
     const struct dt_xent_args *args;
     double *logits; // dense
 };
 
-static double objective(const void *context)
+// The loss of all rows.
+static void loss_of(const void *values, double *loss)
 {
-    const struct direction *c = context;
-    int64_t vocab = c->args->vocab;
-    double total = 0.0;
-    for (int64_t r = 0; r < c->args->logits.rows; r++) {
-        const double *x = c->logits + r * vocab;
+    const struct values *v = values;
+    int64_t vocab = v->args->vocab;
+    for (int64_t r = 0; r < v->args->logits.rows; r++) {
+        const double *x = v->logits + r * vocab;
         double sum = 0.0;
-        for (int64_t v = 0; v < vocab; v++)
-            sum += exp(x[v]);
-        if (c->args->labels[r] != DT_LABEL_IGNORED)
-            total += log(sum) - x[c->args->labels[r]];
+        for (int64_t i = 0; i < vocab; i++)
+            sum += exp(x[i]);
+        if (v->args->labels[r] != DT_LABEL_IGNORED)
+            *loss += (log(sum) - x[v->args->labels[r]]) * (double)v->args->scale;
     }
-    return total * (double)c->args->scale;
 }
 
 static void check_gradient(const struct parity *p, const struct dt_xent_args *a)
 {
-    int64_t rows = a->logits.rows, n = rows * a->vocab;
-    struct direction c = {a, dense(a->logits.data, DT_F32, rows, a->vocab, a->logits.stride)};
-    double *gradient = dense(a->dlogits.data, DT_F32, rows, a->vocab, a->dlogits.stride);
-    check_direction(p, "logits", c.logits, gradient, n, objective, &c, 1e-5);
-    free(c.logits);
-    free(gradient);
+    struct dt_view logits = a->logits, gradient = a->dlogits,
+                   one = dt_view_of(&(float){1}, 1, 1, DT_F32);
+    logits.cols = gradient.cols = a->vocab;
+    struct values v = {a, dense_view(&logits)};
+    const struct objective objective = {&one, loss_of, &v};
+    check_direction(p, "logits", v.logits, dense_view(&gradient), logits.rows * a->vocab,
+                    &objective, 1e-5);
 }
 
 // A probability: exponentials of two kinds, each within 2 ulp, a sum of fp32 pieces, 2^-23 of the
@@ -111,7 +111,6 @@ static void run(struct parity *p, const struct shape *s)
     if (p->is_cpu && s->gradient && !s->in_place && s->type == DT_F32 && s->strange == 0.0f &&
         rows * s->vocab < 3000)
         check_gradient(p, &a);
-    free(floors);
 }
 
 static void compare(struct parity *p, const struct shape *s)
