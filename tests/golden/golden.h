@@ -1,5 +1,5 @@
 // Golden files (reference.py says what is in them) and the passes that are compared with them: the
-// training step of dtrain's loop, on one rank, through the public headers of model and backend
+// training step of dtrain's loop, on one rank, through the public headers of model and optimizer
 // only. A status other than DT_OK ends the test with the error's text.
 #pragma once
 
@@ -26,13 +26,13 @@ float *golden_tensor(const struct golden *golden, int64_t *count, const char *na
 
 struct golden_run {
     const struct golden *golden;
-    const struct dt_backend *backend;
-    int64_t micro; // sequences a micro-batch, divides B
+    const struct dt_backend *backend; // the CPU
+    int64_t micro;                    // sequences a micro-batch, divides B
     enum dt_recompute recompute;
     enum dt_dtype storage;
 };
 
-// What the steps left, in host memory.
+// What the steps left.
 struct golden_trace {
     double loss[GOLDEN_STEPS], grad_norm[GOLDEN_STEPS];
     struct dt_params params; // offsets into the two arrays below

@@ -1,20 +1,11 @@
 // logits_tool MODEL_DIR IDS.safetensors LOGITS.safetensors: the logits [B, T, vocab_size] that
 // dtrain gives in fp32 for "ids" [B, T] (fp32 whole numbers), with a Hugging Face directory's
-// weights.
+// weights. On the CPU, whose memory is the host's.
 #include "golden.h"
 #include "model/hf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-static void *device_copy(const struct dt_backend *backend, const void *from, int64_t bytes)
-{
-    void *to = NULL;
-    golden_must(dt_alloc(backend, bytes, &to));
-    golden_must(dt_to_device(backend, to, from, bytes, NULL));
-    golden_must(dt_stream_sync(backend, NULL));
-    return to;
-}
 
 // Shape and values of the one tensor "ids".
 static int32_t *read_ids(const char *path, int64_t shape[2])
@@ -45,14 +36,9 @@ static struct dt_model *load(const struct dt_backend *backend, const char *dir,
     golden_must(dt_model_create(backend, &config,
                                 &(struct dt_model_shape){.sequences = shape[0], .length = shape[1]},
                                 &model));
-    const struct dt_params *params = dt_model_params(model);
-    float *weights = calloc((size_t)params->elements, sizeof *weights);
-    golden_must(dt_hf_read_weights(dir, false, params, config.tie_embeddings, weights));
-    golden_must(
-        dt_to_device(backend, dt_model_weights(model), weights, params->elements * 4, NULL));
-    golden_must(dt_stream_sync(backend, NULL));
+    golden_must(dt_hf_read_weights(dir, false, dt_model_params(model), config.tie_embeddings,
+                                   dt_model_weights(model)));
     golden_must(dt_model_refresh(model, NULL));
-    free(weights);
     return model;
 }
 
@@ -79,19 +65,13 @@ int main(int argc, char **argv)
     struct dt_model *model = load(&backend, argv[1], shape);
     int64_t rows = shape[0] * shape[1], vocab = dt_model_config(model)->vocab_size;
     float *logits = calloc((size_t)(rows * vocab), sizeof *logits);
-    int32_t *device_ids = device_copy(&backend, ids, rows * 4);
-    float *device_logits = device_copy(&backend, logits, rows * vocab * 4);
     struct dt_pass pass = {.input = {.sequences = shape[0], .length = shape[1]}};
     int tokens;
     golden_must(dt_model_token_array(model, &tokens));
-    pass.input.arrays[tokens] = device_ids;
+    pass.input.arrays[tokens] = ids;
     golden_must(dt_model_forward(model, &pass));
-    golden_must(dt_model_logits(model, &pass, &(struct dt_view){.data = device_logits}));
-    golden_must(dt_to_host(&backend, logits, device_logits, rows * vocab * 4, NULL));
-    golden_must(dt_stream_sync(&backend, NULL));
+    golden_must(dt_model_logits(model, &pass, &(struct dt_view){.data = logits}));
     write_logits(argv[3], shape, vocab, logits);
-    dt_free(&backend, device_ids);
-    dt_free(&backend, device_logits);
     dt_model_destroy(model);
     dt_backend_close(&backend);
     free(logits);
