@@ -1,9 +1,9 @@
 // What tests of ops share: a backend, arrays between guard bands that are NaN until written, values
-// from a seed, storage types behind doubles, and running an op on exactly the workspace that it
-// asks for.
+// from a seed, and running an op on exactly the workspace that it asks for.
 #pragma once
 
 #include "test.h"
+#include "typed.h"
 
 #include "backend/backend.h"
 #include "base/rng.h"
@@ -99,32 +99,6 @@ static inline void release_all(void)
 {
     while (guarded_count > 0)
         release(guarded_all[guarded_count - 1], "an array");
-}
-
-static inline double get(const void *x, dt_dtype type, int64_t i)
-{
-    if (type == DT_I8)
-        return ((const int8_t *)x)[i];
-    if (type == DT_U8)
-        return ((const uint8_t *)x)[i];
-    if (type == DT_F64)
-        return ((const double *)x)[i];
-    return type == DT_BF16 ? (double)dt_bf16_to_f32(((const dt_bf16 *)x)[i])
-                           : (double)((const float *)x)[i];
-}
-
-static inline void set(void *x, dt_dtype type, int64_t i, double value)
-{
-    if (type == DT_BF16)
-        ((dt_bf16 *)x)[i] = dt_f32_to_bf16((float)value);
-    else if (type == DT_F64)
-        ((double *)x)[i] = value;
-    else if (type == DT_I8)
-        ((int8_t *)x)[i] = (int8_t)fmax(-127, fmin(127, rint(value)));
-    else if (type == DT_U8)
-        ((uint8_t *)x)[i] = (uint8_t)fmax(0, fmin(255, rint(value)));
-    else
-        ((float *)x)[i] = (float)value;
 }
 
 // [rows, width] at a stride: normal numbers times `scale`; what is between the rows stays fresh.

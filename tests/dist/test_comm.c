@@ -4,6 +4,7 @@
 #include "comm/comm_mpi.h"
 #include "comm/job_control.h"
 #include "test.h"
+#include "typed.h"
 
 static struct dt_comm *comm;
 static int rank, size;
@@ -147,28 +148,6 @@ static void check_many(void)
     }
 }
 
-// Element i of block b of rank r, of any type that can be reduced.
-static void put(void *data, enum dt_dtype type, int64_t at, float x)
-{
-    if (type == DT_F32)
-        ((float *)data)[at] = x;
-    else if (type == DT_BF16)
-        ((dt_bf16 *)data)[at] = dt_f32_to_bf16(x);
-    else if (type == DT_F64)
-        ((double *)data)[at] = (double)x;
-    else
-        ((int64_t *)data)[at] = (int64_t)x;
-}
-
-static float get(const void *data, enum dt_dtype type, int64_t at)
-{
-    if (type == DT_F32)
-        return ((const float *)data)[at];
-    if (type == DT_BF16)
-        return dt_bf16_to_f32(((const dt_bf16 *)data)[at]);
-    return type == DT_F64 ? (float)((const double *)data)[at] : (float)((const int64_t *)data)[at];
-}
-
 static dt_status reduce_scatter(void *data, int64_t n, enum dt_dtype type, enum dt_reduce_op op)
 {
     struct dt_collective c = {
@@ -196,18 +175,18 @@ static void check_blocks(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
     int64_t whole = n * size, wrong = 0;
     char *x = malloc((size_t)(whole * dt_dtype_size(type)) + 1);
     for (int64_t i = 0; i < whole; i++)
-        put(x, type, i, value(i, rank));
+        set(x, type, i, (double)value(i, rank));
     CHECK_OK(reduce_scatter(x, n, type, op));
     for (int64_t i = rank * n; i < (rank + 1) * n; i++)
-        wrong += get(x, type, i) != expected(i, op);
+        wrong += get(x, type, i) != (double)expected(i, op);
     CHECK(wrong == 0, "reduce-scatter of %lld %s: %lld wrong (op %d)", (long long)n,
           dt_dtype_name(type), (long long)wrong, op);
     for (int64_t i = 0; i < whole; i++)
         if (i / (n > 0 ? n : 1) != rank)
-            put(x, type, i, -77);
+            set(x, type, i, -77);
     CHECK_OK(all_gather(x, n, type));
     for (int64_t i = 0; i < whole; i++)
-        wrong += get(x, type, i) != expected(i, op);
+        wrong += get(x, type, i) != (double)expected(i, op);
     CHECK(wrong == 0, "all-gather of %lld %s: %lld wrong", (long long)n, dt_dtype_name(type),
           (long long)wrong);
     free(x);

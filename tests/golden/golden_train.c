@@ -4,6 +4,7 @@
 #include "golden.h"
 
 #include "train/optimizer.h"
+#include "typed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,14 +49,7 @@ static void load_weights(struct trainer *t)
 static void put(void *to, enum dt_dtype type, const float *values, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        if (type == DT_F32)
-            ((float *)to)[i] = values[i];
-        else if (type == DT_BF16)
-            ((dt_bf16 *)to)[i] = dt_f32_to_bf16(values[i]);
-        else if (type == DT_I32)
-            ((int32_t *)to)[i] = (int32_t)values[i];
-        else
-            ((char *)to)[i] = (char)values[i];
+        set(to, type, i, (double)values[i]);
 }
 
 // An array of a state: the k-th that has values, of all layers one after another.
@@ -241,9 +235,7 @@ static float *state_values(const struct trainer *t, const struct dt_model_state 
     for (int64_t k = 0; state_array(t->model, k, &a); k++) {
         const void *from = dt_model_state_array(state, a.layer, a.index);
         for (int64_t i = 0; i < a.spec->width; i++)
-            *at++ = a.spec->type == DT_F32    ? ((const float *)from)[i]
-                    : a.spec->type == DT_BF16 ? dt_bf16_to_f32(((const dt_bf16 *)from)[i])
-                                              : (float)((const int32_t *)from)[i];
+            *at++ = (float)get(from, a.spec->type, i);
     }
     return values;
 }

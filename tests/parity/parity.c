@@ -273,21 +273,6 @@ static void run_tested(const struct call *call, int run, char **got)
 
 // ---- comparing
 
-static double value_of(const void *x, dt_dtype type, int64_t i)
-{
-    switch (type) {
-    case DT_F64:
-        return ((const double *)x)[i];
-    case DT_I32:
-        return ((const int32_t *)x)[i];
-    case DT_I64:
-    case DT_U64:
-        return (double)((const int64_t *)x)[i];
-    default:
-        return get(x, type, i);
-    }
-}
-
 static bool near(const struct parity_out *f, dt_dtype type, double slack, double got, double want,
                  int64_t element)
 {
@@ -324,8 +309,8 @@ static void compare(const struct call *call, const struct field *f, const char *
     bool each = how->each > 0.0 || !(how->norm > 0.0);
     for (int64_t r = 0; r < f->rows; r++)
         for (int64_t i = 0; i < f->width; i++) {
-            double g = value_of(got + f->from, f->type, r * f->stride + i);
-            double w = value_of(want + f->from, f->type, r * f->stride + i), d = fabs(g - w);
+            double g = get(got + f->from, f->type, r * f->stride + i);
+            double w = get(want + f->from, f->type, r * f->stride + i), d = fabs(g - w);
             const struct element here = {r, i, g, w};
             error += d * d, size += w * w;
             worst = fmax(worst, d - (f->type == DT_BF16 ? 0x1.02p-8 * fabs(w) : 0.0));

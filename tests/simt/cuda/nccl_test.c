@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "comm/selftest.h"
 #include "test.h"
+#include "typed.h"
 
 #include <stdlib.h>
 #ifndef REAL_NCCL
@@ -64,26 +65,20 @@ static dt_status enqueue(struct dt_device_comm *nccl, int index, enum dt_operati
     return dt_nccl_table.enqueue(nccl, index, &c, stream);
 }
 
-static void put(void *data, dt_dtype type, int64_t i, double x)
+// Whole numbers have room for four times the values.
+static double scale_of(dt_dtype type)
 {
-    if (type == DT_I64)
-        ((int64_t *)data)[i] = (int64_t)(4 * x); // four times the values: whole numbers
-    else if (type == DT_F64)
-        ((double *)data)[i] = x;
-    else if (type == DT_F32)
-        ((float *)data)[i] = (float)x;
-    else
-        ((dt_bf16 *)data)[i] = dt_f32_to_bf16((float)x);
+    return type == DT_I64 ? 4 : 1;
 }
 
-static double get(const void *data, dt_dtype type, int64_t i)
+static void put(void *data, dt_dtype type, int64_t i, double x)
 {
-    if (type == DT_I64)
-        return (double)((const int64_t *)data)[i] / 4;
-    if (type == DT_F64)
-        return ((const double *)data)[i];
-    return type == DT_F32 ? (double)((const float *)data)[i]
-                          : (double)dt_bf16_to_f32(((const dt_bf16 *)data)[i]);
+    set(data, type, i, scale_of(type) * x);
+}
+
+static double number_at(const void *data, dt_dtype type, int64_t i)
+{
+    return get(data, type, i) / scale_of(type);
 }
 
 struct buffers {
@@ -125,7 +120,7 @@ static void check_sums(const struct buffers *buffers, dt_dtype type, int64_t n, 
 {
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; i++)
-        wrong += get(buffers->host, type, i) != factor * sum(i, round);
+        wrong += number_at(buffers->host, type, i) != factor * sum(i, round);
     CHECK(wrong == 0, "%s of %lld %s: %lld sums are wrong", what, (long long)n, dt_dtype_name(type),
           (long long)wrong);
 }
@@ -238,7 +233,7 @@ static void check_blocks(struct dt_device_comm *nccl, const struct buffers *buff
     to_host(buffers, bytes);
     int64_t wrong = 0;
     for (int64_t i = rank * n; i < (rank + 1) * n; i++)
-        wrong += get(buffers->host, type, i) != sum(i, 0);
+        wrong += number_at(buffers->host, type, i) != sum(i, 0);
     CHECK_INT(wrong, 0);
 }
 
@@ -265,8 +260,8 @@ static void check_exchange(struct dt_device_comm *nccl, const struct buffers *bu
     need(dt_nccl_table.enqueue(nccl, 2, &c, stream));
     to_host(buffers, bytes);
     for (int64_t i = 0; i < n; i++)
-        wrong += get(buffers->host, type, i) != value(i, rank, 0) ||
-                 get(buffers->host, type, n + i) != value(i, 1 - rank, 0);
+        wrong += number_at(buffers->host, type, i) != value(i, rank, 0) ||
+                 number_at(buffers->host, type, n + i) != value(i, 1 - rank, 0);
     CHECK(wrong == 0, "exchange of %lld %s: %lld are wrong", (long long)n, dt_dtype_name(type),
           (long long)wrong);
 }
@@ -309,7 +304,7 @@ static void check_tree(struct dt_device_comm *nccl, const struct buffers *buffer
     to_host(buffers, bytes);
     dt_graph_destroy(&backend, graph);
     for (int64_t i = first; i < first + n; i++)
-        wrong += get(buffers->host, type, i) != tree(i, 0, size, type);
+        wrong += number_at(buffers->host, type, i) != tree(i, 0, size, type);
     CHECK(wrong == 0, "%s of %lld %s by a tree: %lld are wrong", dt_collective_name(&c),
           (long long)n, dt_dtype_name(type), (long long)wrong);
 }
@@ -440,7 +435,7 @@ static void check_nvls(void)
 }
 #endif
 
-static void set(const char *name, const char *value)
+static void set_variable(const char *name, const char *value)
 {
     if (value)
         setenv(name, value, 1);
@@ -477,8 +472,8 @@ static void check_environment(void)
         {"Ring", "1", "1", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        set("NCCL_ALGO", cases[i].algo);
-        set("NCCL_NVLS_ENABLE", cases[i].enable);
+        set_variable("NCCL_ALGO", cases[i].algo);
+        set_variable("NCCL_NVLS_ENABLE", cases[i].enable);
         dt_nccl_table.prepare();
         const char *then = getenv("NCCL_NVLS_ENABLE");
         CHECK(cases[i].then ? then && strcmp(then, cases[i].then) == 0 : !then,
@@ -486,8 +481,8 @@ static void check_environment(void)
         CHECK(dt_nccl_may_use_nvls() == cases[i].may, "case %zu: NVLS is %sexcluded", i,
               cases[i].may ? "" : "not ");
     }
-    set("NCCL_ALGO", NULL);
-    set("NCCL_NVLS_ENABLE", NULL);
+    set_variable("NCCL_ALGO", NULL);
+    set_variable("NCCL_NVLS_ENABLE", NULL);
     dt_nccl_table.prepare();
 }
 
