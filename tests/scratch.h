@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "test.h"
 
+#include <stdarg.h>
 #include <stdint.h>
 #include <unistd.h>
 
@@ -29,11 +30,16 @@ static inline void remove_scratch(void)
 }
 
 // A path in the scratch folder; so many of them live at a time.
-static inline const char *in_scratch(const char *name)
+__attribute__((format(printf, 1, 2))) static inline const char *in_scratch(const char *format, ...)
 {
-    enum { LIVE = 256 };
+    enum { LIVE = 4096 };
     static char path[LIVE][DT_PATH];
     static int next;
+    char name[DT_PATH];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(name, sizeof name, format, values);
+    va_end(values);
     next = (next + 1) % LIVE;
     CHECK_OK(dt_path(path[next], "%s/%s", scratch, name));
     return path[next];

@@ -45,7 +45,7 @@ static inline void write_model(struct model_folder *folder, const char *name)
         folder->weights[mean->offset + i] = 0.01f * (float)i;
         folder->weights[deviation->offset + i] = 0.5f + 0.1f * (float)i;
     }
-    snprintf(folder->path, sizeof folder->path, "%s", in_scratch(name));
+    snprintf(folder->path, sizeof folder->path, "%s", in_scratch("%s", name));
     CHECK_OK(dt_make_dirs(folder->path));
     CHECK_OK(dt_hf_config_text(&folder->config, &text));
     CHECK_OK(dt_path(path, "%s/config.json", folder->path));

@@ -288,8 +288,8 @@ static void every_promise(const struct dt_model_config *config, const char *name
     step_equals_pass(config, name, DTRAIN_STEP_BF16, 2e-2);
     step_equals_pass(config, name, DTRAIN_STEP_INT8, 2e-2);
     for (int32_t weights = DTRAIN_STEP_FP32; weights <= DTRAIN_STEP_INT8; weights++) {
-        streams_are_alone(in_scratch(name), weights);
-        states_are_restored(in_scratch(name), weights);
+        streams_are_alone(in_scratch("%s", name), weights);
+        states_are_restored(in_scratch("%s", name), weights);
     }
 }
 

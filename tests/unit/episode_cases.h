@@ -30,9 +30,7 @@ static inline struct dt_scan_rules rules_of(enum episode_layout layout, int64_t 
 static inline struct dt_dataset *scan_all(const struct dt_scan_rules *rules)
 {
     struct dt_dataset *dataset = NULL;
-    char glob[DT_PATH];
-    snprintf(glob, sizeof glob, "%s/*.h5", scratch);
-    CHECK_OK(dt_dataset_scan(glob, rules, &dataset));
+    CHECK_OK(dt_dataset_scan(in_scratch("*.h5"), rules, &dataset));
     return dataset;
 }
 
@@ -50,12 +48,12 @@ static inline const struct episode_types *plain_types(void)
     return &types;
 }
 
-// n rows of `width` zeros.
+// n rows of `width` zeros, in the place of what has that path.
 static inline void put_zeros(const char *name, const char *path, int n_dims, int64_t n,
                              int64_t width)
 {
     static const float zeros[LONGEST * 8];
-    hid_t file = change(name);
+    hid_t file = change_without(name, path);
     if (n_dims == 1)
         put_vector(file, path, H5T_IEEE_F32LE, n, zeros);
     else
@@ -72,8 +70,6 @@ static inline void write_a(enum episode_layout layout)
 static inline void refuse_scan(const struct dt_scan_rules *rules, const char *phrase)
 {
     struct dt_dataset *dataset = NULL;
-    char glob[DT_PATH];
-    snprintf(glob, sizeof glob, "%s/*.h5", scratch);
-    CHECK_FAILS(dt_dataset_scan(glob, rules, &dataset), DT_USER, phrase);
+    CHECK_FAILS(dt_dataset_scan(in_scratch("*.h5"), rules, &dataset), DT_USER, phrase);
     dt_dataset_free(dataset);
 }

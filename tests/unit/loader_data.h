@@ -73,21 +73,18 @@ static inline void write_layout(const char *path, int64_t s, int64_t size, enum 
 static inline void write_shards(int64_t size, enum layout layout, bool documents)
 {
     for (int64_t s = 0; s < N_SHARDS; s++) {
-        char name[32];
-        snprintf(name, sizeof name, "s%ld.h5", (long)s);
         if (layout == HASHED)
-            write_hashed(in_scratch(name), s, size, documents);
+            write_hashed(in_scratch("s%d.h5", (int)s), s, size, documents);
         else
-            write_layout(in_scratch(name), s, size, layout);
+            write_layout(in_scratch("s%d.h5", (int)s), s, size, layout);
     }
 }
 
 static inline struct dt_dataset *scan(const char *pattern)
 {
+    const struct dt_scan_rules rules = {.seq_len = T};
     struct dt_dataset *dataset;
-    char glob[DT_PATH];
-    snprintf(glob, sizeof glob, "%s/%s", scratch, pattern);
-    CHECK_OK(dt_dataset_scan(glob, &(struct dt_scan_rules){.seq_len = T}, &dataset));
+    CHECK_OK(dt_dataset_scan(in_scratch("%s", pattern), &rules, &dataset));
     return dataset;
 }
 

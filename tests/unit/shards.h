@@ -75,7 +75,7 @@ static inline hid_t new_file(const char *path)
 // A shard of the scratch folder, to change.
 static inline hid_t change(const char *name)
 {
-    hid_t file = H5Fopen(in_scratch(name), H5F_ACC_RDWR, H5P_DEFAULT);
+    hid_t file = H5Fopen(in_scratch("%s", name), H5F_ACC_RDWR, H5P_DEFAULT);
     CHECK(file >= 0, "cannot change %s", name);
     return file;
 }
@@ -87,13 +87,20 @@ static inline void remove_name(const char *name, const char *path)
     H5Fclose(file);
 }
 
-// Puts a vector into a shard of the scratch folder, in the place of one of that name.
-static inline void replace_vector(const char *name, const char *path, hid_t type, int64_t n,
-                                  const void *data)
+// The same, without what may have this path.
+static inline hid_t change_without(const char *name, const char *path)
 {
     hid_t file = change(name);
     if (H5Lexists(file, path, H5P_DEFAULT) > 0)
         H5Ldelete(file, path, H5P_DEFAULT);
+    return file;
+}
+
+// Puts a vector into a shard of the scratch folder, in the place of what has that path.
+static inline void replace_vector(const char *name, const char *path, hid_t type, int64_t n,
+                                  const void *data)
+{
+    hid_t file = change_without(name, path);
     put_vector(file, path, type, n, data);
     H5Fclose(file);
 }

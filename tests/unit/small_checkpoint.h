@@ -120,7 +120,5 @@ static inline void fresh_save(const char *dir, const struct small_model *model, 
 // A name in the only checkpoint of scratch/one.
 static inline const char *in_one(const char *name)
 {
-    char path[DT_PATH];
-    dt_path(path, "one/step-00000007/%s", name);
-    return in_scratch(path);
+    return in_scratch("one/step-00000007/%s", name);
 }

@@ -72,9 +72,9 @@ static void test_damaged(void)
 static void test_manifest_bytes(void)
 {
     fresh_save(in_scratch("one"), &small, 7);
-    char path[DT_PATH], *text;
+    const char *path = in_scratch("one/step-00000007/MANIFEST");
+    char *text;
     int64_t size;
-    dt_path(path, "%s", in_one("MANIFEST"));
     CHECK_OK(dt_read_file(path, 1 << 20, &text, &size));
     for (int64_t i = 0; i < size; i++) {
         put_bytes(path, text, i);
@@ -146,8 +146,8 @@ static void check_newest(const char *dir, const char *want)
 
 static void test_newest(void)
 {
-    char dir[DT_PATH], path[DT_PATH];
-    dt_path(dir, "%s", in_scratch("many"));
+    const char *dir = in_scratch("many");
+    char path[DT_PATH];
     check_newest(dir, "");
     dt_make_dirs(dir);
     check_newest(dir, "");
@@ -161,33 +161,26 @@ static void test_newest(void)
     dt_make_dirs(in_scratch("many/step-00000099.bak"));
     put_text(in_scratch("many/step-00000098"), "a file");
     check_newest(dir, in_scratch("many/step-00000011"));
-    for (int64_t step = 9; step <= 11; step++) {
-        dt_path(path, "%s/step-%08d/trainer.json", dir, (int)step);
-        flip_bit(path, 20);
-    }
+    for (int step = 9; step <= 11; step++)
+        flip_bit(in_scratch("many/step-%08d/trainer.json", step), 20);
     CHECK_FAILS(dt_checkpoint_newest(dir, path), DT_USER, "none of the 5 checkpoints");
     CHECK_STR(path, "");
     CHECK_FAILS(dt_checkpoint_newest(in_scratch("many/step-00000098"), path), DT_USER,
                 "step-00000098");
 }
 
-static bool has_step(const char *dir, int step)
-{
-    char path[DT_PATH];
-    dt_path(path, "%s/step-%08d", dir, step);
-    return dt_is_dir(path);
-}
-
 static void check_steps(const char *dir, int n, const char *there)
 {
-    for (int step = 1; step <= n; step++)
-        CHECK(has_step(dir, step) == (there[step - 1] == 'x'), "step %d of %s", step, there);
+    char path[DT_PATH];
+    for (int step = 1; step <= n; step++) {
+        dt_path(path, "%s/step-%08d", dir, step);
+        CHECK(dt_is_dir(path) == (there[step - 1] == 'x'), "step %d of %s", step, there);
+    }
 }
 
 static void test_prune(void)
 {
-    char dir[DT_PATH];
-    dt_path(dir, "%s", in_scratch("prune"));
+    const char *dir = in_scratch("prune");
     CHECK_OK(dt_checkpoint_prune(dir, 3, -1, 0)); // no folder yet
     for (int64_t step = 1; step <= 6; step++)
         CHECK_OK(save(dir, &small, step));
@@ -223,8 +216,7 @@ static void check_best(const char *dir, const char *want)
 
 static void test_best(void)
 {
-    char dir[DT_PATH];
-    dt_path(dir, "%s", in_scratch("best"));
+    const char *dir = in_scratch("best");
     for (int64_t step = 1; step <= 3; step++)
         CHECK_OK(save(dir, &small, step));
     dt_checkpoint_mark_best(dir, 0);
@@ -252,8 +244,7 @@ static void test_best(void)
 // What a job killed in mid-save leaves: not taken for a checkpoint, in nobody's way, removed.
 static void test_leftovers(void)
 {
-    char dir[DT_PATH];
-    dt_path(dir, "%s", in_scratch("left"));
+    const char *dir = in_scratch("left");
     CHECK_OK(save(dir, &small, 5));
     dt_make_dirs(in_scratch("left/.step-00000006.tmp-12345/deeper"));
     put_text(in_scratch("left/.step-00000006.tmp-12345/model.safetensors"), "torn");
@@ -277,9 +268,7 @@ static void check_weight_of(const char *path, float want)
 
 static void test_same_step(void)
 {
-    char dir[DT_PATH], path[DT_PATH];
-    dt_path(dir, "%s", in_scratch("same"));
-    dt_path(path, "%s", in_scratch("same/step-00000008"));
+    const char *dir = in_scratch("same"), *path = in_scratch("same/step-00000008");
     // The checkpoint's name is on the disk before the one that it replaces is removed.
     static const char last[] = " step-00000008\nfsync same\n";
     for (int i = 0; i < 2; i++) {
@@ -348,8 +337,7 @@ static void check_full(const char *dir)
 
 static void with_size_limit(void)
 {
-    char dir[DT_PATH];
-    dt_path(dir, "%s", in_scratch("full"));
+    const char *dir = in_scratch("full");
     CHECK_OK(save(dir, &small, 1));
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t limit = 0; limit < 16000; limit += 997) {
@@ -365,8 +353,7 @@ static void with_size_limit(void)
 
 static void with_small_disk(void)
 {
-    char dir[DT_PATH];
-    dt_path(dir, "%s", in_scratch("full"));
+    const char *dir = in_scratch("full");
     dt_make_dirs(dir);
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("tmpfs", dir, "tmpfs", 0, "size=64k") != 0) {

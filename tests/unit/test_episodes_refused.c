@@ -74,7 +74,6 @@ static void test_columns_refused(void)
     put_zeros("a.h5", "/data/demo_4/obs/a", 2, episode_frames[4], A + 1);
     refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC],
                   "/data/demo_4/obs/a has 4 columns, in the first episode 3");
-    remove_name("a.h5", "/data/demo_4/obs/a");
     put_zeros("a.h5", "/data/demo_4/obs/a", 2, episode_frames[4] - 1, A);
     refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC],
                   "/data/demo_4/obs/img has 33 rows, /data/demo_4/obs/a has 32");
@@ -94,10 +93,8 @@ static void test_paths_refused(void)
     H5Lcreate_soft("/data/demo_0/obs", file, "/data/demo_4/obs", H5P_DEFAULT, H5P_DEFAULT);
     H5Fclose(file);
     refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "/data/demo_4/obs is a link");
-    remove_name("a.h5", "/data/demo_4/obs");
     put_zeros("a.h5", "/data/demo_4/obs", 2, episode_frames[4], A);
     refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
-    remove_name("a.h5", "/data/demo_4");
     put_zeros("a.h5", "/data/demo_4", 2, episode_frames[4], A);
     refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
 }
@@ -114,18 +111,11 @@ static void test_schemas_refused(void)
     refuse_scan(&rules, "is episodes: it has no mask train");
     uint64_t starts[] = {0, 20, 10}, late[] = {1, 20};
     remove_name("a.h5", "/observations");
-    remove_name("a.h5", "/episode_starts");
-    hid_t file = change("a.h5");
-    put_vector(file, "/episode_starts", H5T_STD_U64LE, 3, starts);
-    H5Fclose(file);
+    replace_vector("a.h5", "/episode_starts", H5T_STD_U64LE, 3, starts);
     rules = rules_of(NATIVE, 0);
     refuse_scan(&rules, "/episode_starts[2] is 10, not in [20, ");
-    remove_name("a.h5", "/episode_starts");
-    file = change("a.h5");
-    put_vector(file, "/episode_starts", H5T_STD_U64LE, 2, late);
-    H5Fclose(file);
+    replace_vector("a.h5", "/episode_starts", H5T_STD_U64LE, 2, late);
     refuse_scan(&rules, "/episode_starts[0] is 1, not in [0, 0]");
-    remove_name("a.h5", "/actions");
     put_zeros("a.h5", "/actions", 2, 7, 3);
     remove_name("a.h5", "/episode_starts");
     refuse_scan(&rules, "/actions has 7 rows, /frames has 122");
@@ -139,7 +129,6 @@ static void test_schemas_refused(void)
 
     write_a(MINARI);
     rules = rules_of(MINARI, 0);
-    remove_name("a.h5", "/episode_3/actions");
     put_zeros("a.h5", "/episode_3/actions", 2, episode_frames[3] + 1, 3);
     refuse_scan(&rules, "(observations have one more than actions)");
     write_a(MINARI);
@@ -204,9 +193,9 @@ static void write_dense(const char *path)
 static void test_damaged_groups(void)
 {
     static const char *const signatures[] = {"BTLF", "FRHP", "FHDB"};
-    char path[DT_PATH], *text;
+    const char *path = in_scratch("a.h5");
+    char *text;
     int64_t size;
-    snprintf(path, sizeof path, "%s", in_scratch("a.h5"));
     write_dense(path);
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
     dt_dataset_free(scan_all(&rules));
@@ -352,8 +341,7 @@ static void test_masks(void)
     H5Tset_size(type, sizeof fixed[0]);
     H5Pclose(plist);
 
-    char path[DT_PATH];
-    snprintf(path, sizeof path, "%s/names", scratch);
+    const char *path = in_scratch("names");
     put_bytes(path, (const char *)fixed, sizeof fixed);
     plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_external(plist, path, 0, sizeof fixed);
@@ -377,7 +365,8 @@ static void test_damaged_strings(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
     const char *names[3] = {"demo_4", "demo_0", "demo_2"};
-    char path[DT_PATH], *text;
+    const char *path = in_scratch("a.h5");
+    char *text;
     int64_t size, start[2], bits[2] = {3 * 16 * 8, 96 * 8};
     hid_t any = H5Tcopy(H5T_C_S1);
     H5Tset_size(any, H5T_VARIABLE);
@@ -386,7 +375,6 @@ static void test_damaged_strings(void)
     remove_name("a.h5", "/mask/valid");
     put_mask(any, 1, 3, H5P_DEFAULT, names);
     H5Tclose(any);
-    snprintf(path, sizeof path, "%s", in_scratch("a.h5"));
     CHECK_OK(dt_read_file(path, 1 << 24, &text, &size));
     start[0] = offset_of(path, "/mask/train");
     memcpy(&start[1], text + start[0] + 4, sizeof start[1]); // the heap's address
@@ -433,7 +421,6 @@ static void test_warnings(void)
     write_a(D4RL);
     remove_name("a.h5", "/timeouts");
     expect_warning(&rules, "");
-    remove_name("a.h5", "/terminals");
     put_zeros("a.h5", "/terminals", 1, 122, 1);
     expect_warning(&rules, "all 122 rows are one episode, since none is marked in /terminals and "
                            "there is no /timeouts");
@@ -446,11 +433,9 @@ static void test_ends_refused(void)
 {
     struct dt_scan_rules rules = rules_of(D4RL, 0);
     write_a(D4RL);
-    remove_name("a.h5", "/terminals");
     put_zeros("a.h5", "/terminals", 1, 122, 1);
     put_value(in_scratch("a.h5"), "/terminals", 7, 0, NAN);
     refuse_scan(&rules, "/terminals, row 7: nan is neither true nor false");
-    remove_name("a.h5", "/terminals");
     put_zeros("a.h5", "/terminals", 2, 64, 2);
     refuse_scan(&rules, "/terminals has 64 rows of 2 values, /observations has 122 rows");
     remove_name("a.h5", "/terminals");
@@ -469,15 +454,9 @@ static void test_unsigned(void)
     struct episode_types types = *plain_types();
     uint64_t starts[] = {0, UINT64_MAX - 4};
     write_a(NATIVE);
-    remove_name("a.h5", "/episode_starts");
-    hid_t file = change("a.h5");
-    put_vector(file, "/episode_starts", H5T_STD_U64LE, 2, starts);
-    H5Fclose(file);
+    replace_vector("a.h5", "/episode_starts", H5T_STD_U64LE, 2, starts);
     refuse_scan(&rules, "/episode_starts[1] is 18446744073709551611, not in [0, 122]");
-    remove_name("a.h5", "/episode_starts");
-    file = change("a.h5");
-    put_vector(file, "/episode_starts", H5T_STD_I64LE, 2, starts);
-    H5Fclose(file);
+    replace_vector("a.h5", "/episode_starts", H5T_STD_I64LE, 2, starts);
     refuse_scan(&rules, "/episode_starts[1] is -5, not in [0, 122]");
     types.b = H5T_STD_U64LE;
     write_episodes(in_scratch("a.h5"), NATIVE, &types, 0, 6);

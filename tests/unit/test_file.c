@@ -13,7 +13,7 @@
 
 static void put(const char *name, const char *text)
 {
-    CHECK_OK(dt_write_file_atomic(in_scratch(name), text, (int64_t)strlen(text)));
+    CHECK_OK(dt_write_file_atomic(in_scratch("%s", name), text, (int64_t)strlen(text)));
 }
 
 static void test_path(void)

@@ -14,7 +14,7 @@ enum { T = 16, N = 20000 };
 static struct dt_dataset *scan(const char *name, const struct dt_scan_rules *rules)
 {
     struct dt_dataset *dataset = NULL;
-    CHECK_OK(dt_dataset_scan(in_scratch(name), rules, &dataset));
+    CHECK_OK(dt_dataset_scan(in_scratch("%s", name), rules, &dataset));
     return dataset;
 }
 
@@ -83,7 +83,7 @@ static uint64_t hash_some(const char *name, const struct dt_scan_rules *rules, i
 {
     struct dt_reader *reader;
     struct dt_shard shard = {0};
-    CHECK_OK(dt_reader_open(in_scratch(name), rules, &shard, &reader));
+    CHECK_OK(dt_reader_open(in_scratch("%s", name), rules, &shard, &reader));
     CHECK_OK(dt_reader_hash_data(reader, &shard, bytes));
     dt_reader_close(reader);
     return shard.data_hash;

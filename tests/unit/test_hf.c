@@ -448,13 +448,14 @@ static void write_split(const struct small_model *model, char *index, size_t siz
     for (int half = 0; half < 2; half++) {
         struct dt_params part = {.rows = calloc((size_t)params->n, sizeof *part.rows)};
         char name[64];
-        snprintf(name, sizeof name, "split/model-%05d-of-00002.safetensors", half + 1);
+        snprintf(name, sizeof name, "model-%05d-of-00002.safetensors", half + 1);
         for (int i = half; i < params->n; i += 2) {
             part.rows[part.n++] = params->rows[i];
             used += (size_t)snprintf(index + used, size - used, "%s\"%s\": \"%s\"",
-                                     half + i > 0 ? ", " : "", params->rows[i].name, name + 6);
+                                     half + i > 0 ? ", " : "", params->rows[i].name, name);
         }
-        CHECK_OK(dt_hf_write_weights(in_scratch(name), &part, model->weights, NULL, NULL));
+        CHECK_OK(
+            dt_hf_write_weights(in_scratch("split/%s", name), &part, model->weights, NULL, NULL));
         free(part.rows);
     }
     snprintf(index + used, size - used, "}}");

@@ -192,13 +192,10 @@ static void test_pairs(void)
 static void test_many_shards(void)
 {
     enum { SHARDS = 3 * DT_OPEN_SHARDS / 2 };
-    char name[32];
     int64_t wrong = 0;
-    for (int64_t s = 0; s < SHARDS; s++) {
-        snprintf(name, sizeof name, "m%03ld.h5", (long)s);
-        put_alone(in_scratch(name), "tokens", H5T_STD_U8LE, T + 1,
+    for (int64_t s = 0; s < SHARDS; s++)
+        put_alone(in_scratch("m%03d.h5", (int)s), "tokens", H5T_STD_U8LE, T + 1,
                   (const char *)tokens_of(0, 1) + s);
-    }
     struct dt_dataset *dataset = scan("m*.h5");
     struct dt_loader_config config = config_of(dataset);
     config.batch = SHARDS / 2;

@@ -74,7 +74,7 @@ static void test_statistics(void)
             squares += (double)frames[t] * (double)frames[t];
         }
         snprintf(name, sizeof name, "%d.h5", i);
-        hid_t file = new_file(in_scratch(name));
+        hid_t file = new_file(in_scratch("%s", name));
         put_numbers(file, "", "observations", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, N, 1, frames,
                     false);
         put_numbers(file, "", "actions", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, N, 1, frames, false);

@@ -152,15 +152,14 @@ static void test_borders(void)
 
 static void test_split(void)
 {
-    char name[32], expect[2][64], first[64] = "";
+    char expect[2][64], first[64] = "";
     struct dt_pack_result result;
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("split"));
     int differ = 0, unsorted = 0;
     mkdir(in_scratch("many"), 0777);
     for (char c = 'a'; c < 'u'; c++) {
         char text[2] = {c, 0};
-        snprintf(name, sizeof name, "many/%c", c);
-        put_text(in_scratch(name), text);
+        put_text(in_scratch("many/%c", c), text);
     }
     config.force = true;
     for (int i = 0; i < 12; i++) {

@@ -173,8 +173,8 @@ static void put_file(const char *name, uint64_t length, const char *header, int6
     char bytes[1024] = "";
     memcpy(bytes, &length, 8);
     memcpy(bytes + 8, header, strlen(header));
-    CHECK_OK(
-        dt_write_file_atomic(in_scratch(name), bytes, 8 + (int64_t)strlen(header) + data_bytes));
+    CHECK_OK(dt_write_file_atomic(in_scratch("%s", name), bytes,
+                                  8 + (int64_t)strlen(header) + data_bytes));
 }
 
 static void test_hostile_files(void)

@@ -14,8 +14,9 @@ enum { S = 3, N = 3333, BLOCK = 512 }; // shard 3 of loader_data.h
 
 static const char *write_packed(const char *name)
 {
-    write_hashed(in_scratch(name), S, 2, true);
-    return in_scratch(name);
+    const char *path = in_scratch("%s", name);
+    write_hashed(path, S, 2, true);
+    return path;
 }
 
 // `phrase` NULL: it went well.
@@ -137,11 +138,8 @@ static void damage(int64_t at, enum part part)
 static void test_replaced(void)
 {
     const char *other = write_packed("other"), *path = write_packed("r00.h5");
-    char name[32];
-    for (int i = 1; i <= DT_OPEN_SHARDS; i++) {
-        snprintf(name, sizeof name, "r%02d.h5", i);
-        CHECK(link(other, in_scratch(name)) == 0, "no %s", name);
-    }
+    for (int i = 1; i <= DT_OPEN_SHARDS; i++)
+        CHECK(link(other, in_scratch("r%02d.h5", i)) == 0, "no r%02d.h5", i);
     struct dt_dataset *dataset = scan("r*.h5");
     for (int closed = 0; closed < 2; closed++)
         for (enum part part = 0; part < PARTS; part++) {
@@ -214,7 +212,7 @@ static void test_no_start(void)
 // A shard by hand: tokens, and checksums of one or both kinds, each of its own block size.
 static const char *write_sums(const char *name, int64_t xxh3_block, int64_t xxh64_block)
 {
-    const char *path = in_scratch(name), *tokens = tokens_of(S, 2);
+    const char *path = in_scratch("%s", name), *tokens = tokens_of(S, 2);
     static uint64_t sums[2][N];
     hid_t file = new_file(path);
     put_vector(file, "tokens", H5T_STD_U16LE, N, tokens);

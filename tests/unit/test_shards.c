@@ -16,6 +16,8 @@ const char *__lsan_default_suppressions(void)
 enum { N = 1000, T = 16 };
 static uint16_t numbers[N];
 
+static const struct dt_scan_rules any = {.seq_len = T},
+                                  vocabulary = {.seq_len = T, .vocab_size = 300};
 static const struct put good = {"tokens", 0, 0, 1, {N}, numbers, 0, 0, false, false};
 
 // The readers of this program: dtrain's, and one of rows of floats of any width.
@@ -44,7 +46,7 @@ static struct put u16(struct put what)
 // A file with one dataset.
 static const char *write_one(const char *name, struct put what)
 {
-    const char *path = in_scratch(name);
+    const char *path = in_scratch("%s", name);
     hid_t file = new_file(path);
     put(file, &what);
     H5Fclose(file);
@@ -59,9 +61,7 @@ static const char *write_good(const char *name)
 static void expect_bad(const char *glob, const char *phrase)
 {
     struct dt_dataset *dataset;
-    CHECK_INT(
-        dt_dataset_scan(glob, &(struct dt_scan_rules){.seq_len = T, .vocab_size = 300}, &dataset),
-        DT_USER);
+    CHECK_INT(dt_dataset_scan(glob, &vocabulary, &dataset), DT_USER);
     CHECK_SAYS(glob);
     CHECK_SAYS(phrase);
     CHECK(dt_error_current()->hint[0], "\"%s\" has no hint", dt_error_current()->message);
@@ -71,16 +71,13 @@ static void expect_bad(const char *glob, const char *phrase)
 static struct dt_dataset *expect_good(const char *glob)
 {
     struct dt_dataset *dataset;
-    CHECK_OK(
-        dt_dataset_scan(glob, &(struct dt_scan_rules){.seq_len = T, .vocab_size = 300}, &dataset));
+    CHECK_OK(dt_dataset_scan(glob, &vocabulary, &dataset));
     return dataset;
 }
 
 static void test_no_shards(void)
 {
-    char glob[DT_PATH];
-    snprintf(glob, sizeof glob, "%s/absent-*.h5", scratch);
-    expect_bad(glob, "no shard matches");
+    expect_bad(in_scratch("absent-*.h5"), "no shard matches");
     expect_bad("", "no shards given");
     mkdir(in_scratch("folder.h5"), 0777);
     expect_bad(in_scratch("folder.h5"), "is a folder");
@@ -257,7 +254,7 @@ static void check_booleans(const char *path, int bits)
         byte = at[bit / 8];
         at[bit / 8] = (char)(byte ^ 1 << bit % 8);
         put_bytes(path, text, (size_t)size);
-        dt_dataset_scan(path, &(struct dt_scan_rules){.seq_len = T}, &dataset);
+        dt_dataset_scan(path, &any, &dataset);
         dt_dataset_free(dataset);
         at[bit / 8] = byte;
     }
@@ -292,7 +289,7 @@ static void test_pairs(void)
     };
     static const int64_t zeros[2 * N * T];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        hid_t file = new_file(in_scratch(cases[i].name));
+        hid_t file = new_file(in_scratch("%s", cases[i].name));
         hid_t type = cases[i].long_ids ? H5T_STD_I64LE : H5T_STD_I32LE;
         hsize_t label_row = cases[i].labels > 100 ? cases[i].row - 1 : cases[i].row;
         put_matrix(file, "input_ids", type, cases[i].n, cases[i].row, zeros);
@@ -303,7 +300,7 @@ static void test_pairs(void)
             put(file, &also);
         H5Fclose(file);
         if (cases[i].phrase)
-            expect_bad(in_scratch(cases[i].name), cases[i].phrase);
+            expect_bad(in_scratch("%s", cases[i].name), cases[i].phrase);
     }
     struct dt_dataset *dataset = expect_good(in_scratch("pairs.h5"));
     CHECK_STR(dataset->kind->name, "pairs");
@@ -313,16 +310,14 @@ static void test_pairs(void)
     write_good("tokens.h5");
     char both[DT_PATH];
     snprintf(both, sizeof both, "%s/pairs.h5,%s/tokens.h5", scratch, scratch);
-    CHECK_FAILS(dt_dataset_scan(both, &(struct dt_scan_rules){.seq_len = T}, &dataset), DT_USER,
-                "holds pairs");
+    CHECK_FAILS(dt_dataset_scan(both, &any, &dataset), DT_USER, "holds pairs");
 }
 
 static void test_widths(void)
 {
     static const float zeros[20];
     struct put what = {"wide", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, {4, 3}, zeros, 0, 0, 0, 0};
-    char glob[DT_PATH];
-    snprintf(glob, sizeof glob, "%s/wide-?.h5", scratch);
+    const char *glob = in_scratch("wide-?.h5");
     write_one("wide-a.h5", what);
     write_one("wide-b.h5", what);
     struct dt_dataset *dataset = expect_good(glob);
@@ -332,15 +327,14 @@ static void test_widths(void)
     dt_dataset_free(dataset);
     what.dims[1] = 5;
     write_one("wide-b.h5", what);
-    CHECK_FAILS(dt_dataset_scan(glob, &(struct dt_scan_rules){.seq_len = T}, &dataset), DT_USER,
-                "wide-b.h5: 5 values per position");
+    CHECK_FAILS(dt_dataset_scan(glob, &any, &dataset), DT_USER, "wide-b.h5: 5 values per position");
 }
 
 static const char *write_with(const char *name, const char *extra, hid_t type, hsize_t n,
                               int64_t block_bytes)
 {
     static const uint64_t zeros[N];
-    const char *path = in_scratch(name);
+    const char *path = in_scratch("%s", name);
     hid_t file = new_file(path);
     struct put tokens = u16(good);
     struct put what = {extra, type, H5T_NATIVE_UINT64, 1, {n}, zeros, 0, 0, false, false};
@@ -366,42 +360,39 @@ static void test_extras(void)
     dt_dataset_free(expect_good(write_with("d2.h5", "doc_starts", H5T_STD_U64LE, 2, 0)));
 }
 
-static void set_vocab(const char *path, hid_t type, int64_t value)
+// A shard whose tokens have this vocabulary.
+static const char *write_vocab(const char *name, hid_t type, int64_t value)
 {
-    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    write_good(name);
+    hid_t file = change(name);
     put_attribute(file, "tokens", "vocab_size", type, value);
     H5Fclose(file);
+    return in_scratch("%s", name);
 }
 
 static void test_vocabulary(void)
 {
-    set_vocab(write_good("v300.h5"), H5T_STD_U16LE, 300);
-    struct dt_dataset *dataset = expect_good(in_scratch("v300.h5"));
+    struct dt_dataset *dataset = expect_good(write_vocab("v300.h5", H5T_STD_U16LE, 300));
     CHECK_INT(dataset->shards[0].vocab_size, 300);
     dt_dataset_free(dataset);
-    set_vocab(write_good("v301.h5"), H5T_STD_I64LE, 301);
-    expect_bad(in_scratch("v301.h5"), "vocab_size is 301, the model's is 300");
-    set_vocab(write_good("v-1.h5"), H5T_STD_I64LE, -1);
-    expect_bad(in_scratch("v-1.h5"), "vocab_size of /tokens is -1, not a positive integer");
-    set_vocab(write_good("v0.h5"), H5T_STD_I64LE, 0);
-    expect_bad(in_scratch("v0.h5"), "vocab_size of /tokens is 0, not a positive integer");
-    set_vocab(write_good("vf.h5"), H5T_IEEE_F32LE, 300);
-    expect_bad(in_scratch("vf.h5"), "vocab_size of /tokens is not a single integer");
+    expect_bad(write_vocab("v301.h5", H5T_STD_I64LE, 301), "vocab_size is 301, the model's is 300");
+    expect_bad(write_vocab("v-1.h5", H5T_STD_I64LE, -1),
+               "vocab_size of /tokens is -1, not a positive integer");
+    expect_bad(write_vocab("v0.h5", H5T_STD_I64LE, 0),
+               "vocab_size of /tokens is 0, not a positive integer");
+    expect_bad(write_vocab("vf.h5", H5T_IEEE_F32LE, 300),
+               "vocab_size of /tokens is not a single integer");
 }
 
 // All that are wrong are named at once, a line each while there is room.
 static void test_many(void)
 {
     enum { BAD = 100 };
-    char name[32], glob[DT_PATH];
     struct dt_dataset *dataset;
-    for (int i = 0; i < BAD; i++) {
-        snprintf(name, sizeof name, "many-%03d.h5", i);
-        put_bytes(in_scratch(name), "x", 1);
-    }
+    for (int i = 0; i < BAD; i++)
+        put_bytes(in_scratch("many-%03d.h5", i), "x", 1);
     write_good("many-good.h5");
-    snprintf(glob, sizeof glob, "%s/many-*.h5", scratch);
-    CHECK_INT(dt_dataset_scan(glob, &(struct dt_scan_rules){.seq_len = T}, &dataset), DT_USER);
+    CHECK_INT(dt_dataset_scan(in_scratch("many-*.h5"), &any, &dataset), DT_USER);
     const char *message = dt_error_current()->message, *more = strstr(message, "\nand ");
     CHECK_SAYS("100 of 101 shards");
     CHECK_SAYS("many-019.h5");
@@ -444,9 +435,7 @@ static void test_short(void)
 
 static void test_broadcast(void)
 {
-    char glob[DT_PATH];
-    snprintf(glob, sizeof glob, "%s/g-*.h5", scratch);
-    struct dt_dataset *a = expect_good(glob), *b;
+    struct dt_dataset *a = expect_good(in_scratch("g-*.h5")), *b;
     void *bytes;
     int64_t size;
     CHECK_OK(dt_dataset_pack(a, &bytes, &size));

@@ -67,7 +67,7 @@ static int64_t read_statistics(const char *name, void (*note)(void *, double), d
     struct dt_scan_rules rules = {.seq_len = 16, .inputs = "frames", .targets = "actions"};
     struct dt_dataset *dataset;
     struct dt_shard_cache *shards;
-    CHECK_OK(dt_dataset_scan(in_scratch(name), &rules, &dataset));
+    CHECK_OK(dt_dataset_scan(in_scratch("%s", name), &rules, &dataset));
     double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
     CHECK_OK(dt_shard_cache_open(dataset, &shards));
     CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, note, share));
