@@ -20,12 +20,6 @@ static float value(int64_t i, int rank, int step)
     return (float)((i * 5 + rank * 11 + step * 3) % 31 - 15) * 0.25f;
 }
 
-static void fill(float *gradients, int step)
-{
-    for (int64_t i = 0; i < ELEMENTS; i++)
-        gradients[i] = value(i, comm->info.rank, step);
-}
-
 static void check_sums(const float *gradients, int step)
 {
     int64_t wrong = 0;
@@ -47,12 +41,6 @@ static int64_t row_at(int k, int step)
 }
 
 // Sums travel beside the gradients; doubles that fp32 could not hold.
-static void fill_sums(double *sums, int step)
-{
-    sums[0] = 1 + 0x1p-40 * (comm->info.rank + step);
-    sums[1] = comm->info.rank;
-}
-
 static void check_sum_pair(const double *sums, int step)
 {
     int n = comm->info.size;
@@ -79,8 +67,10 @@ static int64_t check_steps(enum dt_dtype wire, int64_t bucket_bytes)
     CHECK_OK(dt_buckets_connect(buckets));
     CHECK(!dt_buckets_can_be_captured(buckets), "what goes through the host cannot be captured");
     for (int step = 0; step < STEPS; step++) {
-        fill(gradients, step);
-        fill_sums(sums, step);
+        for (int64_t i = 0; i < ELEMENTS; i++)
+            gradients[i] = value(i, comm->info.rank, step);
+        sums[0] = 1 + 0x1p-40 * (comm->info.rank + step);
+        sums[1] = comm->info.rank;
         CHECK_OK(dt_buckets_sums_ready(buckets));
         for (int k = 0; k < ROWS; k++)
             CHECK_OK(dt_buckets_ready(buckets, row_at(k, step)));

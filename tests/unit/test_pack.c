@@ -134,20 +134,16 @@ static void test_borders(void)
 {
     struct dt_pack_result result;
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("borders"));
-    config.shard_bytes = 4;
-    CHECK_OK(pack_one(config, in_scratch("in"), &result));
-    CHECK_INT(result.train_tokens, 16);
-    CHECK_INT(result.train_shards, 4);
-    CHECK_STR(read_side(config.output, "train", 4), "|BB|bbb|outside|zz|\xc3\xa9");
-    config.shard_bytes = 5;
-    config.force = true;
-    CHECK_OK(pack_one(config, in_scratch("in"), &result));
-    CHECK_INT(result.train_shards, 4);
-    config.shard_bytes = 7;
-    CHECK_OK(pack_one(config, in_scratch("in"), &result));
-    CHECK_INT(result.train_shards, 3);
-    CHECK_INT(entries(config.output), 3); // the fourth of before is gone
-    CHECK_STR(read_side(config.output, "train", 3), "|BB|bbb|outside|zz|\xc3\xa9");
+    static const int64_t shard_bytes[] = {4, 5, 7}, shards[] = {4, 4, 3};
+    for (int i = 0; i < 3; i++) {
+        config.shard_bytes = shard_bytes[i];
+        config.force = i > 0;
+        CHECK_OK(pack_one(config, in_scratch("in"), &result));
+        CHECK_INT(result.train_tokens, 16);
+        CHECK_INT(result.train_shards, shards[i]);
+        CHECK_INT(entries(config.output), shards[i]); // a fourth of before is gone
+        CHECK_STR(read_side(config.output, "train", shards[i]), "|BB|bbb|outside|zz|\xc3\xa9");
+    }
 }
 
 static void test_split(void)

@@ -11,10 +11,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+// A tensor in a header; a header of one of fp32.
+#define TENSOR(name, dtype, shape, offsets)                                                        \
+    "\"" name "\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+#define F32(name, shape, offsets) TENSOR(name, "\"F32\"", shape, offsets)
+#define ONE_F32(shape, offsets)   "{" F32("a", shape, offsets) "}"
+
 // Headers over 16 bytes of data, and a part of the message that each must give.
-// A header of one fp32 tensor.
-#define ONE_F32(shape, offsets)                                                                    \
-    "{\"a\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
 static const struct {
     const char *json, *message;
@@ -38,10 +41,10 @@ static const struct {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4]}}", "data_offsets is missing"},
     {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
      "duplicate dtype"},
-    {"{\"a\":{\"dtype\":\"F33\",\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype F33 is not known"},
-    {"{\"a\":{\"dtype\":\"f32\",\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype f32 is not known"},
-    {"{\"a\":{\"dtype\":\"\\u001b[2J\",\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype ? is not"},
-    {"{\"a\":{\"dtype\":4,\"shape\":[4],\"data_offsets\":[0,16]}}", "dtype is not a string"},
+    {"{" TENSOR("a", "\"F33\"", "[4]", "[0,16]") "}", "dtype F33 is not known"},
+    {"{" TENSOR("a", "\"f32\"", "[4]", "[0,16]") "}", "dtype f32 is not known"},
+    {"{" TENSOR("a", "\"\\u001b[2J\"", "[4]", "[0,16]") "}", "dtype ? is not"},
+    {"{" TENSOR("a", "4", "[4]", "[0,16]") "}", "dtype is not a string"},
     {ONE_F32("4", "[0,16]"), "shape is not a list"},
     {ONE_F32("[[4]]", "[0,16]"), "dimension 0 is not"},
     {ONE_F32("[4,\"1\"]", "[0,16]"), "dimension 1 is not"},
@@ -49,12 +52,11 @@ static const struct {
     {ONE_F32("[4.5]", "[0,16]"), "dimension 0 is not"},
     {ONE_F32("[1,1,1,1,1,1,1,1,4]", "[0,16]"), "more than 8 dimensions"},
     {ONE_F32("[3]", "[0,16]"), "16 bytes of data, its shape needs 12"},
-    {"{\"a\":{\"dtype\":\"F64\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "16 bytes of data, its shape needs 32"},
+    {"{" TENSOR("a", "\"F64\"", "[4]", "[0,16]") "}", "16 bytes of data, its shape needs 32"},
     // 2^40 * 2^24 elements are 0 modulo 2^64; 2^62 fp32 elements are 0 bytes modulo 2^64
     {ONE_F32("[1099511627776,16777216]", "[0,0]"), "2^63"},
     {ONE_F32("[2147483648,2147483648]", "[0,0]"), "2^63"},
-    {"{\"a\":{\"dtype\":\"F4\",\"shape\":[31],\"data_offsets\":[0,16]}}", "not of whole bytes"},
+    {"{" TENSOR("a", "\"F4\"", "[31]", "[0,16]") "}", "not of whole bytes"},
     {ONE_F32("[4]", "{}"), "not a list of two"},
     {ONE_F32("[4]", "[16]"), "not a list of two"},
     {ONE_F32("[4]", "[0,16,16]"), "not a list of two"},
@@ -67,33 +69,19 @@ static const struct {
     {ONE_F32("[4]", "[16,0]"), "reverse order"},
     {ONE_F32("[5]", "[0,20]"), "ends at 20, but the file has 16"},
     {ONE_F32("[3]", "[4,16]"), "gap"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-     "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
+    {"{" F32("a", "[1]", "[0,4]") "," F32("b", "[2]", "[8,16]") "}",
      "tensor b begins at 8 of the data, the previous one ends at 4 (gap)"},
-    {"{\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[4,16]},"
-     "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+    {"{" F32("b", "[3]", "[4,16]") "," F32("a", "[2]", "[0,8]") "}",
      "tensor b begins at 4 of the data, the previous one ends at 8 (overlap)"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
-     "\"b\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "(overlap)"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
-     "\"b\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[8,8]}}",
-     "(overlap)"},
+    {"{" F32("a", "[4]", "[0,16]") "," F32("b", "[4]", "[0,16]") "}", "(overlap)"},
+    {"{" F32("a", "[4]", "[0,16]") "," F32("b", "[0]", "[8,8]") "}", "(overlap)"},
     {ONE_F32("[3]", "[0,12]"), "the tensors need 12 bytes, but the file has 16"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
-     "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
-     "duplicate tensor a"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
-     "\"\\u0061\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
-     "duplicate tensor a"},
-    {"{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "a zero byte in a name"},
-    {"{\"a\\u001bb\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "control characters in its name"},
-    {"{\"a\nb\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "control character in"},
-    {"{\"a\xff\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "not UTF-8 at byte 3"},
+    {"{" F32("a", "[2]", "[0,8]") "," F32("a", "[2]", "[8,16]") "}", "duplicate tensor a"},
+    {"{" F32("a", "[2]", "[0,8]") "," F32("\\u0061", "[2]", "[8,16]") "}", "duplicate tensor a"},
+    {"{" F32("a\\u0000b", "[4]", "[0,16]") "}", "a zero byte in a name"},
+    {"{" F32("a\\u001bb", "[4]", "[0,16]") "}", "control characters in its name"},
+    {"{" F32("a\nb", "[4]", "[0,16]") "}", "control character in"},
+    {"{" F32("a\xff", "[4]", "[0,16]") "}", "not UTF-8 at byte 3"},
     {"{\"\xc0\xaf\":1}", "not UTF-8 at byte 2"},         // an overlong '/'
     {"{\"\xe0\x80\xaf\":1}", "not UTF-8 at byte 2"},     // another
     {"{\"\xed\xa0\x80\":1}", "not UTF-8 at byte 2"},     // half of a surrogate pair
@@ -180,6 +168,19 @@ static void put_file(const char *name, uint64_t length, const char *header, int6
 static void test_hostile_files(void)
 {
     static const char header[] = ONE_F32("[4]", "[0,16]");
+    static const struct {
+        const char *name;
+        uint64_t length; // of the header, as the file says
+        int64_t data_bytes;
+        const char *says;
+    } wrong[] = {
+        {"past", 1000, 16, "past: a header of 1000"},
+        {"one-past", sizeof header + 16, 16, "the file has"},
+        {"huge", UINT64_MAX, 16, "18446744073709551615"},
+        {"huge", 100000001, 16, "at most 100000000"},
+        {"cut", sizeof header - 1, 15, "cut: tensor a: its data end"},
+        {"long", sizeof header - 1, 17, "the file has 17 bytes"},
+    };
     struct dt_safetensors *file;
     CHECK_FAILS(dt_safetensors_open(in_scratch("absent"), &file), DT_USER, "absent: No such file");
     CHECK_FAILS(dt_safetensors_open(scratch, &file), DT_USER, "is a folder");
@@ -188,19 +189,11 @@ static void test_hostile_files(void)
     CHECK_FAILS(dt_safetensors_open(in_scratch("empty"), &file), DT_USER, "empty has 0 bytes");
     CHECK_OK(dt_write_file_atomic(in_scratch("short"), "1234567", 7));
     CHECK_FAILS(dt_safetensors_open(in_scratch("short"), &file), DT_USER, "short has 7 bytes");
-    put_file("past", 1000, header, 16);
-    CHECK_FAILS(dt_safetensors_open(in_scratch("past"), &file), DT_USER, "past: a header of 1000");
-    put_file("one-past", sizeof header + 16, header, 16);
-    CHECK_FAILS(dt_safetensors_open(in_scratch("one-past"), &file), DT_USER, "the file has");
-    put_file("huge", UINT64_MAX, header, 16);
-    CHECK_FAILS(dt_safetensors_open(in_scratch("huge"), &file), DT_USER, "18446744073709551615");
-    put_file("huge", 100000001, header, 16);
-    CHECK_FAILS(dt_safetensors_open(in_scratch("huge"), &file), DT_USER, "at most 100000000");
-    put_file("cut", sizeof header - 1, header, 15);
-    CHECK_FAILS(dt_safetensors_open(in_scratch("cut"), &file), DT_USER,
-                "cut: tensor a: its data end");
-    put_file("long", sizeof header - 1, header, 17);
-    CHECK_FAILS(dt_safetensors_open(in_scratch("long"), &file), DT_USER, "the file has 17 bytes");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        put_file(wrong[i].name, wrong[i].length, header, wrong[i].data_bytes);
+        CHECK_FAILS(dt_safetensors_open(in_scratch("%s", wrong[i].name), &file), DT_USER,
+                    wrong[i].says);
+    }
     CHECK(!file, "a file came with an error");
     put_file("good", sizeof header - 1, header, 16);
     CHECK_OK(dt_safetensors_open(in_scratch("good"), &file));

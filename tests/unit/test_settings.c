@@ -175,25 +175,12 @@ static void test_choices(void)
     }
 }
 
-struct refused {
-    struct words words;
-    const char *said;
-};
-
-static void check_refused(const struct refused *list, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        dt_status status = parse_and_check(&list[i].words);
-        const char *message = dt_error_current()->message;
-        CHECK(status == DT_USER, "%s gave %d", list[i].words.word[0], status);
-        CHECK(strstr(message, list[i].said), "%s gave: %s", list[i].words.word[0], message);
-        CHECK(!strchr(message, '\n'), "one fault, but: %s", message);
-    }
-}
-
 static void test_between_keys(void)
 {
-    static const struct refused list[] = {
+    static const struct {
+        struct words words;
+        const char *said;
+    } list[] = {
         {{{"data.carry_state=true"}}, "data.carry_state: true needs windows in file order"},
         {{{"data.carry_state=true", "data.shuffle=false", "data.stride=3"}},
          "data.carry_state: true needs windows that follow each other"},
@@ -290,7 +277,13 @@ static void test_between_keys(void)
         {{"optim.schedule=wsd", "run.steps=3", "optim.warmup_steps=2"}}, // auto: 0.6, one step
         {{"run.seed=9007199254740992"}},
     };
-    check_refused(list, sizeof list / sizeof list[0]);
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        dt_status status = parse_and_check(&list[i].words);
+        const char *message = dt_error_current()->message;
+        CHECK(status == DT_USER, "%s gave %d", list[i].words.word[0], status);
+        CHECK(strstr(message, list[i].said), "%s gave: %s", list[i].words.word[0], message);
+        CHECK(!strchr(message, '\n'), "one fault, but: %s", message);
+    }
     for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++)
         CHECK(parse_and_check(&fine[i]) == DT_OK, "%s: %s", fine[i].word[0],
               dt_error_current()->message);
@@ -408,14 +401,6 @@ static void test_steps_of_epochs(void)
               "(command line)");
 }
 
-static char *print(void)
-{
-    char *text = NULL;
-    size_t size = 0;
-    CHECK_OK(dt_config_echo_text(config, &text, &size));
-    return text;
-}
-
 static void test_echo(void)
 {
     static const struct words odd = {
@@ -423,10 +408,11 @@ static void test_echo(void)
                  "model.dt_rank=7", "data.reset_token=0", "run.seed=9007199254740991",
                  "optim.schedule=linear", "data.shuffle=false"}};
     static struct dt_settings first;
-    char *text;
+    char *text = NULL;
+    size_t size;
     CHECK_OK(parse(base_text, &odd));
     first = s;
-    text = print();
+    CHECK_OK(dt_config_echo_text(config, &text, &size));
     CHECK_OK(parse(text, NULL));
     CHECK(memcmp(&first, &s, sizeof first) == 0, "other settings came back from:\n%s", text);
     CHECK_OK(check_settings());

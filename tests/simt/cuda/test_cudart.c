@@ -668,63 +668,56 @@ static int run(void (*test)(void), const char *order, const char *first, const c
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-static void run_in_all_orders(void (*test)(void), const char *name)
-{
-    for (int i = 0; i < 4; i++) {
-        int status = run(test, orders[i], NULL, NULL);
-        CHECK(status == 0, "%s, order %s: ended with %d", name, orders[i], status);
-    }
-}
-#define IN_ALL_ORDERS(test) run_in_all_orders(test, #test)
+#define NAMED(test) #test, test
 
-// `at_least` of the orders show what is wrong in the program under test.
-static void run_for_sight(void (*test)(void), const char *name, int at_least)
-{
-    int seen = 0;
-    for (int i = 0; i < 4; i++) {
-        int status = run(test, orders[i], NULL, NULL);
-        CHECK(status == 0 || status == SEEN, "%s, order %s: ended with %d", name, orders[i],
-              status);
-        seen += status == SEEN;
-    }
-    CHECK(seen >= at_least, "%s: seen in %d orders, not %d", name, seen, at_least);
-}
-#define SEEN_IN(at_least, test) run_for_sight(test, #test, at_least)
-
-static void run_once(void (*test)(void), const char *name, const char *first, const char *second)
-{
-    int status = run(test, "ascending", first, second);
-    CHECK(status == 0, "%s: ended with %d", name, status);
-}
-#define WITH(first, second, test) run_once(test, #test, first, second)
+// A test: in how many orders it runs, in how many of these at least it shows what is wrong in the
+// program under test, and its environment.
+static const struct {
+    const char *name;
+    void (*test)(void);
+    int orders, seen;
+    const char *settings[2];
+} runs[] = {
+    {NAMED(test_stream_order), .orders = 4},
+    {NAMED(test_event_waits), .orders = 4},
+    {NAMED(test_host_threads), .orders = 4},
+    {NAMED(test_events), .orders = 4},
+    {NAMED(test_enqueue), .orders = 4},
+    {NAMED(test_exit_with_work), .orders = 4},
+    {NAMED(test_graph), .orders = 4},
+    {NAMED(test_launches_apart), .orders = 4},
+    {NAMED(test_enqueue_in_graph), .orders = 4},
+    {NAMED(test_other_thread), .orders = 4},
+    {NAMED(test_copies), .orders = 4},
+    {NAMED(test_fault), .orders = 4},
+    {NAMED(test_fault_is_told_once), .orders = 4},
+    // In ascending and descending order for sure: the device waits for what the host says.
+    {NAMED(test_forgotten_wait), .orders = 4, .seen = 2},
+    {NAMED(test_forgotten_sync), .orders = 4, .seen = 2},
+    {NAMED(test_forgotten_wait_in_graph), .orders = 4, .seen = 1},
+    {NAMED(test_forbidden_in_capture), .orders = 1},
+    {NAMED(test_captured_events), .orders = 1},
+    {NAMED(test_joining), .orders = 1},
+    {NAMED(test_null_stream), .orders = 1},
+    {NAMED(test_memory), .orders = 1, .settings = {"SIMT_MEMORY=100000"}},
+    {NAMED(test_two_devices), .orders = 1, .settings = {"SIMT_DEVICES=2"}},
+    {NAMED(test_one_uuid), .orders = 1, .settings = {"SIMT_DEVICES=2", "SIMT_UUID=same"}},
+    {NAMED(test_no_device), .orders = 1, .settings = {"SIMT_DEVICES=0"}},
+    {NAMED(test_old_driver), .orders = 1, .settings = {"SIMT_DRIVER=12080"}},
+};
 
 int main(void)
 {
-    IN_ALL_ORDERS(test_stream_order);
-    IN_ALL_ORDERS(test_event_waits);
-    IN_ALL_ORDERS(test_host_threads);
-    IN_ALL_ORDERS(test_events);
-    IN_ALL_ORDERS(test_enqueue);
-    IN_ALL_ORDERS(test_exit_with_work);
-    IN_ALL_ORDERS(test_graph);
-    IN_ALL_ORDERS(test_launches_apart);
-    IN_ALL_ORDERS(test_enqueue_in_graph);
-    IN_ALL_ORDERS(test_other_thread);
-    IN_ALL_ORDERS(test_copies);
-    IN_ALL_ORDERS(test_fault);
-    IN_ALL_ORDERS(test_fault_is_told_once);
-    // In ascending and descending order for sure: the device waits for what the host says.
-    SEEN_IN(2, test_forgotten_wait);
-    SEEN_IN(2, test_forgotten_sync);
-    SEEN_IN(1, test_forgotten_wait_in_graph);
-    WITH(NULL, NULL, test_forbidden_in_capture);
-    WITH(NULL, NULL, test_captured_events);
-    WITH(NULL, NULL, test_joining);
-    WITH(NULL, NULL, test_null_stream);
-    WITH("SIMT_MEMORY=100000", NULL, test_memory);
-    WITH("SIMT_DEVICES=2", NULL, test_two_devices);
-    WITH("SIMT_DEVICES=2", "SIMT_UUID=same", test_one_uuid);
-    WITH("SIMT_DEVICES=0", NULL, test_no_device);
-    WITH("SIMT_DRIVER=12080", NULL, test_old_driver);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        int seen = 0;
+        for (int k = 0; k < runs[i].orders; k++) {
+            int status = run(runs[i].test, orders[k], runs[i].settings[0], runs[i].settings[1]);
+            CHECK(status == 0 || (status == SEEN && runs[i].seen > 0),
+                  "%s, order %s: ended with %d", runs[i].name, orders[k], status);
+            seen += status == SEEN;
+        }
+        CHECK(seen >= runs[i].seen, "%s: seen in %d orders, not %d", runs[i].name, seen,
+              runs[i].seen);
+    }
     return test_end();
 }
