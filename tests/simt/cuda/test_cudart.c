@@ -1,19 +1,13 @@
 // The simulated CUDA runtime itself, in every order of streams: what a right program does comes out
-// right, a forgotten wait is seen, and what CUDA forbids fails with CUDA's error. Each test runs in
-// a process of its own, as the runtime reads its environment once and stays broken once broken.
-#include "test.h"
-
+// right, a forgotten wait is seen, and what CUDA forbids fails with CUDA's error.
+#include "cases.h"
 #include "enqueue.h"
 #include "test_kernels.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-enum { N = 200, SEEN = 10, WRONG = 1, LIMIT_S = 20 };
-
-static const char *const orders[] = {"ascending", "descending", "random", "warp"};
+enum { N = 200 };
 
 #define OK(call) CHECK_CUDA(call, cudaSuccess)
 #define CHECK_CUDA(call, want)                                                                     \
@@ -569,7 +563,7 @@ static void test_fault_is_told_once(void)
     FILE *to = tmpfile();
     int before = dup(2);
     if (!to)
-        exit(WRONG);
+        exit(1);
     dup2(fileno(to), 2);
     part_at_barrier(first);
     part_at_barrier(second);
@@ -645,79 +639,37 @@ static void test_old_driver(void) // SIMT_DRIVER=12080
     CHECK_INT(driver, 12080);
 }
 
-// ---- running them
-
-// In a child process with that environment ("NAME=value", or NULL); gives its exit status.
-static int run(void (*test)(void), const char *order, const char *first, const char *second)
-{
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(LIMIT_S);
-        test_checks = test_failures = 0;
-        setenv("SIMT_ORDER", order, 1);
-        const char *settings[] = {first, second};
-        for (int i = 0; i < 2; i++)
-            if (settings[i])
-                putenv((char *)(uintptr_t)settings[i]);
-        test();
-        exit(test_failures > 0 || test_checks == 0 ? WRONG : 0);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-#define NAMED(test) #test, test
-
-// A test: in how many orders it runs, in how many of these at least it shows what is wrong in the
-// program under test, and its environment.
-static const struct {
-    const char *name;
-    void (*test)(void);
-    int orders, seen;
-    const char *settings[2];
-} runs[] = {
-    {NAMED(test_stream_order), .orders = 4},
-    {NAMED(test_event_waits), .orders = 4},
-    {NAMED(test_host_threads), .orders = 4},
-    {NAMED(test_events), .orders = 4},
-    {NAMED(test_enqueue), .orders = 4},
-    {NAMED(test_exit_with_work), .orders = 4},
-    {NAMED(test_graph), .orders = 4},
-    {NAMED(test_launches_apart), .orders = 4},
-    {NAMED(test_enqueue_in_graph), .orders = 4},
-    {NAMED(test_other_thread), .orders = 4},
-    {NAMED(test_copies), .orders = 4},
-    {NAMED(test_fault), .orders = 4},
-    {NAMED(test_fault_is_told_once), .orders = 4},
+static const struct test_case cases[] = {
+    {NAMED(test_stream_order), .orders = ORDERS},
+    {NAMED(test_event_waits), .orders = ORDERS},
+    {NAMED(test_host_threads), .orders = ORDERS},
+    {NAMED(test_events), .orders = ORDERS},
+    {NAMED(test_enqueue), .orders = ORDERS},
+    {NAMED(test_exit_with_work), .orders = ORDERS},
+    {NAMED(test_graph), .orders = ORDERS},
+    {NAMED(test_launches_apart), .orders = ORDERS},
+    {NAMED(test_enqueue_in_graph), .orders = ORDERS},
+    {NAMED(test_other_thread), .orders = ORDERS},
+    {NAMED(test_copies), .orders = ORDERS},
+    {NAMED(test_fault), .orders = ORDERS},
+    {NAMED(test_fault_is_told_once), .orders = ORDERS},
     // In ascending and descending order for sure: the device waits for what the host says.
-    {NAMED(test_forgotten_wait), .orders = 4, .seen = 2},
-    {NAMED(test_forgotten_sync), .orders = 4, .seen = 2},
-    {NAMED(test_forgotten_wait_in_graph), .orders = 4, .seen = 1},
+    {NAMED(test_forgotten_wait), .orders = ORDERS, .seen = 2},
+    {NAMED(test_forgotten_sync), .orders = ORDERS, .seen = 2},
+    {NAMED(test_forgotten_wait_in_graph), .orders = ORDERS, .seen = 1},
     {NAMED(test_forbidden_in_capture), .orders = 1},
     {NAMED(test_captured_events), .orders = 1},
     {NAMED(test_joining), .orders = 1},
     {NAMED(test_null_stream), .orders = 1},
-    {NAMED(test_memory), .orders = 1, .settings = {"SIMT_MEMORY=100000"}},
-    {NAMED(test_two_devices), .orders = 1, .settings = {"SIMT_DEVICES=2"}},
-    {NAMED(test_one_uuid), .orders = 1, .settings = {"SIMT_DEVICES=2", "SIMT_UUID=same"}},
-    {NAMED(test_no_device), .orders = 1, .settings = {"SIMT_DEVICES=0"}},
-    {NAMED(test_old_driver), .orders = 1, .settings = {"SIMT_DRIVER=12080"}},
+    {NAMED(test_memory), .orders = 1, .environment = {"SIMT_MEMORY=100000"}},
+    {NAMED(test_two_devices), .orders = 1, .environment = {"SIMT_DEVICES=2"}},
+    {NAMED(test_one_uuid), .orders = 1, .environment = {"SIMT_DEVICES=2", "SIMT_UUID=same"}},
+    {NAMED(test_no_device), .orders = 1, .environment = {"SIMT_DEVICES=0"}},
+    {NAMED(test_old_driver), .orders = 1, .environment = {"SIMT_DRIVER=12080"}},
 };
 
 int main(void)
 {
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        int seen = 0;
-        for (int k = 0; k < runs[i].orders; k++) {
-            int status = run(runs[i].test, orders[k], runs[i].settings[0], runs[i].settings[1]);
-            CHECK(status == 0 || (status == SEEN && runs[i].seen > 0),
-                  "%s, order %s: ended with %d", runs[i].name, orders[k], status);
-            seen += status == SEEN;
-        }
-        CHECK(seen >= runs[i].seen, "%s: seen in %d orders, not %d", runs[i].name, seen,
-              runs[i].seen);
-    }
+    run_cases(cases, sizeof cases / sizeof *cases);
     return test_end();
 }

@@ -1,14 +1,13 @@
 // The device table of the CUDA backend, on the simulated device: each row of `cases` is a process
 // of its own, for the device is as its environment says. Memory, copies, events and graphs in every
 // order that the device may take.
+#include "cases.h"
 #include "device_fixture.h"
 
 #include "backend/op_times.h"
 #include "base/arena.h"
 
 #include <pthread.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { N = 3000 }; // bytes, a multiple of nothing
 
@@ -222,6 +221,35 @@ static void out_of_memory(void)
 
 // ---- copies, events
 
+// Two streams, events between them, and memory of the device and of the host.
+struct rig {
+    struct dt_backend cuda;
+    struct dt_stream *main, *side;
+    struct dt_event *fork, *join;
+    unsigned char *memory, *out;
+};
+
+static struct rig open_rig(void)
+{
+    struct rig rig = {.cuda = open_cuda()};
+    rig.main = stream_of(&rig.cuda), rig.side = stream_of(&rig.cuda);
+    rig.fork = event_of(&rig.cuda), rig.join = event_of(&rig.cuda);
+    rig.memory = device_array(&rig.cuda, N);
+    rig.out = host_array(&rig.cuda, N);
+    return rig;
+}
+
+static void close_rig(struct rig *rig)
+{
+    dt_free(&rig->cuda, rig->memory);
+    dt_free_host(&rig->cuda, rig->out);
+    dt_event_destroy(&rig->cuda, rig->fork);
+    dt_event_destroy(&rig->cuda, rig->join);
+    dt_stream_destroy(&rig->cuda, rig->main);
+    dt_stream_destroy(&rig->cuda, rig->side);
+    dt_backend_close(&rig->cuda);
+}
+
 static void copies(void)
 {
     struct dt_backend cuda = open_cuda();
@@ -261,38 +289,29 @@ static void copies(void)
 
 static void events(void)
 {
-    struct dt_backend cuda = open_cuda();
-    struct dt_stream *first = stream_of(&cuda), *second = stream_of(&cuda);
-    struct dt_event *made = event_of(&cuda), *taken = event_of(&cuda);
-    unsigned char *memory = device_array(&cuda, N), *out = host_array(&cuda, N);
+    struct rig r = open_rig();
     bool done = false;
     for (int round = 1; round < 20; round++) {
-        CHECK_OK(dt_fill(&cuda, memory, round, N, first));
-        CHECK_OK(dt_event_record(&cuda, made, first));
-        CHECK_OK(dt_stream_wait(&cuda, second, made));
-        CHECK_OK(dt_to_host(&cuda, out, memory, N, second));
-        CHECK_OK(dt_event_record(&cuda, taken, second));
-        CHECK_OK(dt_stream_wait(&cuda, first, taken));
+        CHECK_OK(dt_fill(&r.cuda, r.memory, round, N, r.main));
+        CHECK_OK(dt_event_record(&r.cuda, r.fork, r.main));
+        CHECK_OK(dt_stream_wait(&r.cuda, r.side, r.fork));
+        CHECK_OK(dt_to_host(&r.cuda, r.out, r.memory, N, r.side));
+        CHECK_OK(dt_event_record(&r.cuda, r.join, r.side));
+        CHECK_OK(dt_stream_wait(&r.cuda, r.main, r.join));
         if (round % 2)
-            CHECK_OK(dt_event_sync(&cuda, taken));
+            CHECK_OK(dt_event_sync(&r.cuda, r.join));
         else
             for (done = false; !done;)
-                CHECK_OK(dt_event_done(&cuda, taken, &done));
-        CHECK_INT(others(out, N, (unsigned char)round), 0);
+                CHECK_OK(dt_event_done(&r.cuda, r.join, &done));
+        CHECK_INT(others(r.out, N, (unsigned char)round), 0);
     }
     // That an event has not come leaves no error behind for what is launched next.
-    struct dt_stamp_args args = {.time = (uint64_t *)(void *)memory};
-    CHECK_OK(dt_event_record(&cuda, made, first));
-    CHECK_OK(dt_event_done(&cuda, made, &done));
-    CHECK_OK(dt_stamp(&cuda, &args, first));
-    CHECK_OK(dt_stream_sync(&cuda, first));
-    dt_event_destroy(&cuda, made);
-    dt_event_destroy(&cuda, taken);
-    dt_free_host(&cuda, out);
-    dt_free(&cuda, memory);
-    dt_stream_destroy(&cuda, first);
-    dt_stream_destroy(&cuda, second);
-    dt_backend_close(&cuda);
+    struct dt_stamp_args args = {.time = (uint64_t *)(void *)r.memory};
+    CHECK_OK(dt_event_record(&r.cuda, r.fork, r.main));
+    CHECK_OK(dt_event_done(&r.cuda, r.fork, &done));
+    CHECK_OK(dt_stamp(&r.cuda, &args, r.main));
+    CHECK_OK(dt_stream_sync(&r.cuda, r.main));
+    close_rig(&r);
 }
 
 // A step of more ops than there are stamps for: the rest is not timed, and writes no stamp.
@@ -327,36 +346,8 @@ static void many_times(void)
 
 // ---- graphs
 
-struct graph_rig {
-    struct dt_backend cuda;
-    struct dt_stream *main, *side;
-    struct dt_event *fork, *join;
-    unsigned char *memory, *out;
-};
-
-static struct graph_rig open_rig(void)
-{
-    struct graph_rig rig = {.cuda = open_cuda()};
-    rig.main = stream_of(&rig.cuda), rig.side = stream_of(&rig.cuda);
-    rig.fork = event_of(&rig.cuda), rig.join = event_of(&rig.cuda);
-    rig.memory = device_array(&rig.cuda, N);
-    rig.out = host_array(&rig.cuda, N);
-    return rig;
-}
-
-static void close_rig(struct graph_rig *rig)
-{
-    dt_free(&rig->cuda, rig->memory);
-    dt_free_host(&rig->cuda, rig->out);
-    dt_event_destroy(&rig->cuda, rig->fork);
-    dt_event_destroy(&rig->cuda, rig->join);
-    dt_stream_destroy(&rig->cuda, rig->main);
-    dt_stream_destroy(&rig->cuda, rig->side);
-    dt_backend_close(&rig->cuda);
-}
-
 // memory = 5 on the main stream; then, on the side one, out = memory; joined unless `lost`.
-static void put_work(const struct graph_rig *rig, bool lost)
+static void put_work(const struct rig *rig, bool lost)
 {
     CHECK_OK(dt_fill(&rig->cuda, rig->memory, 5, N, rig->main));
     CHECK_OK(dt_event_record(&rig->cuda, rig->fork, rig->main));
@@ -370,7 +361,7 @@ static void put_work(const struct graph_rig *rig, bool lost)
 // What other threads do breaks no capture.
 static void *other_thread(void *context)
 {
-    const struct graph_rig *rig = context;
+    const struct rig *rig = context;
     void *pinned = host_array(&rig->cuda, N), *memory = device_array(&rig->cuda, N);
     dt_free_host(&rig->cuda, pinned);
     dt_free(&rig->cuda, memory);
@@ -379,7 +370,7 @@ static void *other_thread(void *context)
 
 static void graphs(void)
 {
-    struct graph_rig rig = open_rig();
+    struct rig rig = open_rig();
     struct dt_graph *graph = NULL;
     pthread_t other;
     CHECK_OK(dt_capture_begin(&rig.cuda, rig.main));
@@ -401,7 +392,7 @@ static void graphs(void)
 
 static void broken_graphs(void)
 {
-    struct graph_rig rig = open_rig();
+    struct rig rig = open_rig();
     struct dt_graph *graph = NULL;
     void *refused;
     DT_FAIL(DT_USER, NULL, "an old story");
@@ -429,7 +420,7 @@ static void broken_graphs(void)
 // stream and leaves no graph, and the error is still that of what failed.
 static void cancelled_captures(void)
 {
-    struct graph_rig rig = open_rig();
+    struct rig rig = open_rig();
     void *refused;
     for (int kind = 0; kind < 3; kind++) {
         CHECK_OK(dt_capture_begin(&rig.cuda, rig.main));
@@ -450,73 +441,38 @@ static void cancelled_captures(void)
 
 // ---- the cases
 
-struct test_case {
-    void (*run)(void);
-    const char *name;
-    const char *environment[3]; // "NAME=value"
-};
-#define CASE(run, ...)                                                                             \
-    {                                                                                              \
-        run, #run,                                                                                 \
-        {                                                                                          \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
-    }
-
 static const struct test_case cases[] = {
-    CASE(no_driver, "SIMT_DRIVER=0"),
-    CASE(old_driver, "SIMT_DRIVER=12040"),
-    CASE(no_device, "SIMT_DEVICES=0"),
-    CASE(hidden_device, "SIMT_DEVICES=0", "CUDA_VISIBLE_DEVICES=7"),
-    CASE(no_such_index, "SIMT_DEVICES=2"),
-    CASE(no_code, "SIMT_CODE=none"),
-    CASE(describe, "SIMT_DEVICES=2", "SIMT_MEMORY=4194304"),
-    CASE(same_id, "SIMT_DEVICES=2", "SIMT_UUID=same"),
-    CASE(peak, "SIMT_NAME=NVIDIA H100 80GB HBM3", "PEAK=989.4e12"),
-    CASE(peak, "SIMT_NAME=NVIDIA H100 PCIe", "PEAK=756.5e12"),
-    CASE(peak, "SIMT_NAME=NVIDIA A100-SXM4-40GB", "PEAK=312e12"),
-    CASE(peak, "SIMT_NAME=NVIDIA L40S", "PEAK=362e12"),
-    CASE(peak, "SIMT_NAME=NVIDIA GeForce RTX 4090", "PEAK=165.2e12"),
-    CASE(peak, "SIMT_NAME=NVIDIA H100 80GB HBM3 MIG 3g.40gb", "PEAK=0"),
-    CASE(peak, "SIMT_NAME=NVIDIA GeForce RTX 4090 Laptop GPU", "PEAK=0"),
-    CASE(peak, "SIMT_NAME=NVIDIA L400", "PEAK=0"),
-    CASE(out_of_memory, "SIMT_MEMORY=4194304"),
-    CASE(many_times),
+    {NAMED(no_driver), .orders = 1, .environment = {"SIMT_DRIVER=0"}},
+    {NAMED(old_driver), .orders = 1, .environment = {"SIMT_DRIVER=12040"}},
+    {NAMED(no_device), .orders = 1, .environment = {"SIMT_DEVICES=0"}},
+    {NAMED(hidden_device), .orders = 1,
+     .environment = {"SIMT_DEVICES=0", "CUDA_VISIBLE_DEVICES=7"}},
+    {NAMED(no_such_index), .orders = 1, .environment = {"SIMT_DEVICES=2"}},
+    {NAMED(no_code), .orders = 1, .environment = {"SIMT_CODE=none"}},
+    {NAMED(describe), .orders = 1, .environment = {"SIMT_DEVICES=2", "SIMT_MEMORY=4194304"}},
+    {NAMED(same_id), .orders = 1, .environment = {"SIMT_DEVICES=2", "SIMT_UUID=same"}},
+#define PEAK(name, flops)                                                                          \
+    NAMED(peak), .orders = 1, .environment = {"SIMT_NAME=NVIDIA " name, "PEAK=" flops}
+    {PEAK("H100 80GB HBM3", "989.4e12")},
+    {PEAK("H100 PCIe", "756.5e12")},
+    {PEAK("A100-SXM4-40GB", "312e12")},
+    {PEAK("L40S", "362e12")},
+    {PEAK("GeForce RTX 4090", "165.2e12")},
+    {PEAK("H100 80GB HBM3 MIG 3g.40gb", "0")},
+    {PEAK("GeForce RTX 4090 Laptop GPU", "0")},
+    {PEAK("L400", "0")},
+    {NAMED(out_of_memory), .orders = 1, .environment = {"SIMT_MEMORY=4194304"}},
+    {NAMED(many_times), .orders = 1},
+    {NAMED(allocation), .orders = ORDERS},
+    {NAMED(copies), .orders = ORDERS},
+    {NAMED(events), .orders = ORDERS},
+    {NAMED(graphs), .orders = ORDERS},
+    {NAMED(broken_graphs), .orders = ORDERS},
+    {NAMED(cancelled_captures), .orders = ORDERS},
 };
-static const struct test_case ordered_cases[] = {
-    CASE(allocation), CASE(copies),        CASE(events),
-    CASE(graphs),     CASE(broken_graphs), CASE(cancelled_captures),
-};
-static const char *const orders[] = {"ascending", "descending", "random", "warp"};
-enum {
-    CASES = sizeof cases / sizeof cases[0],
-    ORDERED = sizeof ordered_cases / sizeof ordered_cases[0],
-    ORDERS = sizeof orders / sizeof orders[0]
-};
-
-static void run(const struct test_case *test, const char *order)
-{
-    fflush(stderr);
-    pid_t child = fork();
-    if (child == 0) {
-        test_checks = test_failures = 0;
-        setenv("SIMT_ORDER", order, 1);
-        for (int i = 0; i < 3 && test->environment[i]; i++)
-            putenv((char *)(uintptr_t)test->environment[i]);
-        test->run();
-        exit(test_failures > 0 || test_checks == 0);
-    }
-    int status = -1;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child, "no process for a case");
-    CHECK(status == 0, "%s in order %s (wait status %d)", test->name, order, status);
-}
 
 int main(void)
 {
-    for (int i = 0; i < CASES; i++)
-        run(&cases[i], "ascending");
-    for (int order = 0; order < ORDERS; order++)
-        for (int i = 0; i < ORDERED; i++)
-            run(&ordered_cases[i], orders[order]);
+    run_cases(cases, sizeof cases / sizeof *cases);
     return test_end();
 }
