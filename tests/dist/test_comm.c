@@ -9,14 +9,6 @@
 static struct dt_comm *comm;
 static int rank, size;
 
-static void check_place(void)
-{
-    CHECK_STR(comm->info.backend, "mpi");
-    CHECK(comm->info.host[0] != 0, "no host name");
-    CHECK_INT(comm->info.local_size, size); // the test runs on one host
-    CHECK_INT(comm->info.local_rank, rank);
-}
-
 // Element i of rank r: small integers, so that any order of the sum is exact in fp32.
 static float value(int64_t i, int r)
 {
@@ -429,7 +421,10 @@ int main(void)
         return test_end();
     rank = comm->info.rank;
     size = comm->info.size;
-    check_place();
+    CHECK_STR(comm->info.backend, "mpi");
+    CHECK(comm->info.host[0] != 0, "no host name");
+    CHECK_INT(comm->info.local_size, size); // the test runs on one host
+    CHECK_INT(comm->info.local_rank, rank);
     check_no_trees();
     check_all();
     dt_mpi_set_piece(1000); // what messages beyond INT_MAX go through

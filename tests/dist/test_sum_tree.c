@@ -69,16 +69,6 @@ static void check_tree(int64_t n, enum dt_dtype type)
     free(y);
 }
 
-static void check_trees(void)
-{
-    // around the border between whole pieces and halves, and beyond four full pieces
-    static const int64_t sizes[] = {0, 1, 3, 77, 2047, 2049, 65537, 131073, 700001};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        check_tree(sizes[i], DT_F32);
-        check_tree(dt_min_i64(sizes[i], 131073), DT_F64);
-    }
-}
-
 int main(void)
 {
     CHECK_OK(dt_comm_open(DT_COMM_KIND_MPI, &comm));
@@ -86,7 +76,12 @@ int main(void)
         return test_end();
     rank = comm->info.rank;
     size = comm->info.size;
-    check_trees();
+    // around the border between whole pieces and halves, and beyond four full pieces
+    static const int64_t sizes[] = {0, 1, 3, 77, 2047, 2049, 65537, 131073, 700001};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        check_tree(sizes[i], DT_F32);
+        check_tree(dt_min_i64(sizes[i], 131073), DT_F64);
+    }
     dt_comm_close(comm);
     return test_end();
 }

@@ -354,17 +354,6 @@ static void run_only(void)
     free(bytes);
 }
 
-static void run_jobs(void)
-{
-    for (long long job = 0; job < options.jobs; job++)
-        if (fork() == 0) {
-            run_job(job);
-            exit(test_failures > 0);
-        }
-    for (int end; wait(&end) > 0;)
-        CHECK(WIFEXITED(end) && WEXITSTATUS(end) == 0, "a job of the fuzzer failed");
-}
-
 static int is_shard(const struct dirent *entry)
 {
     return strstr(entry->d_name, ".h5") != NULL;
@@ -438,7 +427,13 @@ int main(int argc, char **argv)
     if (options.only_file)
         run_only();
     else
-        run_jobs();
+        for (long long job = 0; job < options.jobs; job++)
+            if (fork() == 0) {
+                run_job(job);
+                exit(test_failures > 0);
+            }
+    for (int end; wait(&end) > 0;)
+        CHECK(WIFEXITED(end) && WEXITSTATUS(end) == 0, "a job of the fuzzer failed");
     print_counts(dt_seconds() - begun);
     CHECK_INT(counts[FAILED], 0);
     for (int64_t i = 0; i < n_seeds; i++)

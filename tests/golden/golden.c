@@ -54,16 +54,6 @@ float *golden_tensor(const struct golden *golden, int64_t *count, const char *na
     return values;
 }
 
-static void read_rates(struct golden *golden)
-{
-    const char *text = metadata(golden, "lr");
-    for (int k = 0; k < golden->steps; k++) {
-        char *end;
-        golden->lr[k] = strtod(text, &end);
-        text = end;
-    }
-}
-
 // Model keys that the file does not name have their defaults.
 static void read_model(struct golden *golden)
 {
@@ -95,7 +85,12 @@ void golden_open(const char *path, struct golden *golden)
     golden->weight_decay = number(golden, "weight_decay");
     golden->grad_clip = number(golden, "grad_clip");
     golden->state = strcmp(metadata(golden, "state"), "true") == 0;
-    read_rates(golden);
+    const char *text = metadata(golden, "lr");
+    for (int k = 0; k < golden->steps; k++) {
+        char *end;
+        golden->lr[k] = strtod(text, &end);
+        text = end;
+    }
 }
 
 void golden_close(struct golden *golden)

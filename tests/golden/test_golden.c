@@ -60,19 +60,6 @@ static void check_relative(const char *name, int step, double got, double want, 
           got, want, fabs(got / want - 1));
 }
 
-static void check_curves(const struct golden *golden, const struct golden_trace *trace,
-                         const struct tolerance *tolerance)
-{
-    float *loss = golden_tensor(golden, NULL, "golden.loss");
-    float *grad_norm = golden_tensor(golden, NULL, "golden.grad_norm");
-    for (int k = 0; k < golden->steps; k++) {
-        check_relative("loss", k, trace->loss[k], loss[k], tolerance->loss);
-        check_relative("grad_norm", k, trace->grad_norm[k], grad_norm[k], tolerance->grad_norm);
-    }
-    free(loss);
-    free(grad_norm);
-}
-
 static void check_padding(const struct dt_param *param, const char *what, const float *flat)
 {
     for (int64_t i = param->file_count; i < param->count; i++)
@@ -106,7 +93,14 @@ static void check_reference(const struct golden *golden, const struct golden_tra
     if (logits)
         check_tensor("logits", trace->logits, logits, count, tolerance->logits, 0);
     free(logits);
-    check_curves(golden, trace, tolerance);
+    float *loss = golden_tensor(golden, NULL, "golden.loss");
+    float *grad_norm = golden_tensor(golden, NULL, "golden.grad_norm");
+    for (int k = 0; k < golden->steps; k++) {
+        check_relative("loss", k, trace->loss[k], loss[k], tolerance->loss);
+        check_relative("grad_norm", k, trace->grad_norm[k], grad_norm[k], tolerance->grad_norm);
+    }
+    free(loss);
+    free(grad_norm);
     for (int row = 0; row < trace->params.n; row++)
         check_parameter(golden, trace, &trace->params.rows[row], tolerance);
 }

@@ -268,17 +268,6 @@ static void check_int8(void)
     table.int8 = true;
 }
 
-static void check_policy(void)
-{
-    CHECK_OP(
-        policy_loss, .n = 2,
-        .outputs = {{DT_OUTPUT_CATEGORICAL, 0, 2, 0, 1, 0}, {DT_OUTPUT_BERNOULLI, 2, 2, 1, 1, 0}},
-        .logits = {.rows = 2, .cols = 4}, .targets.cols = 3);
-    REFUSE(policy_loss, outputs[1].first, 1, "outputs.first", "1"); // within the first one
-    CHECK_OP(encode_targets, .n = 1, .outputs = {{DT_OUTPUT_REGRESSION, 1, 2, 0, 0, 0}},
-             .targets.cols = 2, .out = {.rows = 2, .cols = 3});
-}
-
 static void check_heads(void)
 {
     CHECK_OP(embed_forward, .ids.rows = 2, .table = {.rows = 4, .cols = 4});
@@ -287,7 +276,13 @@ static void check_heads(void)
     CHANGE(xent, dlogits, args.logits);
     REFUSE(xent, dlogits.stride, 5, "dlogits", "the strides 5 and 4");
     REFUSE(xent, dlogits.dtype, DT_BF16, "dlogits", "bf16");
-    check_policy();
+    CHECK_OP(
+        policy_loss, .n = 2,
+        .outputs = {{DT_OUTPUT_CATEGORICAL, 0, 2, 0, 1, 0}, {DT_OUTPUT_BERNOULLI, 2, 2, 1, 1, 0}},
+        .logits = {.rows = 2, .cols = 4}, .targets.cols = 3);
+    REFUSE(policy_loss, outputs[1].first, 1, "outputs.first", "1"); // within the first one
+    CHECK_OP(encode_targets, .n = 1, .outputs = {{DT_OUTPUT_REGRESSION, 1, 2, 0, 0, 0}},
+             .targets.cols = 2, .out = {.rows = 2, .cols = 3});
 }
 
 static void check_norms(void)

@@ -28,26 +28,6 @@ static void check_collectives(struct dt_comm *comm)
     dt_error_clear();
 }
 
-static void check_agreement(struct dt_comm *comm)
-{
-    CHECK_OK(dt_agree(comm, DT_OK));
-    CHECK_INT(dt_agree(comm, DT_FAIL(DT_USER, "a hint", "a reason")), DT_USER);
-    CHECK_STR(dt_error_current()->message, "a reason");
-    CHECK_STR(dt_error_current()->hint, "a hint");
-    dt_error_clear();
-}
-
-static void check_last_words(struct dt_comm *comm)
-{
-    char text[64];
-    DT_FAIL(DT_MACHINE, NULL, "the disk is full");
-    CHECK_INT(dt_comm_last_words(comm, dt_error_current(), 0, text, sizeof text), 32);
-    CHECK_STR(text, "dtrain: error: the disk is full\n");
-    CHECK_INT(dt_comm_last_words(comm, dt_error_current(), 0, text, 20), 19);
-    CHECK_INT(strlen(text), 19);
-    dt_error_clear();
-}
-
 static void check_slurm_alone(void)
 {
     struct dt_comm *comm;
@@ -77,8 +57,18 @@ int main(void)
     CHECK_INT(comm->info.rank, 0);
     CHECK(comm->info.host[0] != 0, "no host name");
     check_collectives(comm);
-    check_agreement(comm);
-    check_last_words(comm);
+    CHECK_OK(dt_agree(comm, DT_OK));
+    CHECK_INT(dt_agree(comm, DT_FAIL(DT_USER, "a hint", "a reason")), DT_USER);
+    CHECK_STR(dt_error_current()->message, "a reason");
+    CHECK_STR(dt_error_current()->hint, "a hint");
+    dt_error_clear();
+    char text[64];
+    DT_FAIL(DT_MACHINE, NULL, "the disk is full");
+    CHECK_INT(dt_comm_last_words(comm, dt_error_current(), 0, text, sizeof text), 32);
+    CHECK_STR(text, "dtrain: error: the disk is full\n");
+    CHECK_INT(dt_comm_last_words(comm, dt_error_current(), 0, text, 20), 19);
+    CHECK_INT(strlen(text), 19);
+    dt_error_clear();
     dt_comm_terminated(comm);
     dt_comm_close(comm);
     dt_comm_close(NULL);

@@ -136,19 +136,6 @@ static void check_training(const struct dt_dataset *dataset, const struct dt_rea
     dt_order_free(order);
 }
 
-static void check_dataset(enum episode_layout layout, const struct dt_dataset *dataset,
-                          int64_t windows, int64_t frames)
-{
-    CHECK_STR(dataset->kind->name, layout_name[layout]);
-    CHECK_INT(dataset->windows, windows);
-    CHECK_INT(dataset->tokens, frames);
-    CHECK_INT(dataset->episodes, EPISODES);
-    CHECK_INT(dataset->layout.frame_width, F);
-    CHECK_INT(dataset->layout.target_width, W);
-    CHECK_INT(dataset->layout.n_ids, 1);
-    CHECK_INT(dataset->layout.ids[0], B_TABLE);
-}
-
 // Mean and deviation of what was written; the same bits whatever the number of ranks.
 static void check_statistics(const struct dt_dataset *dataset)
 {
@@ -207,7 +194,14 @@ static void check_layout(enum episode_layout layout, const struct episode_types 
         int64_t size, n = expect_windows(0, EPISODES, stride, want);
         if (!dataset)
             break;
-        check_dataset(layout, dataset, n, frames);
+        CHECK_STR(dataset->kind->name, layout_name[layout]);
+        CHECK_INT(dataset->windows, n);
+        CHECK_INT(dataset->tokens, frames);
+        CHECK_INT(dataset->episodes, EPISODES);
+        CHECK_INT(dataset->layout.frame_width, F);
+        CHECK_INT(dataset->layout.target_width, W);
+        CHECK_INT(dataset->layout.n_ids, 1);
+        CHECK_INT(dataset->layout.ids[0], B_TABLE);
         if (stride < T)
             check_statistics(dataset);
         struct dt_read_rules read = {.frames_type = DT_F32};

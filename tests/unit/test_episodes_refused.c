@@ -215,13 +215,6 @@ static void test_damaged_groups(void)
     free(text);
 }
 
-static void link_groups(const char *name, const char *from, const char *to)
-{
-    hid_t file = change(name);
-    CHECK(H5Lcreate_hard(file, from, file, to, H5P_DEFAULT, H5P_DEFAULT) >= 0, "no link %s", to);
-    H5Fclose(file);
-}
-
 // Hard links that unfold to 2^27 paths, that lead in a circle, or that are too many; groups too
 // deep.
 static void test_unfolding(void)
@@ -241,7 +234,11 @@ static void test_unfolding(void)
     refuse_scan(&rules, "/x/y is the group /data/demo_0/obs/x/x/");
 
     write_a(ROBOMIMIC);
-    link_groups("a.h5", "/data/demo_0/obs", "/data/demo_0/obs/again");
+    file = change("a.h5");
+    CHECK(H5Lcreate_hard(file, "/data/demo_0/obs", file, "/data/demo_0/obs/again", H5P_DEFAULT,
+                         H5P_DEFAULT) >= 0,
+          "no link");
+    H5Fclose(file);
     refuse_scan(&rules,
                 "/data/demo_0/obs/again is the group /data/demo_0/obs again, by a hard link "
                 "(data.inputs)");

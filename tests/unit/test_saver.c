@@ -62,15 +62,6 @@ static void block(const char *dir, bool blocked)
         CHECK_INT(unlink(dir), 0);
 }
 
-static void check_no_draft(const char *dir)
-{
-    DIR *folder = opendir(dir);
-    for (struct dirent *entry; folder && (entry = readdir(folder));)
-        CHECK(!strstr(entry->d_name, ".tmp"), "%s is left", entry->d_name);
-    if (folder)
-        closedir(folder);
-}
-
 // Every other one that fails does so before anything is written, the rest when all is.
 static void save(struct dt_saver *saver, const char *dir, bool fails)
 {
@@ -87,7 +78,11 @@ static void save(struct dt_saver *saver, const char *dir, bool fails)
     CHECK(dt_saver_is_free(saver), "the save has ended");
     if (blocked)
         block(dir, false);
-    check_no_draft(dir);
+    DIR *folder = opendir(dir);
+    for (struct dirent *entry; folder && (entry = readdir(folder));)
+        CHECK(!strstr(entry->d_name, ".tmp"), "%s is left", entry->d_name);
+    if (folder)
+        closedir(folder);
     CHECK_INT(published - before, !fails);
     CHECK_INT(logged, published);
     CHECK(!dt_saver_is_overdue(saver, 0), "not tried again at once");
