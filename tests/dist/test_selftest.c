@@ -1,8 +1,8 @@
 // Collectives on known values over 2 and 4 ranks: silent on a sound communicator; where a rank's
 // values are lost, the self-test names the operation and that rank, on every rank alike, and the
 // benchmark counts them.
-#include "test.h"
 #include "base/clock.h"
+#include "captured.h"
 
 #include "bench/bench.h"
 #include "comm/selftest.h"
@@ -81,28 +81,22 @@ static void check_found(enum dt_operation operation, const char *name, int rank,
 // What rank 0 writes to stderr when every two ranks exchange and one is slow.
 static void check_slow_rank(int rank)
 {
-    char text[4096] = "", want[128];
-    FILE *file = tmpfile();
-    int kept = dup(STDERR_FILENO);
+    char want[128];
     hit = DT_OPERATIONS;
     culprit = rank;
     delay = 0.1; // far above what a busy machine adds to the best of five
     comm->table = &broken;
-    dup2(fileno(file), STDERR_FILENO);
+    capture_stderr();
     dt_status status = dt_bench_comm(
         comm,
         &(struct dt_bench_options){
             .device = DT_DEVICE_CPU, .pairs = true, .first = "8", .last = "64K", .factor = 2});
-    dup2(kept, STDERR_FILENO);
+    const char *text = captured();
     comm->table = sound;
     delay = 0;
     CHECK_OK(status);
-    rewind(file);
-    text[fread(text, 1, sizeof text - 1, file)] = 0;
     snprintf(want, sizeof want, "mpi: rank %d on %s exchanges at 0.", rank, comm->info.host);
     CHECK(comm->info.rank > 0 || strstr(text, want), "no '%s' in: %s", want, text);
-    fclose(file);
-    close(kept);
 }
 
 // Each has a partner whose partner it is; of an odd number the last has none.

@@ -2,6 +2,7 @@
 // for it: rank 0's weights and states reach every rank's device, in more than one piece, and come
 // back; nothing is allocated after the start.
 #include "checkpoint/snapshot.h"
+#include "late_device.h"
 #include "one_layer.h"
 #include "test.h"
 
@@ -13,45 +14,6 @@ static dt_status count_host(struct dt_device *device, int64_t bytes, void **memo
 {
     pinned += bytes;
     return dt_cpu_device_table.alloc_host(device, bytes, memory);
-}
-
-static struct {
-    void *to;
-    const void *from;
-    size_t bytes;
-} late[16];
-static int n_late;
-
-static dt_status copy_late(struct dt_device *device, void *to, const void *from, int64_t bytes,
-                           struct dt_stream *stream)
-{
-    (void)device, (void)stream;
-    CHECK(n_late < 16, "copies that nobody waits for");
-    late[n_late].to = to;
-    late[n_late].from = from;
-    late[n_late].bytes = (size_t)bytes;
-    n_late += n_late < 15;
-    return DT_OK;
-}
-
-static dt_status catch_up(void)
-{
-    for (int i = 0; i < n_late; i++)
-        memcpy(late[i].to, late[i].from, late[i].bytes);
-    n_late = 0;
-    return DT_OK;
-}
-
-static dt_status stream_sync(struct dt_device *device, struct dt_stream *stream)
-{
-    (void)device, (void)stream;
-    return catch_up();
-}
-
-static dt_status event_sync(struct dt_device *device, struct dt_event *event)
-{
-    (void)device, (void)event;
-    return catch_up();
 }
 
 static float value(int array, int64_t i, int rank)
@@ -129,9 +91,7 @@ int main(void)
         CHECK_OK(dt_alloc(&backend, bytes, &states.list[i].data));
     check_moves(model, &states, true);
     table.unified = false;
-    table.to_device = table.to_host = copy_late;
-    table.stream_sync = stream_sync;
-    table.event_sync = event_sync;
+    make_late(&table);
     check_moves(model, &states, false);
     for (int i = 0; i < 2; i++)
         dt_free(&backend, states.list[i].data);

@@ -38,13 +38,6 @@ static struct dt_model_config config_of(const char *stem, const char *layers, co
     return config;
 }
 
-static void *device_memory(int64_t bytes)
-{
-    void *memory;
-    must(dt_alloc(&backend, bytes, &memory));
-    return memory;
-}
-
 // Every array that a model may read, by its name: floats are normal, ids below the vocabulary and
 // the sizes of tables; a document starts at the fifth position, the second is not counted; targets
 // are what their output allows.
@@ -72,7 +65,7 @@ static struct data make_data(const struct dt_model *model)
     struct dt_philox rng = dt_philox_init(7, 0, 0);
     for (int i = 0; i < list->n; i++) {
         const struct dt_array_spec *spec = &list->arrays[i];
-        data.arrays[i] = device_memory(dt_array_bytes(spec, B * L));
+        data.arrays[i] = malloc((size_t)dt_array_bytes(spec, B * L));
         for (int64_t j = 0; j < B * L * spec->width; j++) {
             float x = dt_philox_normal(&rng);
             if (spec->type == DT_F32)
@@ -94,22 +87,20 @@ static struct data make_data(const struct dt_model *model)
 static void free_data(struct data *data)
 {
     for (int i = 0; i < DT_BATCH_ARRAYS; i++)
-        dt_free(&backend, data->arrays[i]);
+        free(data->arrays[i]);
 }
 
 static double loss_of(struct dt_model *model, const struct dt_model_input *input,
                       const struct dt_model_state *before, struct dt_model_state *after)
 {
-    struct dt_loss_sum *sum = device_memory(sizeof *sum);
+    struct dt_loss_sum sum = {0};
     const struct dt_pass pass = {.input = *input, .before = before, .after = after};
     must(dt_model_forward(model, &pass));
-    must(dt_model_loss(model, &pass, 0, sum));
-    double loss = sum->loss;
+    must(dt_model_loss(model, &pass, 0, &sum));
     const struct dt_array_list *list = dt_model_arrays(model);
     bool masked = dt_array_list_find(list, "mask") >= 0;
-    CHECK_INT(sum->counted, input->sequences * (input->length - masked));
-    dt_free(&backend, sum);
-    return loss;
+    CHECK_INT(sum.counted, input->sequences * (input->length - masked));
+    return sum.loss;
 }
 
 static dt_status note_row(void *next, int64_t row)
@@ -189,11 +180,11 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
     dt_params_init(params, 3, dt_model_weights(model));
     fill_biases(model);
     struct data data = make_data(model);
-    struct dt_loss_sum *sum = device_memory(sizeof *sum);
+    struct dt_loss_sum sum = {0};
     int64_t rows = 0;
     const struct dt_pass pass = {.input = data.input, .grad_ready = note_row, .context = &rows};
     must(dt_model_forward(model, &pass));
-    must(dt_model_loss(model, &pass, 1, sum));
+    must(dt_model_loss(model, &pass, 1, &sum));
     must(dt_model_backward(model, &pass));
     CHECK_INT(rows, params->n); // each row was announced once, in order
     struct dt_pass wide = pass; // as many positions, in more sequences
@@ -205,7 +196,6 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
             check_frozen(&params->rows[i], dt_model_gradients(model));
         else
             check_row(model, &data, &params->rows[i], dt_model_gradients(model));
-    dt_free(&backend, sum);
     free_data(&data);
     dt_model_destroy(model);
 }
@@ -287,7 +277,7 @@ static void test_outputs(bool autoregressive)
     CHECK_INT(outputs->n, 4);
     CHECK_INT(outputs->autoregressive, autoregressive);
     for (int64_t t = 1; t < L; t++) {
-        struct dt_loss_sum *sum = device_memory(2 * (int64_t)sizeof *sum);
+        struct dt_loss_sum sum[2] = {{0}};
         struct dt_pass pass = {.input = data.input};
         double last = 0;
         pass.input.sequences = 1;
@@ -306,7 +296,6 @@ static void test_outputs(bool autoregressive)
                                        outputs->list[k].target);
         }
         CHECK_NEAR(sum[1].loss - sum[0].loss, last, 1e-5);
-        dt_free(&backend, sum);
     }
     struct dt_view z;
     CHECK_FAILS(dt_model_output(model, &(struct dt_pass){.input = data.input}, 4, &z), DT_USER,

@@ -3,45 +3,10 @@
 // host batch, and batches must be used up before the next is asked for.
 #include "train/input.h"
 
+#include "late_device.h"
 #include "op_fixture.h"
 
-enum { STEPS = 6, SEQUENCES = 6, LENGTH = 5, MICRO = 2, COPIES = 1024 };
-
-static struct copy {
-    void *to;
-    const void *from;
-    int64_t bytes;
-} copies[COPIES];
-static int n_copies;
-
-static dt_status copy_later(struct dt_device *device, void *to, const void *from, int64_t bytes,
-                            struct dt_stream *stream)
-{
-    (void)device, (void)stream;
-    CHECK(n_copies < COPIES, "too many copies");
-    copies[n_copies++] = (struct copy){to, from, bytes};
-    return DT_OK;
-}
-
-static dt_status copy_all(void)
-{
-    for (int i = 0; i < n_copies; i++)
-        memcpy(copies[i].to, copies[i].from, (size_t)copies[i].bytes);
-    n_copies = 0;
-    return DT_OK;
-}
-
-static dt_status wait_for_event(struct dt_device *device, struct dt_event *event)
-{
-    (void)device, (void)event;
-    return copy_all();
-}
-
-static dt_status wait_for_stream(struct dt_device *device, struct dt_stream *stream)
-{
-    (void)device, (void)stream;
-    return copy_all();
-}
+enum { STEPS = 6, SEQUENCES = 6, LENGTH = 5, MICRO = 2 };
 
 static struct dt_loader *open_loader(const struct dt_dataset *dataset, bool sequential)
 {
@@ -119,9 +84,7 @@ int main(void)
 {
     struct dt_backend cpu = open_cpu(1), late = cpu;
     struct dt_device_table table = *cpu.table;
-    table.to_device = table.to_host = table.copy = copy_later;
-    table.event_sync = wait_for_event;
-    table.stream_sync = wait_for_stream;
+    make_late(&table);
     late.table = &table;
     struct dt_array_list arrays = {0}; // not in the loader's order
     dt_array_list_add(&arrays, "labels", DT_I32, 1, false);

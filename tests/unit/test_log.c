@@ -1,6 +1,6 @@
 // Messages and the live line, seen through a pseudo-terminal and through a pipe in stderr's place.
 #include "base/log.h"
-#include "test.h"
+#include "captured.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,70 +9,31 @@
 
 #define CLEAR "\r\033[K"
 
-static int saved_stderr;
-
-static void put_in_place(int fd)
-{
-    saved_stderr = dup(STDERR_FILENO);
-    dup2(fd, STDERR_FILENO);
-}
-
-static void put_back(void)
-{
-    dup2(saved_stderr, STDERR_FILENO);
-    close(saved_stderr);
-}
-
-// What was written so far; `fd` does not block.
-static const char *drain(int fd)
-{
-    static char text[1 << 16];
-    size_t used = 0;
-    ssize_t n;
-    while (used < sizeof text - 1 && (n = read(fd, text + used, sizeof text - 1 - used)) > 0)
-        used += (size_t)n;
-    text[used] = 0;
-    return text;
-}
-
 static void test_pipe(void)
 {
-    int ends[2];
-    char seen[3][256];
-    CHECK(pipe2(ends, O_NONBLOCK) == 0, "no pipe");
-    put_in_place(ends[1]);
+    char seen[2][256];
+    capture_stderr();
     dt_info("step %d of %s", 3, "ten");
     dt_warn("slow");
-    snprintf(seen[0], sizeof seen[0], "%s", drain(ends[0]));
+    snprintf(seen[0], sizeof seen[0], "%s", drain(captured_ends[0]));
     dt_log_live("a live line");
-    snprintf(seen[1], sizeof seen[1], "%s", drain(ends[0]));
+    snprintf(seen[1], sizeof seen[1], "%s", drain(captured_ends[0]));
     dt_log_quiet(true);
     dt_warn("unseen");
-    snprintf(seen[2], sizeof seen[2], "%s", drain(ends[0]));
     dt_log_quiet(false);
     CHECK(!dt_log_is_terminal(), "a pipe is no terminal");
-    put_back();
+    CHECK_STR(captured(), "");
     CHECK_STR(seen[0], "dtrain: step 3 of ten\ndtrain: warning: slow\n");
     CHECK_STR(seen[1], "");
-    CHECK_STR(seen[2], "");
-    close(ends[0]);
-    close(ends[1]);
 }
 
 static void test_long_message(void)
 {
     static char word[8000];
-    int ends[2];
-    size_t length;
     memset(word, 'w', sizeof word - 1);
-    CHECK(pipe2(ends, O_NONBLOCK) == 0, "no pipe");
-    put_in_place(ends[1]);
+    capture_stderr();
     dt_info("%s", word);
-    put_back();
-    length = strlen(drain(ends[0]));
-    CHECK_INT(length, sizeof word - 1 + strlen("dtrain: \n"));
-    close(ends[0]);
-    close(ends[1]);
+    CHECK_INT(strlen(captured()), sizeof word - 1 + strlen("dtrain: \n"));
 }
 
 // The two ends of a terminal of 12 columns that shows bytes as they are written.
@@ -90,7 +51,7 @@ static void check_shown(int master, const char *want)
 {
     char seen[1024];
     snprintf(seen, sizeof seen, "%s", drain(master));
-    put_back();
+    restore_stderr();
     CHECK_STR(seen, want);
 }
 
@@ -99,19 +60,20 @@ static bool test_terminal(void)
     int master, terminal;
     if (!open_terminal(&master, &terminal))
         return false;
-    put_in_place(terminal);
+    replace_stderr(terminal);
     dt_log_live("loss 1.5");
     check_shown(master, CLEAR "loss 1.5");
 
-    put_in_place(terminal); // the message stands above the live line, which comes again
+    replace_stderr(terminal); // the message stands above the live line, which comes again
     dt_info("saved");
     check_shown(master, CLEAR "dtrain: saved\r\nloss 1.5");
 
-    put_in_place(terminal); // one column fewer than the terminal; whole characters; no control ones
+    replace_stderr(
+        terminal); // one column fewer than the terminal; whole characters; no control ones
     dt_log_live("\xc3\xa9t\xc3\xa9\n3456789abcdef");
     check_shown(master, CLEAR "\xc3\xa9t\xc3\xa9 3456789");
 
-    put_in_place(terminal);
+    replace_stderr(terminal);
     dt_log_live(NULL);
     dt_log_live(NULL); // nothing is left to clear
     dt_info("bye");
@@ -132,16 +94,11 @@ static void *log_often(void *name)
 
 static void test_assumed(void)
 {
-    int ends[2];
-    CHECK(pipe2(ends, O_NONBLOCK) == 0, "no pipe");
-    put_in_place(ends[1]);
+    capture_stderr();
     dt_log_assume_terminal();
     CHECK(dt_log_is_terminal(), "told so");
     dt_log_live("loss 1.5");
-    put_back();
-    CHECK_STR(drain(ends[0]), CLEAR "loss 1.5");
-    close(ends[0]);
-    close(ends[1]);
+    CHECK_STR(captured(), CLEAR "loss 1.5");
 }
 
 static bool is_whole(const char *line)
@@ -153,22 +110,18 @@ static void test_threads(void)
 {
     static char names[4][2] = {"a", "b", "c", "d"};
     pthread_t threads[4];
-    int ends[2], lines = 0;
+    int lines = 0;
     char *text, *line, *rest;
-    CHECK(pipe2(ends, O_NONBLOCK) == 0, "no pipe");
-    put_in_place(ends[1]);
+    capture_stderr();
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, log_often, names[i]);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    put_back();
-    text = strdup(drain(ends[0]));
+    text = strdup(captured());
     for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest), lines++)
         CHECK(is_whole(line), "torn: '%s'", line);
     CHECK_INT(lines, 200);
     free(text);
-    close(ends[0]);
-    close(ends[1]);
 }
 
 static void test_due(void)

@@ -2,6 +2,7 @@
 // of src/train/sinks.c. It sees every event, fields by the table. And the lines of metrics.jsonl.
 #include "train/metrics.h"
 
+#include "captured.h"
 #include "scratch.h"
 
 #include <fcntl.h>
@@ -145,24 +146,17 @@ static void test_eta(void)
                                        .console = DT_CONSOLE_PLAIN,
                                        .unit = "tokens"};
     void *console;
-    char line[1024];
-    int kept = dup(2), to = open("console.txt", O_CREAT | O_WRONLY | O_TRUNC, 0600);
-    CHECK(kept >= 0 && to >= 0 && dup2(to, 2) == 2, "stderr cannot be redirected");
-    close(to);
+    capture_stderr();
     CHECK_OK(dt_sink_console.open(&config, &console));
     for (int i = 0; i < 4; i++, now += 2)
         CHECK_OK(dt_sink_console.write(
             console, &(struct dt_metric_event){.kind = DT_METRIC_TRAIN, .step = 101 + i}));
     dt_sink_console.close(console);
-    dup2(kept, 2);
-    close(kept);
-    FILE *file = fopen("console.txt", "r");
-    for (int i = 0; i < 4; i++) {
-        bool read = file && fgets(line, sizeof line, file);
-        CHECK(read && (*left[i] ? strstr(line, left[i]) != NULL : !strstr(line, "ETA")),
-              "line %d lacks \"%s\": %s", i, left[i], line);
-    }
-    fclose(file);
+    char *text = strdup(captured()), *rest, *line = strtok_r(text, "\n", &rest);
+    for (int i = 0; i < 4; i++, line = strtok_r(NULL, "\n", &rest))
+        CHECK(line && (*left[i] ? strstr(line, left[i]) != NULL : !strstr(line, "ETA")),
+              "line %d lacks \"%s\": %s", i, left[i], line ? line : "(none)");
+    free(text);
 }
 
 int main(void)

@@ -1,10 +1,7 @@
 // The map of ranks, hosts, devices and CPUs, seen through a pipe in stderr's place.
 #include "job/places.h"
 
-#include "test.h"
-
-#include <fcntl.h>
-#include <unistd.h>
+#include "captured.h"
 
 static struct dt_place place(const char *host, const char *device, const char *id, int rank)
 {
@@ -20,18 +17,9 @@ static struct dt_place place(const char *host, const char *device, const char *i
 
 static const char *logged(const struct dt_place *places, int n)
 {
-    static char text[1 << 16];
-    int ends[2], saved = dup(STDERR_FILENO);
-    CHECK(pipe2(ends, O_NONBLOCK) == 0, "no pipe");
-    dup2(ends[1], STDERR_FILENO);
+    capture_stderr();
     dt_places_log(places, n);
-    dup2(saved, STDERR_FILENO);
-    ssize_t used = read(ends[0], text, sizeof text - 1);
-    text[used > 0 ? used : 0] = 0;
-    close(ends[0]);
-    close(ends[1]);
-    close(saved);
-    return text;
+    return captured();
 }
 
 static void test_gpus(void)

@@ -4,6 +4,7 @@
 #include "checkpoint/slot_states.h"
 
 #include "scratch.h"
+#include "typed.h"
 
 enum { SLOTS = 12, ARRAYS = 4 };
 
@@ -18,9 +19,9 @@ static const struct {
                    {"layers.1.position", DT_I32, 1}};
 
 // bf16 holds these, and int32.
-static float value(int array, int64_t slot, int64_t i)
+static double value(int array, int64_t slot, int64_t i)
 {
-    return (float)(array * 64 - 96 + slot * 4 + i);
+    return (double)(array * 64 - 96 + slot * 4 + i);
 }
 
 static struct dt_slot_states make(int64_t slots, int64_t each, bool bf16)
@@ -57,16 +58,8 @@ static void put(const struct dt_slot_states *s)
 {
     for (int array = 0; array < ARRAYS; array++)
         for (int64_t slot = 0; slot < s->slots; slot++)
-            for (int64_t i = 0; i < s->arrays[array].width; i++) {
-                float x = value(array, slot, i);
-                void *to = at(s, array, slot, i);
-                if (s->arrays[array].type == DT_BF16)
-                    *(dt_bf16 *)to = dt_f32_to_bf16(x);
-                else if (s->arrays[array].type == DT_I32)
-                    *(int32_t *)to = (int32_t)x;
-                else
-                    *(float *)to = x;
-            }
+            for (int64_t i = 0; i < s->arrays[array].width; i++)
+                set(at(s, array, slot, i), s->arrays[array].type, 0, value(array, slot, i));
 }
 
 static void check(const struct dt_slot_states *s)
@@ -74,13 +67,9 @@ static void check(const struct dt_slot_states *s)
     int wrong = 0;
     for (int array = 0; array < ARRAYS; array++)
         for (int64_t slot = 0; slot < s->slots; slot++)
-            for (int64_t i = 0; i < s->arrays[array].width; i++) {
-                const void *p = at(s, array, slot, i);
-                float x = s->arrays[array].type == DT_BF16  ? dt_bf16_to_f32(*(const dt_bf16 *)p)
-                          : s->arrays[array].type == DT_I32 ? (float)*(const int32_t *)p
-                                                            : *(const float *)p;
-                wrong += x != value(array, slot, i);
-            }
+            for (int64_t i = 0; i < s->arrays[array].width; i++)
+                wrong +=
+                    get(at(s, array, slot, i), s->arrays[array].type, 0) != value(array, slot, i);
     CHECK_INT(wrong, 0);
 }
 

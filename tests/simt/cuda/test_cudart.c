@@ -1,5 +1,6 @@
 // The simulated CUDA runtime itself, in every order of streams: what a right program does comes out
 // right, a forgotten wait is seen, and what CUDA forbids fails with CUDA's error.
+#include "captured.h"
 #include "cases.h"
 #include "enqueue.h"
 #include "test_kernels.h"
@@ -546,32 +547,18 @@ static void test_copies(void)
 
 // ---- faults
 
-// How often stderr, which `to` took in, speaks of a simulated device.
-static int lines_of(FILE *to)
-{
-    char line[1024];
-    int lines = 0;
-    rewind(to);
-    while (fgets(line, sizeof line, to))
-        lines += strncmp(line, "simt: ", 6) == 0;
-    return lines;
-}
-
 static void test_fault_is_told_once(void)
 {
     cudaStream_t first = new_stream(), second = new_stream();
-    FILE *to = tmpfile();
-    int before = dup(2);
-    if (!to)
-        exit(1);
-    dup2(fileno(to), 2);
+    int lines = 0;
+    capture_stderr();
     part_at_barrier(first);
     part_at_barrier(second);
     cudaError_t error = cudaDeviceSynchronize();
-    dup2(before, 2);
+    for (const char *at = captured(); (at = strstr(at, "simt: ")); at++)
+        lines++;
     CHECK_CUDA(error, cudaErrorLaunchFailure);
-    CHECK_INT(lines_of(to), 1);
-    fclose(to);
+    CHECK_INT(lines, 1);
     dt_error_clear();
 }
 
