@@ -1,6 +1,7 @@
 // The last words of a process whose library call crashes or never returns, each in a child.
 #include "base/crash.h"
-#include "scratch.h"
+#include "base/error.h"
+#include "captured.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -45,30 +46,21 @@ static void wait_long(void)
     dt_crash_leave();
 }
 
-// What a child that does this prints.
-static char *words_of(void (*act)(void), int code)
+// A child that does this ends with that code, and writes that to stderr.
+static void check_words(void (*act)(void), int code, const char *want)
 {
     int end;
-    const char *path = in_scratch("words");
+    capture_stderr();
     pid_t child = fork();
     if (child == 0) {
-        if (!freopen(path, "w", stderr))
-            _exit(1);
         dt_crash_catch(0.4);
         act();
         _exit(0);
     }
     waitpid(child, &end, 0);
+    CHECK_STR(captured(), want);
     CHECK(WIFEXITED(end), "signal %d", WTERMSIG(end));
     CHECK_INT(WEXITSTATUS(end), code);
-    return get_text(path);
-}
-
-static void check_words(void (*act)(void), int code, const char *want)
-{
-    char *words = words_of(act, code);
-    CHECK_STR(words, want);
-    free(words);
 }
 
 int main(void)
@@ -76,7 +68,6 @@ int main(void)
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return TEST_SKIP; // nothing is caught
 #endif
-    make_scratch();
     check_words(
         crash, DT_MACHINE,
         "dtrain: error: libslow crashed (SIGSEGV) reading some.h5\n  hint: copy it again\n");
@@ -85,6 +76,5 @@ int main(void)
                 "  hint: copy it again\n");
     check_words(compute_in_many_calls, 0, "");
     check_words(wait_long, 0, "");
-    remove_scratch();
     return test_end();
 }

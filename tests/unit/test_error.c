@@ -1,7 +1,7 @@
 // The error record (raise, frames, moving between threads, text) and the one way out of the
 // process.
 #include "base/error.h"
-#include "test.h"
+#include "captured.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
@@ -113,27 +113,19 @@ static void test_threads(void)
     dt_error_clear();
 }
 
-// Runs `body` in a child; its stderr comes back in `text`. Returns its exit code, or -1.
-static int run_child(void (*body)(void), char *text, size_t size)
+// Runs `body` in a child, and gives its exit code, or -1; *text is what it wrote to stderr.
+static int run_child(void (*body)(void), const char **text)
 {
-    int ends[2], state;
-    size_t used = 0;
-    ssize_t n;
-    pid_t child;
-    if (pipe(ends) != 0 || (child = fork()) < 0)
-        return -1;
+    int state;
+    capture_stderr();
+    pid_t child = fork();
     if (child == 0) {
-        dup2(ends[1], STDERR_FILENO);
         alarm(20); // a child that hangs is a failure
         body();
         _exit(99);
     }
-    close(ends[1]);
-    while (used < size - 1 && (n = read(ends[0], text + used, size - 1 - used)) > 0)
-        used += (size_t)n;
-    text[used] = 0;
-    close(ends[0]);
     waitpid(child, &state, 0);
+    *text = captured();
     return WIFEXITED(state) ? WEXITSTATUS(state) : -1;
 }
 
@@ -189,15 +181,15 @@ static void die_in_last_act(void)
 
 static void test_die(void)
 {
-    char text[1024];
-    CHECK_INT(run_child(die_plainly, text, sizeof text), 2);
+    const char *text;
+    CHECK_INT(run_child(die_plainly, &text), 2);
     CHECK_STR(text, "dtrain: error: steps is -3\n  while reading c.ini\n"
                     "  hint: give a positive number\n");
-    CHECK_INT(run_child(die_without_error, text, sizeof text), 3);
+    CHECK_INT(run_child(die_without_error, &text), 3);
     CHECK(strstr(text, "without a message"), "%s", text);
-    CHECK_INT(run_child(die_by_many, text, sizeof text), 3);
+    CHECK_INT(run_child(die_by_many, &text), 3);
     CHECK_STR(text, "[one]");
-    CHECK_INT(run_child(die_in_last_act, text, sizeof text), 2);
+    CHECK_INT(run_child(die_in_last_act, &text), 2);
 }
 
 int main(void)

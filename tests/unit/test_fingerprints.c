@@ -1,15 +1,14 @@
 // What tells the shards that a run was trained on from others: every value that training reads, in
 // shards without checksums; the checksums, in those that have them; and when it is computed again.
 #include "base/log.h"
-#include "data/loader.h"
 #include "data/reader.h"
 #include "data/shard_cache.h"
-#include "episode_files.h"
+#include "episode_cases.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 
-enum { T = 16, N = 20000 };
+enum { N = 20000 };
 
 static struct dt_dataset *scan(const char *name, const struct dt_scan_rules *rules)
 {
@@ -25,21 +24,6 @@ static uint64_t hash_of(const char *name, const struct dt_scan_rules *rules)
     dt_dataset_free(dataset);
     CHECK(hash != 0, "%s has no hash", name);
     return hash;
-}
-
-static const char *const inputs[LAYOUTS] = {"frames img[1:3] b:id*7",
-                                            "obs/a obs/img[1:3] obs/b:id*7",
-                                            "observations/a observations/img[1:3] "
-                                            "observations/b:id*7",
-                                            "observations img[1:3] b:id*7"};
-
-static struct dt_scan_rules rules_of(enum episode_layout layout)
-{
-    struct dt_scan_rules rules = {.seq_len = T, .targets = "actions", .n_targets = 2};
-    snprintf(rules.inputs, sizeof rules.inputs, "%s", inputs[layout]);
-    rules.target[0] = (struct dt_target){"buttons", 2, 2};
-    rules.target[1] = (struct dt_target){"stick", 1, CLASSES};
-    return rules;
 }
 
 static void write_shard(enum episode_layout layout, bool gzip)
@@ -61,7 +45,7 @@ static void test_every_value(enum episode_layout layout, bool gzip)
         {"/observations", "/b", "/img", "/actions"}};
     // The fourth episode starts at row 39 of shared datasets.
     hsize_t row = layout == NATIVE || layout == D4RL ? 39 + 18 : 18;
-    struct dt_scan_rules rules = rules_of(layout);
+    struct dt_scan_rules rules = rules_of(layout, 0);
     write_shard(layout, gzip);
     uint64_t hash = hash_of("a.h5", &rules);
     CHECK(hash == hash_of("a.h5", &rules), "not the same twice");
@@ -176,7 +160,7 @@ static void touch(const char *path, time_t seconds)
 // A shard is hashed again where its file may have changed, and only there.
 static void test_cache(void)
 {
-    struct dt_scan_rules rules = rules_of(NATIVE);
+    struct dt_scan_rules rules = rules_of(NATIVE, 0);
     struct dt_shard_cache *cache;
     struct dt_reader *reader, *again;
     const char *path = in_scratch("a.h5");

@@ -9,44 +9,40 @@ enum { ROWS = 2 * 4096 + 11 }; // D4RL: the marks of 4096 rows are read at a tim
 static const int64_t last_rows[] = {0, 4094, 4095, 4096, 4097, 8190, 8192, ROWS - 1};
 enum { N_EPISODES = sizeof last_rows / sizeof *last_rows };
 
-// Each third end is a time-out, the others are terminals.
-static void write_d4rl(const char *path)
+// Rows of one number, actions alike; `late` may be NULL.
+static void write_d4rl(const char *path, int64_t n, const float *frames, const uint8_t *ends,
+                       const uint8_t *late)
 {
-    float *frames = calloc(ROWS, sizeof *frames);
-    uint8_t *ends[2] = {calloc(ROWS, 1), calloc(ROWS, 1)};
-    for (int64_t i = 0; i < ROWS; i++)
-        frames[i] = (float)(i % 1000);
-    for (int i = 0; i < N_EPISODES; i++)
-        ends[i % 3 == 1][last_rows[i]] = 1;
-    hid_t file = new_file(path);
-    put_numbers(file, "", "observations", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, ROWS, 1, frames,
-                false);
-    put_numbers(file, "", "actions", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, ROWS, 1, frames, false);
-    put_numbers(file, "", "terminals", H5T_STD_U8LE, H5T_STD_U8LE, 1, ROWS, 1, ends[0], false);
-    put_numbers(file, "", "timeouts", H5T_STD_U8LE, H5T_STD_U8LE, 1, ROWS, 1, ends[1], false);
+    hid_t file = new_file(path), bytes = H5T_STD_U8LE;
+    put_matrix(file, "observations", H5T_IEEE_F32LE, n, 1, frames);
+    put_matrix(file, "actions", H5T_IEEE_F32LE, n, 1, frames);
+    put_vector(file, "terminals", bytes, n, ends);
+    if (late)
+        put_vector(file, "timeouts", bytes, n, late);
     H5Fclose(file);
-    free(frames);
-    free(ends[0]);
-    free(ends[1]);
 }
 
 static struct dt_dataset *scan(int64_t seq_len)
 {
     struct dt_scan_rules rules = {.seq_len = seq_len, .stride = seq_len, .n_targets = 1};
     struct dt_dataset *dataset = NULL;
-    char glob[DT_PATH];
     rules.target[0] = (struct dt_target){"aim", 1, 0};
-    snprintf(glob, sizeof glob, "%s/*.h5", scratch);
-    CHECK_OK(dt_dataset_scan(glob, &rules, &dataset));
+    CHECK_OK(dt_dataset_scan(in_scratch("*.h5"), &rules, &dataset));
     return dataset;
 }
 
 // Windows of five rows, the last of an episode short.
 static void test_ends(void)
 {
+    static float frames[ROWS];
+    static uint8_t ends[2][ROWS];
     int64_t windows = 0;
+    for (int64_t i = 0; i < ROWS; i++)
+        frames[i] = (float)(i % 1000);
+    for (int i = 0; i < N_EPISODES; i++) // each third end is a time-out, the others are terminals
+        ends[i % 3 == 1][last_rows[i]] = 1;
     make_scratch();
-    write_d4rl(in_scratch("a.h5"));
+    write_d4rl(in_scratch("a.h5"), ROWS, frames, ends[0], ends[1]);
     struct dt_dataset *dataset = scan(5);
     for (int i = 0; i < N_EPISODES; i++)
         windows += (last_rows[i] - (i > 0 ? last_rows[i - 1] : -1) + 4) / 5;
@@ -65,7 +61,6 @@ static void test_statistics(void)
     float mean, deviation;
     make_scratch();
     for (int i = 0; i < FILES; i++) {
-        char name[16];
         float frames[N];
         uint8_t ends[N] = {0};
         for (int t = 0; t < N; t++) {
@@ -73,13 +68,7 @@ static void test_statistics(void)
             sum += (double)frames[t];
             squares += (double)frames[t] * (double)frames[t];
         }
-        snprintf(name, sizeof name, "%d.h5", i);
-        hid_t file = new_file(in_scratch("%s", name));
-        put_numbers(file, "", "observations", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, N, 1, frames,
-                    false);
-        put_numbers(file, "", "actions", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, 2, N, 1, frames, false);
-        put_numbers(file, "", "terminals", H5T_STD_U8LE, H5T_STD_U8LE, 1, N, 1, ends, false);
-        H5Fclose(file);
+        write_d4rl(in_scratch("%d.h5", i), N, frames, ends, NULL);
     }
     struct dt_dataset *dataset = scan(5);
     struct dt_shard_cache *shards;
