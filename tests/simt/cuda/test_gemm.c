@@ -56,10 +56,31 @@ static void take_workspace(const struct dt_backend *cuda)
     scratch = NULL;
 }
 
-static void free_operands(struct dt_gemm_args *args)
+// The operands of one problem, on the host and again on the device.
+struct product {
+    struct dt_gemm_args host, device; // the former without C
+    void *c;                          // fresh; the device has a copy
+};
+
+static struct product make_product(const struct dt_backend *cuda, const struct problem *problem)
 {
-    release(args->a.data, "a");
-    release(args->b.data, "b");
+    struct product p = {.host = make_args(problem)};
+    p.device = p.host;
+    p.c = fresh_c(&p.host);
+    p.device.a.data = copy_on(cuda, p.host.a.data);
+    p.device.b.data = copy_on(cuda, p.host.b.data);
+    p.device.c.data = copy_on(cuda, p.c);
+    return p;
+}
+
+static void free_product(const struct dt_backend *cuda, const struct product *p)
+{
+    const struct dt_view *views[] = {&p->device.a, &p->device.b, &p->device.c};
+    for (int i = 0; i < 3; i++)
+        free_on(cuda, views[i]->data);
+    RELEASE(p->host.a.data);
+    RELEASE(p->host.b.data);
+    RELEASE(p->c);
 }
 
 // Both sum k products in fp32, in orders of their own: each addition rounds by 2^-24 of the partial
@@ -114,51 +135,39 @@ static void launch_captured(const struct dt_backend *cuda, const struct dt_gemm_
 
 static void test_captured(const struct dt_backend *cuda, const struct dt_backend *cpu)
 {
-    struct problem p = {24, 32, 40, DT_BF16, DT_F32, false, true, true, 0};
-    struct dt_gemm_args on_host = make_args(&p), args = on_host;
-    void *c = fresh_c(&args), *want = added_on_cpu(cpu, on_host, 4);
-    void *a = copy_on(cuda, args.a.data), *b = copy_on(cuda, args.b.data);
-    args.a.data = a, args.b.data = b, args.c.data = copy_on(cuda, c);
-    give_workspace(cuda, &args);
+    struct product p =
+        make_product(cuda, &(struct problem){24, 32, 40, DT_BF16, DT_F32, false, true, true, 0});
+    void *want = added_on_cpu(cpu, p.host, 4);
+    give_workspace(cuda, &p.device);
     CHECK_OK(dt_stream_sync(cuda, NULL));
-    launch_captured(cuda, &args);
-    copy_back(cuda, c, args.c.data);
-    CHECK_INT(differences(&args, c, want), 0);
-    free_on(cuda, args.c.data);
-    free_on(cuda, b);
-    free_on(cuda, a);
+    launch_captured(cuda, &p.device);
+    copy_back(cuda, p.c, p.device.c.data);
+    CHECK_INT(differences(&p.device, p.c, want), 0);
     RELEASE(want);
-    RELEASE(c);
-    free_operands(&on_host);
+    free_product(cuda, &p);
 }
 
 // One shape, whose operands begin at 16 bytes, then each of them an element later in turn: what is
 // cached for aligned operands does not run where one is not.
 static void test_alignments(const struct dt_backend *cuda, const struct dt_backend *cpu)
 {
-    struct problem p = {16, 24, 40, DT_BF16, DT_F32, false, true, false, 8};
-    struct dt_gemm_args on_host = make_args(&p);
-    void *c = fresh_c(&on_host);
-    char *a = copy_on(cuda, on_host.a.data), *b = copy_on(cuda, on_host.b.data),
-         *twin = copy_on(cuda, c);
+    struct product p =
+        make_product(cuda, &(struct problem){16, 24, 40, DT_BF16, DT_F32, false, true, false, 8});
     for (int which = 0; which < 4; which++) {
-        struct dt_gemm_args args = on_host, host = on_host;
+        struct dt_gemm_args args = p.device, host = p.host;
         int64_t shift_a = which == 1 ? 2 : 0, shift_b = which == 2 ? 2 : 0,
                 shift_c = which == 3 ? 4 : 0;
         host.a.data = (char *)host.a.data + shift_a, host.b.data = (char *)host.b.data + shift_b;
-        args.a.data = a + shift_a, args.b.data = b + shift_b, args.c.data = twin + shift_c;
+        args.a.data = (char *)args.a.data + shift_a, args.b.data = (char *)args.b.data + shift_b;
+        args.c.data = (char *)args.c.data + shift_c;
         void *want = added_on_cpu(cpu, host, 1);
         give_workspace(cuda, &args);
         CHECK_OK(dt_gemm(cuda, &args, NULL));
-        copy_back(cuda, c, twin);
-        CHECK_INT(differences(&args, (char *)c + shift_c, want), 0);
+        copy_back(cuda, p.c, p.device.c.data);
+        CHECK_INT(differences(&args, (char *)p.c + shift_c, want), 0);
         RELEASE(want);
     }
-    free_on(cuda, twin);
-    free_on(cuda, b);
-    free_on(cuda, a);
-    RELEASE(c);
-    free_operands(&on_host);
+    free_product(cuda, &p);
 }
 
 static void check_fails(dt_status status, const char *word)
@@ -171,14 +180,12 @@ static void check_fails(dt_status status, const char *word)
 // A shape first met in a capture is named; planned or run before that, it is not new.
 static void test_new_in_capture(const struct dt_backend *cuda)
 {
-    struct problem p = {23, 32, 40, DT_BF16, DT_F32, false, true, false, 0};
-    struct dt_gemm_args on_host = make_args(&p), args = on_host;
+    struct product p =
+        make_product(cuda, &(struct problem){23, 32, 40, DT_BF16, DT_F32, false, true, false, 0});
     struct dt_stream *stream = NULL;
-    void *a = copy_on(cuda, args.a.data), *b = copy_on(cuda, args.b.data), *c = fresh_c(&args);
-    args.a.data = a, args.b.data = b, args.c.data = copy_on(cuda, c);
-    struct dt_gemm_args planned = args;
-    planned.a.rows++,
-        planned.c.rows++; // all shapes have one workspace, but this asks for that of another
+    struct dt_gemm_args args = p.device, planned = args;
+    // All shapes have one workspace, but this asks for that of another.
+    planned.a.rows++, planned.c.rows++;
     give_workspace(cuda, &planned);
     args.workspace = planned.workspace, args.workspace_bytes = planned.workspace_bytes;
     CHECK_OK(dt_stream_create(cuda, &stream));
@@ -191,35 +198,25 @@ static void test_new_in_capture(const struct dt_backend *cuda)
     CHECK_OK(dt_gemm(cuda, &args, stream));
     dt_capture_cancel(cuda, stream);
     dt_stream_destroy(cuda, stream);
-    free_on(cuda, args.c.data);
-    free_on(cuda, b);
-    free_on(cuda, a);
-    RELEASE(c);
-    free_operands(&on_host);
+    free_product(cuda, &p);
 }
 
 // The first algorithm that cuBLASLt recommends and that is deterministic: not "in_place" or
 // "rounded", which a library that ignores the mask of reductions offers first.
 static void test_recommended(const char *fault)
 {
-    struct problem p = {16, 24, 64, DT_BF16, DT_F32, false, false, false, 0};
-    struct dt_gemm_args args = make_args(&p), on_host = args;
     setenv("SIMT_CUBLASLT_FAIL", fault, 1);
     struct dt_backend cuda = open_cuda();
+    struct product p =
+        make_product(&cuda, &(struct problem){16, 24, 64, DT_BF16, DT_F32, false, false, false, 0});
     const char *const *last = cublaslt_variable("simt_cublaslt_last");
-    give_workspace(&cuda, &args);
-    args.a.data = copy_on(&cuda, on_host.a.data);
-    args.b.data = copy_on(&cuda, on_host.b.data);
-    CHECK_OK(dt_alloc(&cuda, 16 * 24 * 4, &args.c.data));
-    CHECK_OK(dt_gemm(&cuda, &args, NULL));
+    give_workspace(&cuda, &p.device);
+    CHECK_OK(dt_gemm(&cuda, &p.device, NULL));
     CHECK_OK(dt_stream_sync(&cuda, NULL));
     CHECK_STR(*last, "vector");
     unsetenv("SIMT_CUBLASLT_FAIL");
-    free_on(&cuda, args.a.data);
-    free_on(&cuda, args.b.data);
-    dt_free(&cuda, args.c.data);
+    free_product(&cuda, &p);
     take_workspace(&cuda);
-    free_operands(&on_host);
     dt_backend_close(&cuda);
 }
 
@@ -231,22 +228,18 @@ static void test_errors(void)
 
     unsetenv("SIMT_CUBLASLT_FAIL");
     cuda = open_cuda();
-    struct problem p = {5, 6, 7, DT_F32, DT_F32, false, false, false, 0};
-    struct dt_gemm_args args = make_args(&p), on_host = args;
-    void *c = NULL;
-    give_workspace(&cuda, &args);
-    CHECK_OK(dt_alloc(&cuda, 5 * 6 * 4, &c));
-    args.c.data = c;
+    struct product p =
+        make_product(&cuda, &(struct problem){5, 6, 7, DT_F32, DT_F32, false, false, false, 0});
+    give_workspace(&cuda, &p.device);
     setenv("SIMT_CUBLASLT_FAIL", "matmul", 1);
-    check_fails(dt_gemm(&cuda, &args, NULL), "fp32 -> fp32 nn m5 n6 k7 ");
-    check_fails(dt_gemm(&cuda, &args, NULL), "the execution failed");
+    check_fails(dt_gemm(&cuda, &p.device, NULL), "fp32 -> fp32 nn m5 n6 k7 ");
+    check_fails(dt_gemm(&cuda, &p.device, NULL), "the execution failed");
     setenv("SIMT_CUBLASLT_FAIL", "heuristic", 1);
-    args.c.stride++; // a shape that is not cached yet
-    check_fails(dt_gemm(&cuda, &args, NULL), "fp32 -> fp32 nn m5 n6 k7");
+    p.device.c.stride++; // a shape that is not cached yet
+    check_fails(dt_gemm(&cuda, &p.device, NULL), "fp32 -> fp32 nn m5 n6 k7");
     unsetenv("SIMT_CUBLASLT_FAIL");
-    dt_free(&cuda, c);
+    free_product(&cuda, &p);
     take_workspace(&cuda);
-    free_operands(&on_host);
     dt_backend_close(&cuda);
 }
 
