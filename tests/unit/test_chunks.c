@@ -70,36 +70,39 @@ static void write_filtered(hid_t file, const char *name, hid_t type, int n_dims,
     H5Sclose(space);
 }
 
+// A file of all tokens of a size, in chunks; returns its path.
+static const char *write_tokens(const char *name, int size, const char *filters, hsize_t chunk)
+{
+    const hsize_t dims = N;
+    const char *path = in_scratch("%s", name);
+    hid_t file = new_file(path);
+    write_filtered(file, "tokens", type_of(size), 1, &dims, NULL, with_filters(filters, 1, &chunk),
+                   tokens_of(size));
+    H5Fclose(file);
+    return path;
+}
+
 static void test_orders(void)
 {
     static const char *const orders[] = {"z",  "s",   "f",   "sz",  "zs", "zf",
                                          "fz", "szf", "fsz", "zsf", "zz", "sf"};
-    const hsize_t dims = N, chunk = CHUNK;
     for (size_t i = 0; i < sizeof orders / sizeof *orders; i++)
-        for (int size = 1; size <= 4; size *= 2) {
-            const char *path = in_scratch("order.h5");
-            hid_t file = new_file(path);
-            write_filtered(file, "tokens", type_of(size), 1, &dims, NULL,
-                           with_filters(orders[i], 1, &chunk), tokens_of(size));
-            H5Fclose(file);
-            check_tokens(path, size);
-        }
+        for (int size = 1; size <= 4; size *= 2)
+            check_tokens(write_tokens("order.h5", size, orders[i], CHUNK), size);
 }
 
 // A chunk longer than a dataset that may grow; chunks at its end that no filter touched.
 static void test_edges(void)
 {
-    const hsize_t dims = N, most = H5S_UNLIMITED, large = 7 * N, odd = 777, chunk = CHUNK;
+    const hsize_t dims = N, most = H5S_UNLIMITED, large = 7 * N, chunk = CHUNK;
     hid_t file = new_file(in_scratch("large.h5"));
     write_filtered(file, "tokens", type_of(2), 1, &dims, &most, with_filters("szf", 1, &large),
                    u16);
     H5Fclose(file);
     check_tokens(in_scratch("large.h5"), 2);
 
-    file = new_file(in_scratch("odd.h5")); // 777 is no multiple of what a checksum sums at once
-    write_filtered(file, "tokens", type_of(1), 1, &dims, NULL, with_filters("f", 1, &odd), u8);
-    H5Fclose(file);
-    check_tokens(in_scratch("odd.h5"), 1);
+    // 777 is no multiple of what a checksum sums at once.
+    check_tokens(write_tokens("odd.h5", 1, "f", 777), 1);
 
     hid_t access = H5Pcreate(H5P_FILE_ACCESS), plist = with_filters("sz", 1, &chunk);
     H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST);
@@ -144,14 +147,12 @@ static void test_pairs(void)
 static void expect_bad_chunk(const char *filters, const void *raw, size_t bytes, uint32_t skipped,
                              const char *phrase)
 {
-    const hsize_t dims = N, chunk = CHUNK, offset = CHUNK;
-    const char *path = in_scratch("bad.h5");
+    const hsize_t offset = CHUNK;
+    const char *path = write_tokens("bad.h5", 2, filters, CHUNK);
     char buffer[2 * N];
     struct dt_shard shard;
     struct dt_reader *reader;
-    hid_t file = new_file(path);
-    write_filtered(file, "tokens", type_of(2), 1, &dims, NULL, with_filters(filters, 1, &chunk),
-                   u16);
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     hid_t id = H5Dopen2(file, "tokens", H5P_DEFAULT);
     CHECK(H5Dwrite_chunk(id, H5P_DEFAULT, skipped, &offset, bytes, raw) >= 0,
           "cannot write a chunk");
@@ -294,16 +295,11 @@ static void zero_chunks(const struct dt_h5_array *array, int n)
 static void test_room(void)
 {
     enum { CHUNKS = 4, BYTES = CHUNK * 2, ALWAYS = 2 };
-    const hsize_t dims = N, chunk = CHUNK;
-    const char *path = in_scratch("room.h5");
     for (int room = CHUNKS - ALWAYS; room >= 0; room--) {
         struct dt_shard shard;
         struct dt_reader *reader;
         uint16_t got;
-        hid_t file = new_file(path);
-        write_filtered(file, "tokens", type_of(2), 1, &dims, NULL, with_filters("s", 1, &chunk),
-                       u16);
-        H5Fclose(file);
+        const char *path = write_tokens("room.h5", 2, "s", CHUNK);
         dt_h5_chunks_room = room * BYTES + 1;
         CHECK_OK(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader));
         CHECK_INT(shard.chunk_bytes, BYTES);
