@@ -80,18 +80,21 @@ static inline void write_shards(int64_t size, enum layout layout, bool documents
     }
 }
 
-static inline struct dt_dataset *scan(const char *pattern)
+static struct dt_dataset *scanned; // by config_for
+
+static inline void forget_data(void)
 {
-    const struct dt_scan_rules rules = {.seq_len = T};
-    struct dt_dataset *dataset;
-    CHECK_OK(dt_dataset_scan(in_scratch("%s", pattern), &rules, &dataset));
-    return dataset;
+    dt_dataset_free(scanned);
+    scanned = NULL;
 }
 
-static inline struct dt_loader_config config_of(const struct dt_dataset *dataset)
+// The shards that are of the pattern now; good until the next call.
+static inline struct dt_loader_config config_for(const char *pattern)
 {
+    forget_data();
+    CHECK_OK(dt_dataset_scan(pattern, &(struct dt_scan_rules){.seq_len = T}, &scanned));
     return (struct dt_loader_config){
-        .dataset = dataset,
+        .dataset = scanned,
         .rules = {.seed = 99, .vocab_size = VOCAB, .reset_token = -1, .verify = true},
         .batch = 8,
         .block = 5,
@@ -107,6 +110,13 @@ static inline struct dt_loader *open_loader(const struct dt_loader_config *confi
     struct dt_loader *loader;
     CHECK_OK(dt_loader_open(config, first_step, &loader));
     return loader;
+}
+
+static inline const struct dt_batch *next_batch(struct dt_loader *loader)
+{
+    const struct dt_batch *batch;
+    CHECK_OK(dt_loader_next(loader, &batch, NULL));
+    return batch;
 }
 
 static inline const int32_t *row_of(const struct dt_batch *batch, const char *name, int64_t row)

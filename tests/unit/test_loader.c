@@ -79,10 +79,8 @@ static void test_layouts(void)
     for (int64_t size = 1; size <= 4; size *= 2)
         for (enum layout layout = PLAIN; layout <= USERBLOCK; layout++) {
             write_shards(size, layout, false);
-            struct dt_dataset *dataset = scan("s*.h5");
-            struct dt_loader_config config = config_of(dataset);
+            struct dt_loader_config config = config_for(in_scratch("s*.h5"));
             check_batches(&config, 0, 100); // over three epochs
-            dt_dataset_free(dataset);
         }
 }
 
@@ -90,12 +88,12 @@ static void test_layouts(void)
 static void test_shapes(void)
 {
     write_shards(2, HASHED, true);
-    struct dt_dataset *dataset = scan("s*.h5");
-    struct dt_loader_config config = config_of(dataset);
+    const struct dt_loader_config usual = config_for(in_scratch("s*.h5"));
+    struct dt_loader_config config = usual;
     for (config.size = 1; config.size <= 8; config.size *= 2)
         for (config.rank = 0; config.rank < config.size; config.rank++)
             check_batches(&config, 3, 40);
-    config = config_of(dataset);
+    config = usual;
     for (config.prefetch = 1; config.prefetch < 6; config.prefetch++)
         check_batches(&config, 7 * config.prefetch, 30);
     static const int64_t blocks[] = {1, 3, 64, INT64_MAX / 2};
@@ -104,15 +102,13 @@ static void test_shapes(void)
         check_batches(&config, 1000, 40);
         config.shuffle = !config.shuffle;
     }
-    dt_dataset_free(dataset);
 }
 
 static void test_resets(void)
 {
     for (int i = 0; i < 4; i++) {
         write_shards(1 + i % 2, HASHED, i / 2);
-        struct dt_dataset *dataset = scan("s*.h5");
-        struct dt_loader_config config = config_of(dataset);
+        struct dt_loader_config config = config_for(in_scratch("s*.h5"));
         check_batches(&config, 0, 70);
         config.rules.reset_token = RESET_TOKEN;
         check_batches(&config, 0, 70);
@@ -130,48 +126,39 @@ static void test_resets(void)
         check_batches(&config, 0, 36);
         config.sequential = config.shuffle = false;
         check_batches(&config, 3, 70);
-        dt_dataset_free(dataset);
     }
 }
 
 static void test_sequential(void)
 {
     write_shards(2, HASHED, true);
-    struct dt_dataset *dataset = scan("s*.h5");
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for(in_scratch("s*.h5"));
     static const int64_t batches[] = {2, 10, 64, 400};
     config.sequential = true;
     for (int i = 0; i < 4; i++)
         for (config.size = 1; config.size <= 2; config.size++)
             for (config.rank = 0; config.rank < config.size; config.rank++) {
-                const struct dt_batch *batch;
                 config.batch = batches[i];
-                int64_t steps = (dataset->windows + config.batch - 1) / config.batch;
+                int64_t steps = (config.dataset->windows + config.batch - 1) / config.batch;
                 check_batches(&config, 0, steps);
                 struct dt_loader *loader = open_loader(&config, steps - 1);
-                CHECK_OK(dt_loader_next(loader, &batch, NULL));
-                CHECK(batch != NULL, "no last batch");
-                for (int again = 0; again < 2; again++) {
-                    CHECK_OK(dt_loader_next(loader, &batch, NULL));
-                    CHECK(batch == NULL, "a batch past the last");
-                }
+                CHECK(next_batch(loader) != NULL, "no last batch");
+                for (int again = 0; again < 2; again++)
+                    CHECK(next_batch(loader) == NULL, "a batch past the last");
                 dt_loader_close(loader);
             }
-    dt_dataset_free(dataset);
 }
 
 static void test_pairs(void)
 {
     for (hsize_t chunk = 0; chunk < 20; chunk += 7) {
         write_pairs(103, 0, 1, -100, chunk);
-        struct dt_dataset *dataset = scan("p.h5");
-        struct dt_loader_config config = config_of(dataset);
+        struct dt_loader_config config = config_for(in_scratch("p.h5"));
         config.shuffle = false;
         config.rules.reset_token = pair_value(2, 5);
         struct dt_loader *loader = open_loader(&config, 0);
         for (int64_t step = 0; step < 12; step++) {
-            const struct dt_batch *batch;
-            CHECK_OK(dt_loader_next(loader, &batch, NULL));
+            const struct dt_batch *batch = next_batch(loader);
             const uint8_t *reset = dt_batch_find(batch, "reset")->data;
             for (int64_t k = 1; k < 8; k++)
                 for (int64_t t = 0; t < T; t++) {
@@ -184,7 +171,6 @@ static void test_pairs(void)
                 }
         }
         dt_loader_close(loader);
-        dt_dataset_free(dataset);
     }
 }
 
@@ -196,71 +182,58 @@ static void test_many_shards(void)
     for (int64_t s = 0; s < SHARDS; s++)
         put_alone(in_scratch("m%03d.h5", (int)s), "tokens", H5T_STD_U8LE, T + 1,
                   (const char *)tokens_of(0, 1) + s);
-    struct dt_dataset *dataset = scan("m*.h5");
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for(in_scratch("m*.h5"));
     config.batch = SHARDS / 2;
     config.shuffle = false;
     struct dt_loader *loader = open_loader(&config, 0);
     for (int64_t step = 0; step < 6; step++) {
-        const struct dt_batch *batch;
-        CHECK_OK(dt_loader_next(loader, &batch, NULL));
+        const struct dt_batch *batch = next_batch(loader);
         for (int64_t k = 0; k < config.batch; k++)
             wrong += row_of(batch, "labels", k)[5] != token(0, 2 * k + step % 2 + 6);
     }
     CHECK_INT(wrong, 0);
     dt_loader_close(loader);
-    dt_dataset_free(dataset);
 }
 
 static void test_close(void)
 {
     write_shards(2, HASHED, true);
-    struct dt_dataset *dataset = scan("s*.h5");
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for(in_scratch("s*.h5"));
     for (int i = 0; i < 100; i++) {
-        const struct dt_batch *batch;
         struct dt_loader *loader = open_loader(&config, i);
         for (int n = 0; n < i % 4; n++)
-            CHECK_OK(dt_loader_next(loader, &batch, NULL));
+            next_batch(loader);
         usleep((unsigned)(i % 7) * 50);
         dt_loader_close(loader);
     }
     dt_loader_close(NULL);
-    dt_dataset_free(dataset);
 }
 
 // Two loaders at once, as training and validation have them.
 static void test_two_loaders(void)
 {
     write_shards(2, GZIP, false);
-    struct dt_dataset *dataset = scan("s*.h5");
-    struct dt_loader_config config = config_of(dataset), val = config;
+    struct dt_loader_config config = config_for(in_scratch("s*.h5")), val = config;
     val.sequential = true;
-    const struct dt_batch *batch;
     struct dt_loader *loader = open_loader(&config, 0);
     for (int i = 0; i < 5; i++) {
-        CHECK_OK(dt_loader_next(loader, &batch, NULL));
+        next_batch(loader);
         check_batches(&val, 0, 5);
         check_batches(&config, 10, 20);
     }
     dt_loader_close(loader);
-    dt_dataset_free(dataset);
 }
 
 static void test_synthetic(void)
 {
-    struct dt_dataset *dataset;
-    CHECK_OK(dt_dataset_scan("synthetic:random", &(struct dt_scan_rules){.seq_len = T}, &dataset));
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for("synthetic:random");
     struct dt_loader *a = open_loader(&config, 5), *b;
     config.size = 2;
     config.rank = 1;
     b = open_loader(&config, 5);
     int64_t seen[VOCAB] = {0}, wrong = 0;
     for (int step = 0; step < 400; step++) {
-        const struct dt_batch *x, *y;
-        CHECK_OK(dt_loader_next(a, &x, NULL));
-        CHECK_OK(dt_loader_next(b, &y, NULL));
+        const struct dt_batch *x = next_batch(a), *y = next_batch(b);
         const int32_t *all = row_of(x, "input_ids", 4), *mine = row_of(y, "input_ids", 0);
         const int32_t *labels = row_of(x, "labels", 4);
         wrong += memcmp(all, mine, 4 * T * sizeof *all) != 0;
@@ -275,16 +248,13 @@ static void test_synthetic(void)
         CHECK(seen[v] > 41 && seen[v] < 163, "token %d is drawn %ld times", v, (long)seen[v]);
     dt_loader_close(a);
     dt_loader_close(b);
-    dt_dataset_free(dataset);
 }
 
 // What a reader yields against what a model reads.
 static void test_lists(void)
 {
     struct dt_array_list yields, reads = {0};
-    struct dt_dataset *dataset;
-    CHECK_OK(dt_dataset_scan("synthetic:random", &(struct dt_scan_rules){.seq_len = T}, &dataset));
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for("synthetic:random");
     dt_loader_arrays(&config, &yields);
     CHECK_INT(yields.n, 2);
     CHECK_INT(dt_array_list_add(&reads, "labels", DT_I32, 1, false), 0);
@@ -307,7 +277,6 @@ static void test_lists(void)
     for (const char *name = "abcdefg"; *name; name++)
         CHECK_INT(dt_array_list_add(&reads, name, DT_F32, 3, false),
                   *name < 'g' ? reads.n - 1 : -1);
-    dt_dataset_free(dataset);
 }
 
 int main(void)
@@ -327,6 +296,7 @@ int main(void)
     test_synthetic();
     test_lists();
     check_threads(threads);
+    forget_data();
     remove_scratch();
     return test_end();
 }

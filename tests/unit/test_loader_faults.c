@@ -50,19 +50,16 @@ static void test_bad_pairs(void)
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         write_pairs(50, 9, bad[i].id, bad[i].label, 0);
-        struct dt_dataset *dataset = scan("p.h5");
-        struct dt_loader_config config = config_of(dataset);
+        struct dt_loader_config config = config_for(in_scratch("p.h5"));
         config.shuffle = false; // 6 steps; slot 1 is at row 9 in step 3
         expect_error(&config, 0, 3, bad[i].phrases);
-        dt_dataset_free(dataset);
     }
 }
 
 static void test_vocabulary(int64_t size, int64_t vocab_size)
 {
     write_shards(size, PLAIN, false);
-    struct dt_dataset *dataset = scan("s0.h5");
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for(in_scratch("s0.h5"));
     config.batch = 1;
     config.shuffle = false;
     config.rules.vocab_size = vocab_size;
@@ -74,7 +71,6 @@ static void test_vocabulary(int64_t size, int64_t vocab_size)
     snprintf(limit, sizeof limit, "vocabulary of %ld", (long)config.rules.vocab_size);
     const char *phrases[] = {"s0.h5", "/tokens", where, limit, NULL};
     expect_error(&config, 0, (p - 1) / T, phrases); // the window whose last label it is
-    dt_dataset_free(dataset);
 }
 
 enum { LONG = 20000, FLIPPED = 4096 * 2 + 77 };
@@ -90,8 +86,7 @@ static void test_bit_flips(void)
     CHECK_OK(dt_shard_append(writer, tokens, LONG));
     CHECK_OK(dt_shard_finish(writer, false));
     flip_bit(path, offset_of(path, "tokens") + 4 * FLIPPED);
-    struct dt_dataset *dataset = scan("long.h5");
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for(in_scratch("long.h5"));
     config.batch = 1;
     config.shuffle = false;
     config.block = 4;
@@ -105,15 +100,13 @@ static void test_bit_flips(void)
     struct dt_loader *loader = open_loader(&config, 500);
     CHECK_INT(batches_before_error(loader, 60), -1);
     dt_loader_close(loader);
-    dt_dataset_free(dataset);
 }
 
 // A filter's own checksum protects as well.
 static void test_filter_flip(void)
 {
     write_layout(in_scratch("s3.h5"), 3, 2, FLETCHER);
-    struct dt_dataset *dataset = scan("s3.h5");
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for(in_scratch("s3.h5"));
     const uint16_t *tokens = tokens_of(3, 2);
     char *text;
     int64_t size;
@@ -123,15 +116,13 @@ static void test_filter_flip(void)
     flip_bit(in_scratch("s3.h5"), at - text);
     free(text);
     expect_some_error(&config, "s3.h5");
-    dt_dataset_free(dataset);
 }
 
 // What happens to a shard between the scan at start and the first read.
 static void test_changed_shards(void)
 {
     write_shards(2, PLAIN, false);
-    struct dt_dataset *dataset = scan("s*.h5");
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for(in_scratch("s*.h5"));
     write_layout(in_scratch("s0.h5"), 2, 2, PLAIN); // of another length
     expect_some_error(&config, "s0.h5 has changed");
     put_alone(in_scratch("s0.h5"), "tokens", H5T_STD_U16LE, lengths[0], tokens_of(1, 2));
@@ -140,16 +131,14 @@ static void test_changed_shards(void)
     expect_some_error(&config, "s0.h5");
     unlink(in_scratch("s0.h5"));
     expect_some_error(&config, "No such file");
-    dt_dataset_free(dataset);
 }
 
 // Shards stay open from one validation to the next: what happens to one between them.
 static void test_replaced_shards(void)
 {
     write_shards(2, PLAIN, false);
-    struct dt_dataset *dataset = scan("s*.h5");
-    struct dt_loader_config config = config_of(dataset);
-    CHECK_OK(dt_shard_cache_open(dataset, &config.shards));
+    struct dt_loader_config config = config_for(in_scratch("s*.h5"));
+    CHECK_OK(dt_shard_cache_open(config.dataset, &config.shards));
     const struct {
         int64_t tokens_of;
         const char *says;
@@ -166,7 +155,6 @@ static void test_replaced_shards(void)
             expect_some_error(&config, cases[i].says);
     }
     dt_shard_cache_close(config.shards);
-    dt_dataset_free(dataset);
 }
 
 // Of the same length and the same first tokens: another one at the end, then document starts.
@@ -176,8 +164,7 @@ static void test_changed_end(void)
     const uint64_t starts[] = {0, 77};
     const char *path = in_scratch("end.h5");
     put_alone(path, "tokens", H5T_STD_U32LE, LONG, tokens);
-    struct dt_dataset *dataset = scan("end.h5");
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for(in_scratch("end.h5"));
     tokens[LONG - 1] = 1;
     put_alone(path, "tokens", H5T_STD_U32LE, LONG, tokens);
     expect_some_error(&config, "end.h5 has changed");
@@ -187,7 +174,6 @@ static void test_changed_end(void)
     put_vector(file, "doc_starts", H5T_STD_U64LE, 2, starts);
     H5Fclose(file);
     expect_some_error(&config, "end.h5 has changed");
-    dt_dataset_free(dataset);
 }
 
 static int64_t hooked_bytes;
@@ -210,8 +196,7 @@ static void hooked_free(void *context, void *memory)
 
 static void test_memory(void)
 {
-    struct dt_dataset *dataset = scan("s*.h5");
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for(in_scratch("s*.h5"));
     struct dt_loader *loader;
     int failing;
     config.alloc_host = hooked_alloc;
@@ -226,26 +211,24 @@ static void test_memory(void)
     config.context = &failing;
     CHECK_INT(dt_loader_open(&config, 0, &loader), DT_MACHINE);
     CHECK(loader == NULL, "a refusal gives a loader");
-    dt_dataset_free(dataset);
 }
 
 static void test_refusals(void)
 {
     enum { WRONG = 6 };
-    struct dt_dataset *dataset = scan("s*.h5");
+    const struct dt_loader_config good = config_for(in_scratch("s*.h5"));
     struct dt_loader_config config[WRONG];
     struct dt_loader *loader;
     for (int i = 0; i < WRONG; i++)
-        config[i] = config_of(dataset);
+        config[i] = good;
     config[0].prefetch = 0;
     config[1].size = 3;
-    config[2].batch = dataset->windows + 1;
+    config[2].batch = good.dataset->windows + 1;
     config[3].rules.vocab_size = -1;
     config[4].block = 0;
     config[5].prefetch = INT64_MAX / 2;
     for (int i = 0; i < WRONG; i++)
         CHECK_INT(dt_loader_open(&config[i], 0, &loader), DT_USER);
-    dt_dataset_free(dataset);
 }
 
 int main(void)
@@ -268,6 +251,7 @@ int main(void)
     test_memory();
     test_refusals();
     check_threads(threads);
+    forget_data();
     remove_scratch();
     return test_end();
 }

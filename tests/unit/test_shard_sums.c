@@ -39,8 +39,7 @@ static void expect_verify(const char *path, const char *phrase)
 // Trains on the first block of the shard alone.
 static void expect_loader(const char *path, bool verify, const char *phrase)
 {
-    struct dt_dataset *dataset = scan(strrchr(path, '/') + 1);
-    struct dt_loader_config config = config_of(dataset);
+    struct dt_loader_config config = config_for(path);
     const struct dt_batch *batch;
     config.batch = 1;
     config.shuffle = false;
@@ -48,21 +47,18 @@ static void expect_loader(const char *path, bool verify, const char *phrase)
     struct dt_loader *loader = open_loader(&config, 0);
     expect(dt_loader_next(loader, &batch, NULL), path, phrase);
     dt_loader_close(loader);
-    dt_dataset_free(dataset);
 }
 
 // Shards that stay open: one that was read unverified is still verified for who asks for it.
 static void expect_later(const char *path, const char *phrase)
 {
-    struct dt_dataset *dataset = scan(strrchr(path, '/') + 1);
     struct dt_shard_cache *shards;
     struct dt_reader *reader;
-    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_shard_cache_open(config_for(path).dataset, &shards));
     CHECK_OK(dt_shard_cache_get(shards, 0, false, &reader));
     for (int time = 0; time < 2; time++)
         expect(dt_shard_cache_get(shards, 0, true, &reader), path, phrase);
     dt_shard_cache_close(shards);
-    dt_dataset_free(dataset);
 }
 
 static void expect_scan(const char *path, const char *phrase)
@@ -140,13 +136,13 @@ static void test_replaced(void)
     const char *other = write_packed("other"), *path = write_packed("r00.h5");
     for (int i = 1; i <= DT_OPEN_SHARDS; i++)
         CHECK(link(other, in_scratch("r%02d.h5", i)) == 0, "no r%02d.h5", i);
-    struct dt_dataset *dataset = scan("r*.h5");
+    const struct dt_loader_config config = config_for(in_scratch("r*.h5"));
     for (int closed = 0; closed < 2; closed++)
         for (enum part part = 0; part < PARTS; part++) {
             struct dt_shard_cache *shards;
             struct dt_reader *reader;
             int64_t at = place_of_start(path, 70);
-            CHECK_OK(dt_shard_cache_open(dataset, &shards));
+            CHECK_OK(dt_shard_cache_open(config.dataset, &shards));
             for (int i = 0; i <= (closed ? DT_OPEN_SHARDS : 0); i++)
                 CHECK_OK(dt_shard_cache_get(shards, i, true, &reader));
             damage(at, part);
@@ -156,7 +152,6 @@ static void test_replaced(void)
             dt_shard_cache_close(shards);
             write_packed("r00.h5");
         }
-    dt_dataset_free(dataset);
 }
 
 static void delete_attribute(const char *shard, const char *name)
@@ -200,11 +195,10 @@ static void test_no_start(void)
     CHECK_OK(dt_shard_finish(writer, true));
     expect_verify(path, NULL);
     expect_loader(path, true, NULL);
-    struct dt_dataset *with = scan("start.h5"), *without = scan("none.h5");
-    CHECK(with->shards[0].first_hash == without->shards[0].first_hash, "the tokens differ");
-    CHECK(with->shards[0].last_hash != without->shards[0].last_hash, "documents do not count");
-    dt_dataset_free(with);
-    dt_dataset_free(without);
+    const struct dt_shard with = config_for(in_scratch("start.h5")).dataset->shards[0];
+    const struct dt_shard without = config_for(path).dataset->shards[0];
+    CHECK(with.first_hash == without.first_hash, "the tokens differ");
+    CHECK(with.last_hash != without.last_hash, "documents do not count");
     remove_name("none.h5", "doc_starts");
     expect_verify(path, "/doc_starts is missing");
 }
@@ -285,6 +279,7 @@ int main(void)
     test_no_start();
     test_kinds();
     test_xxh3();
+    forget_data();
     remove_scratch();
     return test_end();
 }
