@@ -29,9 +29,7 @@ static inline struct dt_scan_rules rules_of(enum episode_layout layout, int64_t 
 
 static inline struct dt_dataset *scan_all(const struct dt_scan_rules *rules)
 {
-    struct dt_dataset *dataset = NULL;
-    CHECK_OK(dt_dataset_scan(in_scratch("*.h5"), rules, &dataset));
-    return dataset;
+    return scan(in_scratch("*.h5"), rules);
 }
 
 static inline struct dt_loader_config one_pass(const struct dt_dataset *dataset)

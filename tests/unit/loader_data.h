@@ -80,21 +80,11 @@ static inline void write_shards(int64_t size, enum layout layout, bool documents
     }
 }
 
-static struct dt_dataset *scanned; // by config_for
-
-static inline void forget_data(void)
-{
-    dt_dataset_free(scanned);
-    scanned = NULL;
-}
-
-// The shards that are of the pattern now; good until the next call.
+// The shards that are of the pattern now; good until the next scan.
 static inline struct dt_loader_config config_for(const char *pattern)
 {
-    forget_data();
-    CHECK_OK(dt_dataset_scan(pattern, &(struct dt_scan_rules){.seq_len = T}, &scanned));
     return (struct dt_loader_config){
-        .dataset = scanned,
+        .dataset = scan(pattern, &(struct dt_scan_rules){.seq_len = T}),
         .rules = {.seed = 99, .vocab_size = VOCAB, .reset_token = -1, .verify = true},
         .batch = 8,
         .block = 5,

@@ -1,6 +1,7 @@
 // Shards for tests, written with the HDF5 library itself into the scratch folder.
 #pragma once
 
+#include "data/statistics.h"
 #include "scratch.h"
 
 #include <hdf5.h>
@@ -112,6 +113,29 @@ static inline void put_alone(const char *path, const char *name, hid_t type, int
     hid_t file = new_file(path);
     put_vector(file, name, type, n, data);
     H5Fclose(file);
+}
+
+// The shards that a pattern names now; they are there until the next call.
+static inline struct dt_dataset *scan(const char *pattern, const struct dt_scan_rules *rules)
+{
+    static struct dt_dataset *scanned;
+    dt_dataset_free(scanned);
+    CHECK_OK(dt_dataset_scan(pattern, rules, &scanned));
+    return scanned;
+}
+
+// Of all frames; how many columns are constant. `note` is told how much was read.
+static inline int64_t statistics_of(const struct dt_dataset *dataset, void (*note)(void *, double),
+                                    void *context, float *mean, float *deviation)
+{
+    struct dt_shard_cache *shards;
+    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
+    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, note, context));
+    int64_t constant = dt_statistics_finish(dataset, blocks, mean, deviation);
+    dt_shard_cache_close(shards);
+    free(blocks);
+    return constant;
 }
 
 // Where the bytes of a contiguous dataset start in the file.

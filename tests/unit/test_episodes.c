@@ -222,7 +222,6 @@ static void check_layout(enum episode_layout layout, const struct episode_types 
         }
         free(bytes);
         dt_dataset_free(copy);
-        dt_dataset_free(dataset);
     }
     remove_scratch();
 }
@@ -277,21 +276,18 @@ static void test_bytes(void)
     CHECK_INT(dataset->bytes.at[1].first, 204);
     CHECK_INT(dataset->bytes.at[1].end, 268);
     CHECK_INT(dt_bytes_before(&dataset->bytes, 268), 134 + 64);
-    dt_dataset_free(dataset);
 
     write_episodes(in_scratch("b.h5"), ROBOMIMIC, plain_types(), 0, 6);
     put_wide("b.h5", H5T_STD_U16LE, 0);
     dataset = scan_all(&rules);
     CHECK_INT(dataset->shards[0].bytes.n, 2);
     CHECK_INT(dataset->bytes.n, 0);
-    dt_dataset_free(dataset);
     CHECK_INT(remove(in_scratch("b.h5")), 0);
 
     remove_name("a.h5", "/data/demo_5/obs/wide");
     put_wide("a.h5", H5T_STD_U16LE, 5);
     dataset = scan_all(&rules);
     CHECK_INT(dataset->bytes.n, 0);
-    dt_dataset_free(dataset);
 }
 
 // Episodes without frames are skipped; those of a mask are read in numeric order.
@@ -306,12 +302,10 @@ static void test_some_episodes(void)
         struct dt_dataset *dataset = scan_all(&rules);
         CHECK_INT(dataset->windows, n);
         check_pass(dataset, &(struct dt_read_rules){.carry = true}, want, n, 1);
-        dt_dataset_free(dataset);
     }
     strcpy(rules.mask_default, "holdout");
     struct dt_dataset *dataset = scan_all(&rules);
     CHECK_INT(dataset->episodes, EPISODES);
-    dt_dataset_free(dataset);
 
     write_a(MINARI);
     rules = rules_of(MINARI, 0);
@@ -331,7 +325,6 @@ static void test_some_episodes(void)
     CHECK_INT(dataset->shards[0].empty, 2);
     CHECK_INT(dataset->windows, n);
     check_pass(dataset, &(struct dt_read_rules){0}, want, n, 1);
-    dt_dataset_free(dataset);
 }
 
 // A dataset for each head, as the native schema has them.
@@ -360,7 +353,6 @@ static void test_targets_by_head(void)
     int64_t n = expect_windows(0, 6, T, want);
     struct dt_dataset *dataset = scan_all(&rules);
     check_pass(dataset, &(struct dt_read_rules){0}, want, n, 2);
-    dt_dataset_free(dataset);
     rules.target[0].width = 1;
     rules.target[1].width = 2;
     refuse_scan(&rules, "a.h5: /targets/buttons has 2 columns, the head buttons needs 1");
@@ -381,22 +373,17 @@ static void test_progress(void)
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
     struct dt_shard shard;
     struct dt_reader *reader;
-    struct dt_shard_cache *shards;
+    float mean_read[F], deviation_read[F];
     write_a(ROBOMIMIC);
     dt_file_on_progress(count_report);
     CHECK_OK(dt_reader_open(in_scratch("a.h5"), &rules, &shard, &reader));
     CHECK(reports >= shard.episodes, "%ld reports", (long)reports);
     dt_reader_close(reader);
     struct dt_dataset *dataset = scan_all(&rules);
-    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
     reports = 0;
-    CHECK_OK(dt_shard_cache_open(dataset, &shards));
-    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, NULL, NULL));
-    dt_shard_cache_close(shards);
+    statistics_of(dataset, NULL, NULL, mean_read, deviation_read);
     CHECK(reports >= dataset->episodes, "%ld reports", (long)reports);
     dt_file_on_progress(NULL);
-    free(blocks);
-    dt_dataset_free(dataset);
 }
 
 // Statistics and the loaders after them use the readers that are open.
@@ -426,7 +413,6 @@ static void test_shared_readers(void)
     }
     dt_shard_cache_close(shards);
     free(blocks);
-    dt_dataset_free(dataset);
 }
 
 // A shard that changes while it is trained on is noticed when it is opened again.
@@ -442,7 +428,6 @@ static void test_changed_shard(void)
     CHECK_OK(dt_loader_open(&config, 0, &loader));
     CHECK_FAILS(dt_loader_next(loader, &batch, NULL), DT_USER, "has changed since the start");
     dt_loader_close(loader);
-    dt_dataset_free(dataset);
 }
 
 // Every binary16 against its definition.

@@ -29,7 +29,6 @@ static void refuse_reading(const struct dt_scan_rules *rules, const struct dt_re
     while (status == DT_OK && batch);
     CHECK_FAILS(status, DT_USER, phrase);
     dt_loader_close(loader);
-    dt_dataset_free(dataset);
 }
 
 static void refuse_values(const struct dt_scan_rules *rules, const char *phrase)
@@ -106,7 +105,7 @@ static void test_schemas_refused(void)
     put_zeros("a.h5", "/observations", 2, 4, 2);
     refuse_scan(&rules, "a.h5 has both /frames and /observations");
     strcpy(rules.format, "episodes");
-    dt_dataset_free(scan_all(&rules));
+    scan_all(&rules);
     strcpy(rules.mask, "train");
     refuse_scan(&rules, "is episodes: it has no mask train");
     uint64_t starts[] = {0, 20, 10}, late[] = {1, 20};
@@ -123,7 +122,7 @@ static void test_schemas_refused(void)
     write_a(D4RL);
     rules = rules_of(D4RL, 0);
     remove_name("a.h5", "/terminals");
-    dt_dataset_free(scan_all(&rules)); // timeouts remain
+    scan_all(&rules); // timeouts remain
     remove_name("a.h5", "/timeouts");
     refuse_scan(&rules, "a.h5 has neither /terminals nor /timeouts");
 
@@ -134,7 +133,7 @@ static void test_schemas_refused(void)
     write_a(MINARI);
     write_episodes(in_scratch("b.h5"), MINARI, plain_types(), 6, 8);
     strcpy(rules.inputs, "observations");
-    dt_dataset_free(scan_all(&rules));
+    scan_all(&rules);
     remove_name("b.h5", "/episode_6/observations/b");
     remove_name("b.h5", "/episode_7/observations/b");
     put_zeros("b.h5", "/episode_6/observations/z", 1, episode_frames[6] + 1, 1);
@@ -198,7 +197,7 @@ static void test_damaged_groups(void)
     int64_t size;
     write_dense(path);
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
-    dt_dataset_free(scan_all(&rules));
+    scan_all(&rules);
     CHECK_OK(dt_read_file(path, 1 << 24, &text, &size));
     mallopt(M_PERTURB, 0x55);
     for (int i = 0; i < 3; i++) {
@@ -285,7 +284,6 @@ static void mask_gives(const struct dt_scan_rules *rules, int64_t episodes)
     struct dt_dataset *dataset = scan_all(rules);
     if (dataset)
         CHECK_INT(dataset->episodes, episodes);
-    dt_dataset_free(dataset);
 }
 
 // A list of strings passes the checks of any other dataset.
@@ -397,7 +395,6 @@ static void expect_warning(const struct dt_scan_rules *rules, const char *phrase
     const char *warning = dataset ? dataset->shards[0].warning : "";
     CHECK(*phrase ? strstr(warning, phrase) != NULL : !*warning, "\"%s\" is not in \"%s\"", phrase,
           warning);
-    dt_dataset_free(dataset);
 }
 
 // What may not be as its author meant it.

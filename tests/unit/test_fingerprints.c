@@ -10,18 +10,9 @@
 
 enum { N = 20000 };
 
-static struct dt_dataset *scan(const char *name, const struct dt_scan_rules *rules)
-{
-    struct dt_dataset *dataset = NULL;
-    CHECK_OK(dt_dataset_scan(in_scratch("%s", name), rules, &dataset));
-    return dataset;
-}
-
 static uint64_t hash_of(const char *name, const struct dt_scan_rules *rules)
 {
-    struct dt_dataset *dataset = scan(name, rules);
-    uint64_t hash = dataset->shards[0].data_hash;
-    dt_dataset_free(dataset);
+    uint64_t hash = scan(in_scratch("%s", name), rules)->shards[0].data_hash;
     CHECK(hash != 0, "%s has no hash", name);
     return hash;
 }
@@ -167,7 +158,7 @@ static void test_cache(void)
     write_shard(NATIVE, false);
     int64_t at = offset_of(path, "/frames") + (39 + 18) * A * (int64_t)sizeof(float);
     touch(path, 1000);
-    struct dt_dataset *dataset = scan("a.h5", &rules);
+    struct dt_dataset *dataset = scan(in_scratch("a.h5"), &rules);
     CHECK_OK(dt_shard_cache_open(dataset, &cache));
     CHECK_OK(dt_shard_cache_get(cache, 0, true, &reader));
     CHECK_INT(cache->checked[0], 2);
@@ -196,7 +187,6 @@ static void test_cache(void)
     CHECK_OK(dt_shard_cache_open(dataset, &cache));
     CHECK_FAILS(dt_shard_cache_get(cache, 0, false, &reader), DT_USER, "has changed since");
     dt_shard_cache_close(cache);
-    dt_dataset_free(dataset);
 }
 
 int main(void)

@@ -296,7 +296,6 @@ int main(void)
     test_synthetic();
     test_lists();
     check_threads(threads);
-    forget_data();
     remove_scratch();
     return test_end();
 }

@@ -251,7 +251,6 @@ int main(void)
     test_memory();
     test_refusals();
     check_threads(threads);
-    forget_data();
     remove_scratch();
     return test_end();
 }

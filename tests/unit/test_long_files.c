@@ -22,13 +22,11 @@ static void write_d4rl(const char *path, int64_t n, const float *frames, const u
     H5Fclose(file);
 }
 
-static struct dt_dataset *scan(int64_t seq_len)
+static struct dt_dataset *scan_fives(void)
 {
-    struct dt_scan_rules rules = {.seq_len = seq_len, .stride = seq_len, .n_targets = 1};
-    struct dt_dataset *dataset = NULL;
+    struct dt_scan_rules rules = {.seq_len = 5, .stride = 5, .n_targets = 1};
     rules.target[0] = (struct dt_target){"aim", 1, 0};
-    CHECK_OK(dt_dataset_scan(in_scratch("*.h5"), &rules, &dataset));
-    return dataset;
+    return scan(in_scratch("*.h5"), &rules);
 }
 
 // Windows of five rows, the last of an episode short.
@@ -43,13 +41,12 @@ static void test_ends(void)
         ends[i % 3 == 1][last_rows[i]] = 1;
     make_scratch();
     write_d4rl(in_scratch("a.h5"), ROWS, frames, ends[0], ends[1]);
-    struct dt_dataset *dataset = scan(5);
+    struct dt_dataset *dataset = scan_fives();
     for (int i = 0; i < N_EPISODES; i++)
         windows += (last_rows[i] - (i > 0 ? last_rows[i - 1] : -1) + 4) / 5;
     CHECK_INT(dataset->tokens, ROWS);
     CHECK_INT(dataset->episodes, N_EPISODES);
     CHECK_INT(dataset->windows, windows);
-    dt_dataset_free(dataset);
     remove_scratch();
 }
 
@@ -70,19 +67,12 @@ static void test_statistics(void)
         }
         write_d4rl(in_scratch("%d.h5", i), N, frames, ends, NULL);
     }
-    struct dt_dataset *dataset = scan(5);
-    struct dt_shard_cache *shards;
-    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
+    struct dt_dataset *dataset = scan_fives();
     CHECK(dt_statistics_size(dataset) < 2 * FILES * N, "a block has one frame");
-    CHECK_OK(dt_shard_cache_open(dataset, &shards));
-    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, NULL, NULL));
-    dt_statistics_finish(dataset, blocks, &mean, &deviation);
+    statistics_of(dataset, NULL, NULL, &mean, &deviation);
     CHECK_NEAR(mean, sum / (FILES * N), 1e-6);
     CHECK_NEAR(deviation, sqrt(squares / (FILES * N) - sum / (FILES * N) * sum / (FILES * N)),
                1e-6);
-    dt_shard_cache_close(shards);
-    free(blocks);
-    dt_dataset_free(dataset);
     remove_scratch();
 }
 

@@ -279,7 +279,6 @@ int main(void)
     test_no_start();
     test_kinds();
     test_xxh3();
-    forget_data();
     remove_scratch();
     return test_end();
 }

@@ -60,22 +60,11 @@ static void write_frames(hid_t type)
     H5Fclose(file);
 }
 
-// Of the frames of a shard; how many columns are constant. `note` is told how much was read.
 static int64_t read_statistics(const char *name, void (*note)(void *, double), double *share,
                                float *mean, float *deviation)
 {
     struct dt_scan_rules rules = {.seq_len = 16, .inputs = "frames", .targets = "actions"};
-    struct dt_dataset *dataset;
-    struct dt_shard_cache *shards;
-    CHECK_OK(dt_dataset_scan(in_scratch("%s", name), &rules, &dataset));
-    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
-    CHECK_OK(dt_shard_cache_open(dataset, &shards));
-    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, note, share));
-    int64_t constant = dt_statistics_finish(dataset, blocks, mean, deviation);
-    dt_shard_cache_close(shards);
-    dt_dataset_free(dataset);
-    free(blocks);
-    return constant;
+    return statistics_of(scan(in_scratch("%s", name), &rules), note, share, mean, deviation);
 }
 
 static void test_scales(hid_t type)
