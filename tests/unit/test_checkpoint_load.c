@@ -9,12 +9,20 @@
 
 // What the tests save, and where they load it.
 static struct small_model small, loaded;
+static struct dt_trainer_state got;
+
+// Loads the only checkpoint of scratch/one.
+static dt_status load_one(struct small_model *model, const struct dt_dataset *train)
+{
+    struct dt_trainer_state state = state_at(7);
+    return load(in_scratch("one/step-00000007"), model, &state, train, &got);
+}
 
 static void test_round_trip(bool tied)
 {
     struct small_model model = small_model_make(tied), blank = make_blank(tied);
     struct dt_checkpoint_arrays arrays = arrays_of(&model);
-    struct dt_trainer_state state = state_at(1000), got;
+    struct dt_trainer_state state = state_at(1000);
     state.order.carry_state = true;
     state.best_step = 900;
     state.best_loss = 2.7182818284590451; // a double's seventeen digits
@@ -65,7 +73,7 @@ static void test_round_trip(bool tied)
 
 static void test_load_refuses(void)
 {
-    struct dt_trainer_state state = state_at(7), other = state, got = {.step = -1};
+    struct dt_trainer_state other = state_at(7);
     struct dt_shard moved[3] = {shards[0], shards[1], shards[1]};
     struct dt_dataset train = {.n_shards = 2, .shards = moved};
     const char *path = in_scratch("one/step-00000007");
@@ -113,25 +121,24 @@ static void test_load_refuses(void)
     small.config.norm_eps = 1.25e-6;
     train.n_shards = 3;
     moved[0] = shards[1];
-    CHECK_INT(load(path, &small, &state, &train, &got), DT_USER);
+    CHECK_INT(load_one(&small, &train), DT_USER);
     CHECK_SAYS("data.train has 3 shards, the checkpoint has 2");
     CHECK_SAYS("shard 1 is b \"quoted\".h5, the checkpoint has a.h5");
     dt_error_clear();
     train.n_shards = 2;
     moved[0] = shards[0];
     moved[0].first_hash--;
-    CHECK_FAILS(load(path, &small, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
+    CHECK_FAILS(load_one(&small, &train), DT_USER, "shard 1, a.h5, has different");
     moved[0] = shards[0];
     moved[0].data_hash++;
-    CHECK_FAILS(load(path, &small, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
+    CHECK_FAILS(load_one(&small, &train), DT_USER, "shard 1, a.h5, has different");
     moved[0].file_bytes--;
-    CHECK_FAILS(load(path, &small, &state, &train, &got), DT_USER, "has 1234566 bytes");
+    CHECK_FAILS(load_one(&small, &train), DT_USER, "has 1234566 bytes");
 }
 
 static void test_other_model(void)
 {
     struct small_model model = small_model_make(true), untied = small_model_make(false);
-    struct dt_trainer_state state = state_at(7), got;
     fresh_save(in_scratch("one"), &model, 7);
     untied.config.d_model = 13;
     untied.config.n_layer = 2;
@@ -140,7 +147,7 @@ static void test_other_model(void)
     WHOLE_OF(untied.config, d_conv) = 4;
     WHOLE_OF(untied.config, expand) = 2;
     WHOLE_OF(untied.config, dt_rank) = 9;
-    CHECK_INT(load(in_scratch("one/step-00000007"), &untied, &state, &dataset, &got), DT_USER);
+    CHECK_INT(load_one(&untied, &dataset), DT_USER);
     CHECK_SAYS("model.d_model is 13, the checkpoint has 12");
     CHECK_SAYS("model.n_layer is 2, the checkpoint has 1");
     CHECK_SAYS("model.vocab_size is 38, the checkpoint has 37");
@@ -158,12 +165,10 @@ static void check_trainer(const char *good, const char *from, const char *to, co
 {
     char text[8192];
     const char *place = strstr(good, from);
-    struct dt_trainer_state state = state_at(7), got;
     CHECK(place, "trainer.json has no %s", from);
     snprintf(text, sizeof text, "%.*s%s%s", (int)(place - good), good, to, place + strlen(from));
     put_text(in_one("trainer.json"), text);
-    CHECK_FAILS(load(in_scratch("one/step-00000007"), &small, &state, &dataset, &got), DT_USER,
-                part);
+    CHECK_FAILS(load_one(&small, &dataset), DT_USER, part);
 }
 
 static void test_hostile_trainer(void)
@@ -195,7 +200,6 @@ static void test_hostile_trainer(void)
 // Checkpoints that were written before trainer.json had it.
 static void test_no_storage(void)
 {
-    struct dt_trainer_state state = state_at(7), got;
     fresh_save(in_scratch("one"), &small, 7);
     CHECK_OK(dt_checkpoint_state(in_scratch("one/step-00000007"), &got));
     CHECK_INT(got.storage, DT_BF16);
@@ -205,7 +209,7 @@ static void test_no_storage(void)
           "fields that say nothing are written");
     memcpy(field, "\"garbage\"", 9);
     put_text(in_one("trainer.json"), text);
-    CHECK_OK(load(in_scratch("one/step-00000007"), &small, &state, &dataset, &got));
+    CHECK_OK(load_one(&small, &dataset));
     CHECK_INT(got.storage, -1);
     free(text);
 }
@@ -213,20 +217,18 @@ static void test_no_storage(void)
 // Checkpoints that were written before it: the other hashes still tell shards apart.
 static void test_no_data_hash(void)
 {
-    struct dt_trainer_state state = state_at(7), got;
     struct dt_shard moved[2] = {shards[0], shards[1]};
     struct dt_dataset train = {.n_shards = 2, .shards = moved};
-    const char *path = in_scratch("one/step-00000007");
     fresh_save(in_scratch("one"), &small, 7);
     char *text = get_text(in_one("trainer.json")), *field = strstr(text, "\"data_hash\"");
     CHECK(field && !strstr(field + 1, "\"data_hash\""), "trainer.json has not one data_hash");
     memcpy(field, "\"data_cash\"", 11);
     put_text(in_one("trainer.json"), text);
-    CHECK_OK(load(path, &small, &state, &train, &got));
+    CHECK_OK(load_one(&small, &train));
     moved[0].data_hash++;
-    CHECK_OK(load(path, &small, &state, &train, &got));
+    CHECK_OK(load_one(&small, &train));
     moved[0].last_hash++;
-    CHECK_FAILS(load(path, &small, &state, &train, &got), DT_USER, "shard 1, a.h5, has different");
+    CHECK_FAILS(load_one(&small, &train), DT_USER, "shard 1, a.h5, has different");
     free(text);
 }
 
@@ -235,22 +237,18 @@ struct range { // elements [first, last) of row's m (kind 0) or v (kind 1)
     int64_t first, last;
 };
 
-static void range_entry(const struct range *range, char name[192],
-                        struct dt_safetensors_entry *entry)
-{
-    snprintf(name, 192, "%s.%s[%lld:%lld]", range->kind ? "exp_avg_sq" : "exp_avg",
-             small.params.rows[range->row].name, (long long)range->first, (long long)range->last);
-    *entry = (struct dt_safetensors_entry){
-        .name = name, .dtype = DT_F32, .n_dims = 1, .shape = {range->last - range->first}};
-}
-
 static void write_ranges(const char *path, const struct range *ranges, int n, bool stamped)
 {
     struct dt_safetensors_entry entries[64] = {0};
     char names[64][192];
     struct dt_safetensors_writer *writer;
-    for (int i = 0; i < n; i++)
-        range_entry(&ranges[i], names[i], &entries[i]);
+    for (int i = 0; i < n; i++) {
+        const struct range *r = &ranges[i];
+        snprintf(names[i], sizeof names[i], "%s.%s[%lld:%lld]", r->kind ? "exp_avg_sq" : "exp_avg",
+                 small.params.rows[r->row].name, (long long)r->first, (long long)r->last);
+        entries[i] = (struct dt_safetensors_entry){
+            .name = names[i], .dtype = DT_F32, .n_dims = 1, .shape = {r->last - r->first}};
+    }
     struct dt_trainer_state state = state_at(7);
     char run[24];
     snprintf(run, sizeof run, "%016" PRIx64, dt_trainer_stamp(&state).run);
@@ -317,11 +315,10 @@ static dt_status load_split(void)
     static const char *const names[] = {"optimizer-00003-of-00003.safetensors",
                                         "optimizer-00001-of-00003.safetensors",
                                         "optimizer-00002-of-00003.safetensors"};
-    struct dt_trainer_state state = state_at(7), got;
     forget(&loaded);
     rewrite_manifest(3, names);
     CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
-    return load(in_scratch("one/step-00000007"), &loaded, &state, &dataset, &got);
+    return load_one(&loaded, &dataset);
 }
 
 static void test_split_optimizer(void)
@@ -365,8 +362,9 @@ static void test_other_part(void)
     struct dt_checkpoint_arrays arrays = arrays_of(&small);
     const char *const names[] = {optimizer};
     for (int i = 0; i < 10; i++) {
-        struct dt_trainer_state state = state_at(7), expected = state_at(7), got;
-        char path[DT_PATH], bytes[1 << 16];
+        struct dt_trainer_state state = state_at(7);
+        char path[DT_PATH], *part;
+        int64_t size;
         state.losses = (struct dt_loss_statistics){3.25, 0.1, 7};
         fresh_save(in_scratch("one"), &small, 7);
         CHECK_OK(dt_remove_tree(in_scratch("one")));
@@ -384,15 +382,13 @@ static void test_other_part(void)
         CHECK_OK(dt_remove_tree(in_scratch("two")));
         CHECK_OK(save_arrays(in_scratch("two"), &arrays, &state, path));
         strcat(path, "/");
-        FILE *from = fopen(strcat(path, optimizer), "rb");
-        size_t size = from ? fread(bytes, 1, sizeof bytes, from) : 0;
-        CHECK(size > 0 && size < sizeof bytes && fclose(from) == 0, "%s is not read", path);
-        put_bytes(in_one(optimizer), bytes, (int64_t)size);
+        CHECK_OK(dt_read_file(strcat(path, optimizer), 1 << 16, &part, &size));
+        put_bytes(in_one(optimizer), part, size);
+        free(part);
         rewrite_manifest(1, names);
         CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
         forget(&loaded);
-        dt_status status =
-            load(in_scratch("one/step-00000007"), &loaded, &expected, &dataset, &got);
+        dt_status status = load_one(&loaded, &dataset);
         if (i == 0 || i == 9) {
             CHECK_OK(status);
             check_same(&small, &loaded);
