@@ -167,6 +167,16 @@ static void test_config_kinds(void)
     CHECK_STR(read.layers, "mamba*3");
     free(plain);
     free(text);
+    CHECK_FAILS(parse_config(DTRAIN ", \"layers\": \"mamba*2\"}", &read), DT_USER,
+                "model.layers has 2 layers, but model.n_layer is 3");
+    // A wrong pattern is reported, and not what models of other kinds would need.
+    CHECK_FAILS(parse_config("{\"model_type\": \"dtrain\", \"hidden_size\": 8, \"frame_size\": 4, "
+                             "\"num_hidden_layers\": 3, \"heads\": \"x:categorical*3\", "
+                             "\"layers\": \"mamba*1000000000\"}",
+                             &read),
+                DT_USER, "model.layers has 1000000000 layers, but model.n_layer is 3");
+    CHECK_FAILS(parse_config(DTRAIN ", \"heads\": \"lmm\"}", &read), DT_USER,
+                "model.heads: unknown kind 'lmm': did you mean 'lm'?");
 }
 
 #define MAMBA2                                                                                     \
@@ -241,13 +251,6 @@ static void test_config_refused(void)
         {"{" BASE ", \"tie_word_embeddings\": \"yes\"}", "tie_word_embeddings is \"yes\""},
         {"{\"model_type\": \"mamba\", \"hidden_size\": NaN}", "not JSON"},
         {"{\"model_type\": \"mamba\\u001b[31m\"}", "\\u001b"},
-        {DTRAIN ", \"layers\": \"mamba*2\"}", "model.layers has 2 layers, but model.n_layer is 3"},
-        // The wrong pattern, and not what models of other kinds would need.
-        {"{\"model_type\": \"dtrain\", \"hidden_size\": 8, \"frame_size\": 4, "
-         "\"num_hidden_layers\": 3, \"heads\": \"x:categorical*3\", "
-         "\"layers\": \"mamba*1000000000\"}",
-         "model.layers has 1000000000 layers, but model.n_layer is 3"},
-        {DTRAIN ", \"heads\": \"lmm\"}", "model.heads: unknown kind 'lmm': did you mean 'lm'?"},
         {MAMBA2 ", \"head_dim\": 16, \"num_heads\": 7}", "expand * hidden_size / head_dim = 8"},
         {MAMBA2 ", \"time_step_limit\": [0.5, 0.1]}", "[smallest, largest] of step sizes"},
         {MAMBA2 ", \"time_step_limit\": [0.1, 0.5, 1]}", "[smallest, largest] of step sizes"},
