@@ -103,6 +103,9 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->count = dt_build_state(build, part, "count", DT_I32, 1);
     if (m->count >= 0)
         part->states.arrays[m->count].last = (int32_t)(m->window - 1);
+    // A position sees half a window of keys on average, 4 FLOPs a channel each forward, twice that
+    // backward.
+    part->flops += 3 * 4 * (double)d * (double)m->window / 2;
 }
 
 static struct arrays plan_arrays(const struct attention *m, struct dt_plan *plan,
@@ -120,13 +123,11 @@ static struct arrays plan_arrays(const struct attention *m, struct dt_plan *plan
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct attention *m = (struct attention *)part;
-    enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
-                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
-    m->forward = plan_arrays(m, plan, block, scan);
+    m->forward = plan_arrays(m, plan, plan->block, plan->scan);
     if (!plan->shape.training)
         return;
     m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
-    m->lse = dt_plan_view(plan, scan, plan->rows, m->H, DT_F32).data;
+    m->lse = dt_plan_view(plan, plan->scan, plan->rows, m->H, DT_F32).data;
 }
 
 static struct dt_attention_inputs inputs(const struct attention *m, const struct dt_pass *pass)
@@ -178,13 +179,6 @@ static dt_status inner_backward(struct dt_projected *part, const struct dt_pass 
     return DT_RUN(pass, attention_backward, &args);
 }
 
-// Attention: a position sees half a window of keys on average, 4 FLOPs a channel each forward,
-// twice that backward.
-static double flops_per_token(const struct dt_model_config *config)
-{
-    return 3 * 4 * (double)config->d_model * (double)values(config)->attn_window / 2;
-}
-
 const struct dt_block_kind dt_attention_block = {
     .kind = {.name = "attention",
              .size = sizeof(struct attention),
@@ -192,8 +186,7 @@ const struct dt_block_kind dt_attention_block = {
              .resolve = resolve,
              .check = check,
              .create = create,
-             .plan = plan,
-             .flops_per_token = flops_per_token},
+             .plan = plan},
     .forward = dt_projected_forward,
     .backward = dt_projected_backward,
     .arrays = offsetof(struct attention, forward),

@@ -97,6 +97,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
         f->ids = dt_build_array(build, "ids", DT_I32, f->n_ids, false);
     if (F == 0)
         return;
+    part->flops = 4 * (double)F * (double)d; // of a weight, 2 forward and 2 backward
     f->mean = dt_params_add(params, dt_init_zero, 0, F, 1, &F, "stem.mean");
     f->deviation = dt_params_add(params, dt_init_one, 0, F, 1, &F, "stem.deviation");
     dt_params_freeze(params, f->mean);
@@ -215,12 +216,6 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
     return numbers ? dt_pass_ready(pass, f->deviation) : DT_OK;
 }
 
-// GEMM: 2 FLOPs a weight forward, 2 backward.
-static double flops_per_token(const struct dt_model_config *config)
-{
-    return 4 * (double)config->frame_size * (double)config->d_model;
-}
-
 const struct dt_stem_kind dt_frames_stem = {
     .kind = {.name = "frames",
              .size = sizeof(struct frames),
@@ -228,8 +223,7 @@ const struct dt_stem_kind dt_frames_stem = {
              .fit = fit,
              .check = check,
              .create = create,
-             .plan = plan,
-             .flops_per_token = flops_per_token},
+             .plan = plan},
     .unit = "frames",
     .forward = forward,
     .backward = backward,

@@ -106,17 +106,6 @@ static dt_status find_type(const struct dt_hf_file *file, const struct dt_hf_typ
                           other.model_type);
 }
 
-dt_status dt_hf_check_derived(const struct dt_hf_file *file, const char *name, int64_t expected,
-                              const char *formula)
-{
-    int64_t value = expected;
-    if (dt_json_has(file->json, name))
-        DT_TRY(dt_json_int(file->path, file->json, name, 1, DT_JSON_INT_MAX, &value));
-    return value == expected ? DT_OK
-                             : dt_json_reject(file->path, file->json, name, "%s = %lld", formula,
-                                              (long long)expected);
-}
-
 // The fields that every model has, or those of some kinds.
 static dt_status read_keys(const struct dt_hf_file *file, const struct dt_hf_type *type,
                            bool of_kinds, struct dt_model_config *config)
@@ -154,6 +143,15 @@ static dt_status read_fields(const struct dt_hf_file *file, struct dt_model_conf
     DT_TRY(read_keys(file, type, true, config));
     DT_TRY_NOTE(dt_model_config_normalize(config), "reading %s", file->path);
     DT_TRY(dt_model_config_resolve(config, 0));
+    for (const struct dt_hf_member *own = type->members; own && own->name; own++) {
+        int64_t expected = own->derived ? own->derived(config) : 0, value = expected;
+        if (!own->derived || !dt_json_has(file->json, own->name))
+            continue;
+        DT_TRY(dt_json_int(file->path, file->json, own->name, 1, DT_JSON_INT_MAX, &value));
+        if (value != expected)
+            return dt_json_reject(file->path, file->json, own->name, "%s = %lld", own->formula,
+                                  (long long)expected);
+    }
     return type->read ? type->read(file, config) : DT_OK;
 }
 
@@ -214,6 +212,8 @@ static bool add_member(cJSON *json, const struct dt_hf_member *member,
 {
     if (member->value)
         return cJSON_AddRawToObject(json, member->name, member->value);
+    if (member->derived)
+        return dt_json_add_int(json, member->name, member->derived(config));
     if (member->add)
         return member->add(json, member->name, config);
     for (const struct dt_config_key *key = dt_model_keys(); key->name; key++)

@@ -11,11 +11,6 @@ static int64_t heads(const struct dt_model_config *config)
     return dt_mamba_inner(config) / *(int64_t *)dt_model_field(config, "head_dim");
 }
 
-static bool add_heads(cJSON *json, const char *name, const struct dt_model_config *config)
-{
-    return dt_json_add_int(json, name, heads(config));
-}
-
 static bool add_limits(cJSON *json, const char *name, const struct dt_model_config *config)
 {
     const double *low = dt_model_field(config, "dt_min"), *high = dt_model_field(config, "dt_max");
@@ -39,10 +34,6 @@ static dt_status read(const struct dt_hf_file *file, struct dt_model_config *con
 {
     double *low = dt_model_field(config, "dt_min"), *high = dt_model_field(config, "dt_max");
     const cJSON *limits = cJSON_GetObjectItemCaseSensitive(file->json, "time_step_limit");
-    DT_TRY(dt_hf_check_derived(file, "intermediate_size", dt_mamba_inner(config),
-                               "expand * hidden_size"));
-    DT_TRY(
-        dt_hf_check_derived(file, "num_heads", heads(config), "expand * hidden_size / head_dim"));
     if (!dt_json_has(file->json, "time_step_limit"))
         return DT_OK;
     if (cJSON_GetArraySize(limits) != 2 || !read_limit(cJSON_GetArrayItem(limits, 0), low) ||
@@ -55,7 +46,11 @@ static dt_status read(const struct dt_hf_file *file, struct dt_model_config *con
 }
 
 static const struct dt_hf_member members[] = {
-    {.name = "num_heads", .after = "num_hidden_layers", .add = add_heads},
+    {.name = "intermediate_size", .derived = dt_mamba_inner, .formula = "expand * hidden_size"},
+    {.name = "num_heads",
+     .after = "num_hidden_layers",
+     .derived = heads,
+     .formula = "expand * hidden_size / head_dim"},
     {.name = "head_dim", .after = "num_hidden_layers", .absent = "64"},
     {.name = "n_groups", .after = "num_hidden_layers", .absent = "8"},
     {.name = "state_size", .absent = "128"},

@@ -10,13 +10,16 @@ struct dt_hf_file {
     cJSON *json;
 };
 
-// A member of config.json. Without `value` and `add` it is the model field of that name.
+// A member of config.json. Without `value`, `derived` and `add` it is the model field of that name.
 struct dt_hf_member {
     const char *name;   // NULL ends a list
     const char *value;  // where it is always the same, as JSON
     bool built;         // the only value that this program can train
     const char *after;  // in a type's list: the member that it follows; NULL: not written for it
     const char *absent; // the field's value where a file lacks the member; NULL: its default
+    // It follows from the fields by this formula: where a file has it, it must have this value.
+    int64_t (*derived)(const struct dt_model_config *config);
+    const char *formula; // in messages
     bool (*add)(cJSON *json, const char *name, const struct dt_model_config *config);
 };
 
@@ -30,7 +33,3 @@ struct dt_hf_type {
 
 // kinds.c; ends with NULL.
 extern const struct dt_hf_type *const dt_hf_types[];
-
-// A member that follows from the fields, where the file has it, must have this value.
-dt_status dt_hf_check_derived(const struct dt_hf_file *file, const char *name, int64_t expected,
-                              const char *formula);

@@ -17,7 +17,7 @@ struct dt_part {
     int norm;             // row of the table
     float *rstd;          // [M]
     struct dt_view h, dh; // [M, d] storage: h, and in backward its gradient
-    double flops;         // of training a token, of dt_build_linear's layers
+    double flops;         // of training a token: dt_build_linear counts its layers
 };
 
 // What a part is created from. It appends its rows, in the order in which its backward finishes
@@ -81,13 +81,11 @@ struct dt_kind {
     dt_status (*fit)(struct dt_model_config *config, const struct dt_model_data *data);
     // Whether fields that are in range fit each other: DT_USER naming the key.
     dt_status (*check)(const struct dt_model_config *config);
-    // Rows, batch arrays, recurrent state. Failures show in params->failed.
+    // Rows, batch arrays, recurrent state, FLOPs. Failures show in params->failed.
     void (*create)(struct dt_part *part, const struct dt_build *build);
     // Memory: kept from forward to backward, or scratch, which all blocks share. The kind decides
     // what each level of model.recompute drops.
     void (*plan)(struct dt_part *part, struct dt_plan *plan);
-    // Counts FLOPs of training, besides dt_build_linear's layers.
-    double (*flops_per_token)(const struct dt_model_config *config);
 };
 
 struct dt_stem_kind {

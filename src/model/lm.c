@@ -34,6 +34,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     else
         lm->linear.row = dt_params_add(params, dt_init_normal, 0.02, V, 2, shape, "lm_head.weight");
     lm->labels = dt_build_array(build, "labels", DT_I32, 1, false);
+    part->flops = 6 * (double)c->vocab_size * (double)d; // of a weight, 2 forward and 4 backward
 }
 
 static dt_status outputs(const struct dt_model_config *config, struct dt_outputs *outputs)
@@ -120,19 +121,12 @@ static dt_status logits(struct dt_part *part, const struct dt_pass *pass, struct
     return DT_OK;
 }
 
-// GEMM: 2 FLOPs a weight forward, 4 backward.
-static double flops_per_token(const struct dt_model_config *config)
-{
-    return 6 * (double)config->vocab_size * (double)config->d_model;
-}
-
 const struct dt_head_kind dt_lm_head = {
     .kind = {.name = "lm",
              .size = sizeof(struct lm),
              .keys = {&dt_vocabulary_keys, &keys},
              .create = create,
-             .plan = plan,
-             .flops_per_token = flops_per_token},
+             .plan = plan},
     .outputs = outputs,
     .loss = loss,
     .logits = logits,

@@ -121,6 +121,9 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->projected.in =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
+    // Scan: 9·E·N forward (decay, input and output of a state, as state-spaces/mamba counts), twice
+    // that backward.
+    part->flops += 3 * 9 * (double)E * (double)N;
 }
 
 static struct arrays plan_arrays(const struct mamba *m, struct dt_plan *plan, enum dt_memory block,
@@ -142,17 +145,15 @@ static struct arrays plan_arrays(const struct mamba *m, struct dt_plan *plan, en
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct mamba *m = (struct mamba *)part;
-    enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
-                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
     m->chunk = plan->net->backend->op->scan_chunk;
-    m->forward = plan_arrays(m, plan, block, scan);
+    m->forward = plan_arrays(m, plan, plan->block, plan->scan);
     if (!plan->shape.training)
         return;
     int64_t chunks = plan->shape.sequences * dt_ceil_div(plan->shape.length, m->chunk);
     m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
-    m->states = dt_plan_view(plan, scan, chunks, m->N * m->E, DT_F32).data;
+    m->states = dt_plan_view(plan, plan->scan, chunks, m->N * m->E, DT_F32).data;
     if (plan->net->backend->op->scan_keeps_s)
-        m->s = dt_plan_view(plan, scan, plan->rows, m->E, DT_F32).data;
+        m->s = dt_plan_view(plan, plan->scan, plan->rows, m->E, DT_F32).data;
 }
 
 static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct dt_pass *pass)
@@ -217,13 +218,6 @@ static dt_status inner_backward(struct dt_projected *part, const struct dt_pass 
     return dt_conv_backward(pass, &m->conv, a->x, g->u, g->x);
 }
 
-// Scan: 9·E·N forward (decay, input and output of a state, as state-spaces/mamba counts), twice
-// that backward.
-static double flops_per_token(const struct dt_model_config *config)
-{
-    return 3 * 9 * (double)dt_mamba_inner(config) * (double)dt_mamba_values(config)->d_state;
-}
-
 const struct dt_block_kind dt_mamba_block = {
     .kind = {.name = "mamba",
              .size = sizeof(struct mamba),
@@ -231,8 +225,7 @@ const struct dt_block_kind dt_mamba_block = {
              .resolve = resolve,
              .check = check,
              .create = create,
-             .plan = plan,
-             .flops_per_token = flops_per_token},
+             .plan = plan},
     .forward = dt_projected_forward,
     .backward = dt_projected_backward,
     .arrays = offsetof(struct mamba, forward),

@@ -111,6 +111,9 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->projected.in =
         dt_build_linear(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
+    // SSD, as the recurrence: 5·E·N forward (a product and a sum for each of decay and output, a
+    // product for the input), twice that backward.
+    part->flops += 3 * 5 * (double)E * (double)N;
 }
 
 static struct arrays plan_arrays(const struct mamba2 *m, struct dt_plan *plan, enum dt_memory block,
@@ -130,18 +133,16 @@ static struct arrays plan_arrays(const struct mamba2 *m, struct dt_plan *plan, e
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct mamba2 *m = (struct mamba2 *)part;
-    enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
-                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
     m->chunk = plan->net->backend->op->ssd_chunk;
-    m->forward = plan_arrays(m, plan, block, scan);
-    m->forward.n = dt_plan_aligned(plan, scan, m->E, LINE);
-    m->rstd = dt_plan_view(plan, scan, plan->rows, m->G, DT_F32).data;
+    m->forward = plan_arrays(m, plan, plan->block, plan->scan);
+    m->forward.n = dt_plan_aligned(plan, plan->scan, m->E, LINE);
+    m->rstd = dt_plan_view(plan, plan->scan, plan->rows, m->G, DT_F32).data;
     if (!plan->shape.training)
         return;
     int64_t chunks = plan->shape.sequences * dt_ceil_div(plan->shape.length, m->chunk);
     m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
     m->gradients.n = m->gradients.y;
-    m->states = dt_plan_view(plan, scan, chunks, m->E * m->N, DT_F32).data;
+    m->states = dt_plan_view(plan, plan->scan, chunks, m->E * m->N, DT_F32).data;
 }
 
 static struct dt_ssd_inputs ssd_inputs(const struct mamba2 *m, const struct dt_pass *pass)
@@ -223,13 +224,6 @@ static dt_status inner_backward(struct dt_projected *part, const struct dt_pass 
     return dt_conv_backward(pass, &m->conv, a->x_in, g->xbc, g->x_in);
 }
 
-// SSD, as the recurrence: 5·E·N forward (a product and a sum for each of decay and output, a
-// product for the input), twice that backward.
-static double flops_per_token(const struct dt_model_config *config)
-{
-    return 3 * 5 * (double)dt_mamba_inner(config) * (double)dt_mamba_values(config)->d_state;
-}
-
 const struct dt_block_kind dt_mamba2_block = {
     .kind = {.name = "mamba2",
              .size = sizeof(struct mamba2),
@@ -237,8 +231,7 @@ const struct dt_block_kind dt_mamba2_block = {
              .resolve = resolve,
              .check = check,
              .create = create,
-             .plan = plan,
-             .flops_per_token = flops_per_token},
+             .plan = plan},
     .forward = dt_projected_forward,
     .backward = dt_projected_backward,
     .arrays = offsetof(struct mamba2, forward),

@@ -74,9 +74,7 @@ static struct arrays plan_arrays(const struct mlp *m, struct dt_plan *plan, enum
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct mlp *m = (struct mlp *)part;
-    enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
-                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN);
-    m->forward = plan_arrays(m, plan, block, scan);
+    m->forward = plan_arrays(m, plan, plan->block, plan->scan);
     if (plan->shape.training)
         m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
 }

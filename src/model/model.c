@@ -111,11 +111,8 @@ double dt_model_flops_per_token(const struct dt_model_config *config)
     struct parts parts;
     double flops = 0;
     if (parts_create(config, &parts) == DT_OK)
-        for (int64_t i = 0; i < parts.layers + 2; i++) {
-            const struct dt_part *part = parts.all[i];
-            double (*others)(const struct dt_model_config *config) = part->kind->flops_per_token;
-            flops += part->flops + (others ? others(config) : 0);
-        }
+        for (int64_t i = 0; i < parts.layers + 2; i++)
+            flops += parts.all[i]->flops;
     parts_free(&parts);
     return flops;
 }
@@ -124,7 +121,7 @@ double dt_model_flops_per_token(const struct dt_model_config *config)
 static void plan_part(struct dt_part *part, struct dt_plan *plan, bool head)
 {
     const struct dt_model_config *config = plan->net->config;
-    enum dt_memory memory = head ? DT_MEMORY_ACTIVATIONS : dt_plan_memory(plan, DT_RECOMPUTE_BLOCK);
+    enum dt_memory memory = head ? DT_MEMORY_ACTIVATIONS : plan->block;
     part->h = part->dh = (struct dt_view){0};
     if (part->kind->plan)
         part->kind->plan(part, plan);
@@ -146,6 +143,9 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
     int64_t d = model->config.d_model, M = plan->rows, elements = parts->params.elements, mark = 0;
     bool training = plan->shape.training;
     enum dt_memory border = training ? DT_MEMORY_ACTIVATIONS : DT_MEMORY_SCRATCH;
+    enum dt_recompute recompute = model->config.recompute;
+    plan->block = recompute < DT_RECOMPUTE_BLOCK ? border : DT_MEMORY_SCRATCH;
+    plan->scan = recompute < DT_RECOMPUTE_SCAN ? border : DT_MEMORY_SCRATCH;
     if (!net->rows)
         net->stored = net->weights =
             dt_plan_view(plan, DT_MEMORY_WEIGHTS, elements, 1, DT_F32).data;

@@ -102,12 +102,6 @@ struct dt_view dt_plan_aligned(struct dt_plan *plan, enum dt_memory memory, int6
     return view;
 }
 
-enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level)
-{
-    bool kept = plan->shape.training && plan->net->config->recompute < level;
-    return kept ? DT_MEMORY_ACTIVATIONS : DT_MEMORY_SCRATCH;
-}
-
 void dt_pass_rows(const struct dt_pass *pass, void *arrays, size_t size)
 {
     struct dt_view *views = arrays;

@@ -38,6 +38,10 @@ struct dt_plan {
     struct dt_net *net;
     struct dt_model_shape shape;
     int64_t rows; // M = B·L
+    // Where arrays belong that backward needs: activations, or scratch where model.recompute makes
+    // them again. `scan` is for those that follow from a block's input projection, `block` for all
+    // others within a block.
+    enum dt_memory block, scan;
     struct dt_arena arenas[DT_MEMORY_COUNT];
     bool too_large; // more than any machine has
 };
@@ -47,9 +51,6 @@ struct dt_view dt_plan_view(struct dt_plan *plan, enum dt_memory memory, int64_t
 // [M, cols] in storage type, whose rows begin at multiples of `bytes`.
 struct dt_view dt_plan_aligned(struct dt_plan *plan, enum dt_memory memory, int64_t cols,
                                int64_t bytes);
-// Where an array belongs that backward needs, and that model.recompute = `level` or above
-// recomputes: to the activations, or to scratch memory.
-enum dt_memory dt_plan_memory(const struct dt_plan *plan, enum dt_recompute level);
 
 // Keeps the first M rows, the pass's, of each array of a struct that has only views.
 void dt_pass_rows(const struct dt_pass *pass, void *arrays, size_t size);

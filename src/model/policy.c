@@ -81,7 +81,8 @@ static void create(struct dt_part *part, const struct dt_build *build)
         p->target_width = output->target + output->target_width; // of all, after the last
     }
     int64_t padded = dt_round_up(V, PAD);
-    if (!p->outputs.autoregressive) { // one product for all, or two for each
+    if (!p->outputs.autoregressive) {            // one product for all, or two for each
+        part->flops = 6 * (double)d * (double)V; // of a weight, 2 forward and 4 backward
         p->all = (struct dt_linear){.in = d, .out = padded};
         p->all.row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)d), padded, 2,
                                    (int64_t[]){V, d}, "heads.weight");
@@ -89,6 +90,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     for (int k = p->outputs.n - 1; p->outputs.autoregressive && k >= 0; k--) {
         const struct dt_output *output = &p->outputs.list[k];
         int64_t in = d + p->slices[k].first;
+        part->flops += 6 * (double)r * (double)(in + output->width);
         p->down[k] = (struct dt_linear){.in = r, .out = output->width};
         p->down[k].row =
             dt_params_add(params, dt_init_uniform, 1 / sqrt((double)r), output->width, 2,
@@ -230,26 +232,12 @@ static dt_status output(struct dt_part *part, const struct dt_pass *pass, struct
     return dt_add_bias(pass, p->bias, first, *values);
 }
 
-// GEMM: 2 FLOPs a weight forward, 4 backward.
-static double flops_per_token(const struct dt_model_config *config)
-{
-    struct dt_outputs outputs;
-    double weights = 0, V = 0, d = (double)config->d_model, r = (double)hidden_of(config);
-    if (dt_heads_parse(config->heads, &outputs) != DT_OK)
-        return 0;
-    for (int k = 0; k < outputs.n; V += (double)outputs.list[k++].width)
-        weights += values(config)->autoregressive ? r * (d + V + (double)outputs.list[k].width)
-                                                  : d * (double)outputs.list[k].width;
-    return 6 * weights;
-}
-
 const struct dt_head_kind dt_policy_head = {
     .kind = {.name = "policy",
              .size = sizeof(struct policy),
              .keys = {&keys},
              .create = create,
-             .plan = plan,
-             .flops_per_token = flops_per_token},
+             .plan = plan},
     .lists = true,
     .stem = "frames",
     .outputs = outputs,

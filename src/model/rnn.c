@@ -72,8 +72,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct rnn *m = (struct rnn *)part;
     enum dt_dtype storage = plan->net->config->storage;
-    enum dt_memory block = dt_plan_memory(plan, DT_RECOMPUTE_BLOCK),
-                   scan = dt_plan_memory(plan, DT_RECOMPUTE_SCAN), scratch = DT_MEMORY_SCRATCH;
+    enum dt_memory block = plan->block, scan = plan->scan, scratch = DT_MEMORY_SCRATCH;
     bool again = plan->net->config->recompute == DT_RECOMPUTE_SCAN; // from x
     int64_t M = plan->rows, H = m->H;
     struct arrays *a = &m->forward, *g = &m->gradients;

@@ -64,19 +64,17 @@ const struct dt_block_kind gain_block = {
     .backward = backward,
 };
 
-static dt_status read(const struct dt_hf_file *file, struct dt_model_config *config)
+static int64_t count(const struct dt_model_config *config)
 {
-    return dt_hf_check_derived(file, "gain_count", config->n_layer, "num_hidden_layers");
-}
-
-static bool add_count(cJSON *json, const char *name, const struct dt_model_config *config)
-{
-    return dt_json_add_int(json, name, config->n_layer);
+    return config->n_layer;
 }
 
 static const struct dt_hf_member members[] = {
     {.name = "gain_start", .after = "num_hidden_layers", .absent = "0.25"},
-    {.name = "gain_count", .after = "num_hidden_layers", .add = add_count},
+    {.name = "gain_count",
+     .after = "num_hidden_layers",
+     .derived = count,
+     .formula = "num_hidden_layers"},
     {0},
 };
 
@@ -87,5 +85,4 @@ const struct dt_hf_type gain_type = {
     .block = "gain",
     .head = "squares",
     .members = members,
-    .read = read,
 };

@@ -20,6 +20,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     f->linear.row = dt_params_add(build->params, dt_init_uniform, 1 / sqrt(SAMPLE_WIDTH), d, 2,
                                   shape, "samples.weight");
     f->samples = dt_build_array(build, "samples", DT_F32, SAMPLE_WIDTH, false);
+    part->flops = 4.0 * SAMPLE_WIDTH * (double)d;
 }
 
 static void plan(struct dt_part *part, struct dt_plan *plan)
@@ -57,17 +58,8 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
     return dt_linear_backward(pass, f->linear, input_of(f, pass), dx, (struct dt_view){0});
 }
 
-static double flops_per_token(const struct dt_model_config *config)
-{
-    return 4.0 * SAMPLE_WIDTH * (double)config->d_model;
-}
-
 const struct dt_stem_kind samples_stem = {
-    .kind = {.name = "samples",
-             .size = sizeof(struct samples),
-             .create = create,
-             .plan = plan,
-             .flops_per_token = flops_per_token},
+    .kind = {.name = "samples", .size = sizeof(struct samples), .create = create, .plan = plan},
     .unit = "samples",
     .forward = forward,
     .backward = backward,
