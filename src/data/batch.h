@@ -20,6 +20,7 @@ struct dt_array_spec {
     int64_t width; // elements per position: 1 of token ids, a frame's size of frames
     bool optional; // yielded: only by some datasets; read: not needed
     int32_t last;  // of an i32 array of a recurrent state: its numbers are in [0, last]
+    double pad;    // yielded, fp32 or i32: in rows that the loss ignores; others hold zeros
 };
 
 struct dt_array_list {

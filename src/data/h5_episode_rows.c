@@ -1,4 +1,5 @@
-// Reads rows of all columns of a shard's episodes as floats, ids and bytes, and checks every value.
+// Reads rows of all columns of a shard's episodes as floats, ids and bytes, checks every value, and
+// writes windows of them into batches.
 #include "base/finite.h"
 #include "base/memory.h"
 #include "data/h5_episodes.h"
@@ -10,26 +11,38 @@
 
 enum { PIECE_BYTES = 1 << 18, SAMPLES = 16 };
 
-struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
-                                          const struct dt_byte_columns *split, int64_t n,
-                                          char *memory)
+// Rows of values, in parts: floats [n, F] without the columns `split`, which are bytes, floats
+// [n, W], i32 [n, n_ids].
+enum { FRAMES, TARGETS, IDS, BYTES, PARTS };
+struct rows {
+    char *at[PARTS];                     // NULL: not wanted
+    int64_t row[PARTS];                  // bytes of one row
+    int64_t size;                        // bytes of all parts
+    const struct dt_byte_columns *split; // NULL: none
+    bool check;                          // every value
+};
+
+// n rows of all columns, their parts in this order in `memory` of `size` bytes; NULL: only the
+// sizes are wanted.
+static struct rows place_rows(const struct dt_frame_layout *layout,
+                              const struct dt_byte_columns *split, int64_t n, char *memory)
 {
     int64_t bytes = dt_bytes_before(split, layout->frame_width);
-    struct dt_episode_rows rows = {
-        .row = {[DT_ROWS_FRAMES] = (layout->frame_width - bytes) * (int64_t)sizeof(float),
-                [DT_ROWS_TARGETS] = layout->target_width * (int64_t)sizeof(float),
-                [DT_ROWS_IDS] = layout->n_ids * (int64_t)sizeof(int32_t),
-                [DT_ROWS_BYTES] = bytes},
-        .split = split,
-        .check = true};
-    for (int part = 0; part < DT_ROWS_PARTS; part++) {
+    struct rows rows = {.row = {[FRAMES] = (layout->frame_width - bytes) * (int64_t)sizeof(float),
+                                [TARGETS] = layout->target_width * (int64_t)sizeof(float),
+                                [IDS] = layout->n_ids * (int64_t)sizeof(int32_t),
+                                [BYTES] = bytes},
+                        .split = split,
+                        .check = true};
+    for (int part = 0; part < PARTS; part++) {
         rows.at[part] = memory ? memory + rows.size : NULL;
         rows.size += dt_reader_align(n * rows.row[part]);
     }
     return rows;
 }
 
-int64_t dt_episodes_find(const struct dt_episodes *episodes, int64_t number, bool window)
+// The episode that frame `number` of the shard, or window `number`, is in.
+static int64_t find_episode(const struct dt_episodes *episodes, int64_t number, bool window)
 {
     int64_t low = 0, high = episodes->n;
     while (high - low > 1) {
@@ -100,15 +113,15 @@ static int part_of(const struct dt_column *c, const struct dt_byte_columns *spli
     int64_t bytes = dt_bytes_before(split, c->at);
     *before = c->at;
     if (c->target || c->table > 0)
-        return c->target ? DT_ROWS_TARGETS : DT_ROWS_IDS;
+        return c->target ? TARGETS : IDS;
     bool is_split = dt_bytes_before(split, c->at + 1) > bytes;
     *before = is_split ? bytes : c->at - bytes;
-    return is_split ? DT_ROWS_BYTES : DT_ROWS_FRAMES;
+    return is_split ? BYTES : FRAMES;
 }
 
 // Reads a column of the open episode's rows [row, row + n).
 static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t number, int64_t row,
-                             int64_t n, const struct dt_episode_rows *to)
+                             int64_t n, const struct rows *to)
 {
     struct dt_episodes *episodes = reader->own;
     const struct dt_column *c = &episodes->columns.at[column];
@@ -126,13 +139,13 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
     for (int64_t done = 0; done < n; done += at_once) {
         int64_t some = dt_min_i64(n - done, at_once);
         char *rows = to->at[part] + done * to->row[part];
-        if (part == DT_ROWS_BYTES) {
+        if (part == BYTES) {
             DT_TRY(read_bytes(array, c, base + row + done, some, stored, (uint8_t *)rows + before,
                               to->row[part]));
             continue;
         }
         DT_TRY(dt_h5_array_read(array, base + row + done, some, stored));
-        if (part == DT_ROWS_IDS) {
+        if (part == IDS) {
             char where[DT_H5_PATH + 128], value[DT_INTEGER_TEXT];
             int64_t bad =
                 dt_columns_to_ids(array->type, stored, some, width, c->first, columns, c->table,
@@ -186,20 +199,20 @@ static dt_status check_classes(struct dt_reader *reader, int64_t number, int64_t
     return DT_OK;
 }
 
-dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t n,
-                               struct dt_episode_rows to)
+// Reads frames [first, first + n) of the shard.
+static dt_status read_rows(struct dt_reader *reader, int64_t first, int64_t n, struct rows to)
 {
     struct dt_episodes *episodes = reader->own;
-    for (int64_t e = dt_episodes_find(episodes, first, false), some; n > 0; e++, n -= some) {
+    for (int64_t e = find_episode(episodes, first, false), some; n > 0; e++, n -= some) {
         const struct dt_episode *at = &episodes->at[e];
         int64_t row = first - at->first;
         some = dt_min_i64(at[1].first - first, n);
         DT_TRY(dt_episodes_switch(reader, e));
         for (int64_t i = 0; i < episodes->columns.n; i++)
             DT_TRY(read_column(reader, i, e, row, some, &to));
-        if (to.check && to.at[DT_ROWS_TARGETS])
-            DT_TRY(check_classes(reader, e, row, some, (float *)(void *)to.at[DT_ROWS_TARGETS]));
-        for (int part = 0; part < DT_ROWS_PARTS; part++)
+        if (to.check && to.at[TARGETS])
+            DT_TRY(check_classes(reader, e, row, some, (float *)(void *)to.at[TARGETS]));
+        for (int part = 0; part < PARTS; part++)
             to.at[part] += to.at[part] ? some * to.row[part] : 0;
         first += some;
     }
@@ -209,19 +222,18 @@ dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t 
 dt_status dt_episodes_frames(struct dt_reader *reader, int64_t first, int64_t n, float *frames)
 {
     const struct dt_episodes *episodes = reader->own;
-    struct dt_episode_rows to = dt_episode_rows_in(&episodes->layout, NULL, n, NULL);
-    to.at[DT_ROWS_FRAMES] = (char *)frames;
-    return dt_episode_rows_read(reader, first, n, to);
+    struct rows to = place_rows(&episodes->layout, NULL, n, NULL);
+    to.at[FRAMES] = (char *)frames;
+    return read_rows(reader, first, n, to);
 }
 
 dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
                              int64_t n)
 {
     char *memory;
-    DT_TRY(DT_NEW(&memory, dt_episode_rows_in(&shard->layout, NULL, n, NULL).size,
+    DT_TRY(DT_NEW(&memory, place_rows(&shard->layout, NULL, n, NULL).size,
                   "%" PRId64 " frames of %s", n, reader->file.path));
-    dt_status status =
-        dt_episode_rows_read(reader, first, n, dt_episode_rows_in(&shard->layout, NULL, n, memory));
+    dt_status status = read_rows(reader, first, n, place_rows(&shard->layout, NULL, n, memory));
     free(memory);
     return status;
 }
@@ -232,21 +244,21 @@ dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *sh
 dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
                            uint64_t *hash)
 {
-    struct dt_episode_rows rows = dt_episode_rows_in(&shard->layout, &shard->bytes, 0, NULL);
+    struct rows rows = place_rows(&shard->layout, &shard->bytes, 0, NULL);
     int64_t row = 0, n;
-    for (int part = 0; part < DT_ROWS_PARTS; part++)
+    for (int part = 0; part < PARTS; part++)
         row += rows.row[part];
     struct dt_hash_plan plan = dt_hash_plan(shard->count, row, bytes);
-    rows = dt_episode_rows_in(&shard->layout, &shard->bytes, plan.rows, NULL);
+    rows = place_rows(&shard->layout, &shard->bytes, plan.rows, NULL);
     char *memory; // zeroed, since after an id that is not one the others stay unwritten
     dt_status status =
         DT_NEW(&memory, rows.size, "a checksum of the rows of %s", reader->file.path);
-    rows = dt_episode_rows_in(&shard->layout, &shard->bytes, plan.rows, memory);
+    rows = place_rows(&shard->layout, &shard->bytes, plan.rows, memory);
     rows.check = false;
     for (int64_t i = 0; i < plan.n && status == DT_OK; i++) {
         int64_t first = dt_hash_piece(&plan, i, &n);
-        status = dt_episode_rows_read(reader, first, n, rows);
-        for (int part = 0; part < DT_ROWS_PARTS && status == DT_OK; part++)
+        status = read_rows(reader, first, n, rows);
+        for (int part = 0; part < PARTS && status == DT_OK; part++)
             *hash = XXH64(rows.at[part], (size_t)(n * rows.row[part]), *hash);
         dt_file_progress();
     }
@@ -258,7 +270,7 @@ dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shar
 dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *shard)
 {
     struct dt_episodes *episodes = reader->own;
-    int64_t bytes = dt_episode_rows_in(&shard->layout, NULL, SAMPLES, NULL).size;
+    int64_t bytes = place_rows(&shard->layout, NULL, SAMPLES, NULL).size;
     char *memory;
     dt_status status = DT_OK;
     DT_TRY(DT_NEW(&memory, bytes, "a checksum of the rows of %s", reader->file.path));
@@ -269,11 +281,11 @@ dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *sha
         if (at->group)
             shard->first_hash = XXH64(at->group, strlen(at->group), shard->first_hash);
     }
-    struct dt_episode_rows rows = dt_episode_rows_in(&shard->layout, NULL, SAMPLES, memory);
+    struct rows rows = place_rows(&shard->layout, NULL, SAMPLES, memory);
     rows.check = false;
     for (int64_t i = 0; i < SAMPLES && status == DT_OK; i++) {
-        status = dt_episode_rows_read(reader, (shard->count - 1) * i / (SAMPLES - 1), 1, rows);
-        for (int part = 0; part < DT_ROWS_PARTS; part++)
+        status = read_rows(reader, (shard->count - 1) * i / (SAMPLES - 1), 1, rows);
+        for (int part = 0; part < PARTS; part++)
             rows.at[part] += rows.row[part];
     }
     shard->last_hash = XXH64(memory, (size_t)bytes, 0);
@@ -284,10 +296,126 @@ dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *sha
 void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, size_t size)
 {
     const struct dt_episodes *episodes = reader->own;
-    const struct dt_episode *at = &episodes->at[dt_episodes_find(episodes, window, true)];
+    const struct dt_episode *at = &episodes->at[find_episode(episodes, window, true)];
     int64_t row = (window - at->window) * episodes->rules.stride;
     if (at->group)
         snprintf(text, size, "%s:%" PRId64, at->group, row);
     else
         snprintf(text, size, "%" PRId64, at->first + row);
+}
+
+// Windows. A block's memory holds a struct window for each, then all rows from the first window's
+// first to the last one's last.
+
+struct window {
+    int64_t row; // in the block
+    int32_t n;   // frames
+    bool starts; // an episode
+};
+
+void dt_episodes_arrays(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                        struct dt_array_list *list)
+{
+    const struct dt_frame_layout *layout = &dataset->layout;
+    int64_t bytes = dt_bytes_before(&rules->bytes, layout->frame_width);
+    if (layout->frame_width > bytes)
+        dt_array_list_add(list, "frames", rules->frames_type, layout->frame_width - bytes, false);
+    if (bytes > 0)
+        dt_array_list_add(list, "bytes", DT_U8, bytes, false);
+    if (layout->n_ids > 0)
+        dt_array_list_add(list, "ids", DT_I32, layout->n_ids, false);
+    dt_array_list_add(list, "targets", DT_F32, layout->target_width, false);
+    dt_array_list_add(list, "mask", DT_U8, 1, false);
+    if (rules->carry)
+        dt_array_list_add(list, "reset", DT_U8, 1, true);
+}
+
+int64_t dt_episodes_block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                                const struct dt_shard *shard, int64_t windows)
+{
+    // From one window's start to the next are at most `stride` rows or, at the end of an episode,
+    // seq_len.
+    int64_t rows;
+    if (__builtin_mul_overflow(windows, dt_max_i64(shard->stride, dataset->rules.seq_len), &rows))
+        rows = shard->count;
+    return dt_reader_align(windows * (int64_t)sizeof(struct window)) +
+           place_rows(&dataset->layout, &rules->bytes, dt_min_i64(rows, shard->count), NULL).size;
+}
+
+dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *dataset,
+                           const struct dt_read_rules *rules, struct dt_block *block)
+{
+    struct dt_episodes *episodes = reader->own;
+    struct window *windows = (struct window *)(void *)block->memory;
+    int64_t T = dataset->rules.seq_len, first = -1, end = 0;
+    int64_t e = find_episode(episodes, block->first, true);
+    for (int64_t i = 0; i < block->windows; i++) {
+        int64_t window = block->first + i;
+        while (window >= episodes->at[e + 1].window)
+            e++;
+        const struct dt_episode *at = &episodes->at[e];
+        int64_t row = at->first + (window - at->window) * episodes->rules.stride;
+        int64_t n = dt_min_i64(at[1].first - row, T);
+        if (first < 0)
+            first = row;
+        end = dt_max_i64(row + n, end);
+        windows[i] = (struct window){row - first, (int32_t)n, window == at->window};
+    }
+    char *values = block->memory + dt_reader_align(block->windows * (int64_t)sizeof(struct window));
+    block->data = windows;
+    block->rows = end - first;
+    return read_rows(reader, first, end - first,
+                     place_rows(&dataset->layout, &rules->bytes, end - first, values));
+}
+
+// Writes n rows of frames, normalised where the rules have a mean, in the rules' type.
+static void write_frames(const struct dt_read_rules *rules, int64_t F, int64_t n,
+                         const float *restrict from, void *to)
+{
+    float *restrict floats = to;
+    dt_bf16 *restrict halves = to;
+    const float *restrict mean = rules->mean, *restrict deviation = rules->deviation;
+    if (!mean && rules->frames_type == DT_F32)
+        memcpy(floats, from, (size_t)(n * F) * sizeof *from);
+    else if (!mean)
+        for (int64_t i = 0; i < n * F; i++)
+            halves[i] = dt_f32_to_bf16(from[i]);
+    else if (rules->frames_type == DT_F32)
+        for (int64_t t = 0; t < n; t++)
+            for (int64_t i = 0; i < F; i++)
+                floats[t * F + i] = (from[t * F + i] - mean[i]) / deviation[i];
+    else
+        for (int64_t t = 0; t < n; t++)
+            for (int64_t i = 0; i < F; i++)
+                halves[t * F + i] = dt_f32_to_bf16((from[t * F + i] - mean[i]) / deviation[i]);
+}
+
+dt_status dt_episodes_write(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                            const struct dt_block *block, int64_t window, void *const *rows)
+{
+    static const char *const names[PARTS] = {"frames", "targets", "ids", "bytes"};
+    const struct window *w = (const struct window *)block->data + (window - block->first);
+    struct dt_array_list list = {0};
+    struct rows from =
+        place_rows(&dataset->layout, &rules->bytes, block->rows,
+                   block->memory + dt_reader_align(block->windows * (int64_t)sizeof *w));
+    dt_episodes_arrays(dataset, rules, &list);
+    for (int i = 0; w->n < dataset->rules.seq_len && i < list.n; i++)
+        memset(rows[i], 0, (size_t)dt_array_bytes(&list.arrays[i], dataset->rules.seq_len));
+    for (int part = 0; part < PARTS; part++) {
+        const char *values = from.at[part] + w->row * from.row[part];
+        int i = dt_array_list_find(&list, names[part]);
+        if (i >= 0 && part == FRAMES)
+            write_frames(rules, from.row[part] / (int64_t)sizeof(float), w->n,
+                         (const float *)(const void *)values, rows[i]);
+        else if (i >= 0)
+            memcpy(rows[i], values, (size_t)(w->n * from.row[part]));
+    }
+    memset(rows[dt_array_list_find(&list, "mask")], 1, (size_t)w->n);
+    int reset = dt_array_list_find(&list, "reset");
+    if (reset >= 0) {
+        memset(rows[reset], 0, (size_t)dataset->rules.seq_len);
+        *(uint8_t *)rows[reset] = w->starts;
+    }
+    return DT_OK;
 }

@@ -1,7 +1,7 @@
 // What reader kinds of episodes share: columns, windows, blocks, checks of values. Such a kind
 // names a schema, which says where the episodes of a file are (dt_reader_kind.schema), and has the
 // functions of DT_EPISODES_FUNCTIONS. h5_episodes.c opens a shard, h5_episode_rows.c reads rows of
-// values, h5_episode_batches.c makes windows of them.
+// values and makes windows of them.
 //
 // The frames of a shard are numbered through all its episodes, in order; a window is up to seq_len
 // frames of one episode. Window k starts at frame k * stride of it, the last is the first that
@@ -74,27 +74,6 @@ struct dt_episodes {
 
 // Opens the datasets of an episode, unless they are open.
 dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number);
-// The episode that frame `number` of the shard, or window `number`, is in.
-int64_t dt_episodes_find(const struct dt_episodes *episodes, int64_t number, bool window);
-
-// Rows of values, in parts: floats [n, F] without the columns `split`, which are bytes, floats
-// [n, W], i32 [n, n_ids].
-enum { DT_ROWS_FRAMES, DT_ROWS_TARGETS, DT_ROWS_IDS, DT_ROWS_BYTES, DT_ROWS_PARTS };
-struct dt_episode_rows {
-    char *at[DT_ROWS_PARTS];             // NULL: not wanted
-    int64_t row[DT_ROWS_PARTS];          // bytes of one row
-    int64_t size;                        // bytes of all parts
-    const struct dt_byte_columns *split; // NULL: none
-    bool check;                          // every value
-};
-// n rows of all columns, their parts in this order in `memory` of `size` bytes; NULL: only the
-// sizes are wanted.
-struct dt_episode_rows dt_episode_rows_in(const struct dt_frame_layout *layout,
-                                          const struct dt_byte_columns *split, int64_t n,
-                                          char *memory);
-// Reads frames [first, first + n) of the shard.
-dt_status dt_episode_rows_read(struct dt_reader *reader, int64_t first, int64_t n,
-                               struct dt_episode_rows to);
 
 // The functions of a reader kind.
 dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules *rules,
@@ -113,8 +92,6 @@ dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *da
                            const struct dt_read_rules *rules, struct dt_block *block);
 dt_status dt_episodes_write(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                             const struct dt_block *block, int64_t window, void *const *rows);
-void dt_episodes_pad(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
-                     void *const *rows);
 dt_status dt_episodes_frames(struct dt_reader *reader, int64_t first, int64_t n, float *frames);
 void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, size_t size);
 
@@ -123,4 +100,4 @@ void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, siz
     .fingerprint = dt_episodes_fingerprint, .hash = dt_episodes_hash,                              \
     .verify = dt_episodes_verify, .arrays = dt_episodes_arrays,                                    \
     .block_bytes = dt_episodes_block_bytes, .read = dt_episodes_read, .write = dt_episodes_write,  \
-    .pad = dt_episodes_pad, .frames = dt_episodes_frames, .place = dt_episodes_place
+    .frames = dt_episodes_frames, .place = dt_episodes_place

@@ -151,5 +151,4 @@ const struct dt_reader_kind dt_pairs_reader = {
     .block_bytes = block_bytes,
     .read = read_pairs,
     .write = write_window,
-    .pad = dt_tokens_pad,
 };

@@ -219,5 +219,4 @@ const struct dt_reader_kind dt_tokens_reader = {
     .block_bytes = block_bytes,
     .read = read_tokens,
     .write = write_window,
-    .pad = dt_tokens_pad,
 };

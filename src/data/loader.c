@@ -114,6 +114,19 @@ static dt_status read_block(struct dt_loader *loader, struct dt_block *block, in
     return DT_OK;
 }
 
+static void pad_row(const struct dt_batch *batch, void *const *rows)
+{
+    for (int i = 0; i < batch->n_arrays; i++) {
+        const struct dt_array_spec *spec = &batch->arrays[i].spec;
+        memset(rows[i], 0, (size_t)dt_array_bytes(spec, batch->length));
+        for (int64_t k = 0; spec->pad != 0 && k < batch->length * spec->width; k++)
+            if (spec->type == DT_I32)
+                ((int32_t *)rows[i])[k] = (int32_t)spec->pad;
+            else
+                ((float *)rows[i])[k] = (float)spec->pad;
+    }
+}
+
 // Fills one row of a batch. A slot keeps its block as long as it trains windows of it. Where the
 // rows of a batch follow each other, one block holds the rows from this one on that are in the same
 // shard.
@@ -129,7 +142,7 @@ static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch
     DT_TRY(dt_order_at(loader->order, dt_skips_batch(&loader->config.skips, batch->step),
                        loader->first_slot + row, &at));
     if (at.window < 0) {
-        loader->kind->pad(dataset, &config->rules, rows);
+        pad_row(batch, rows);
         return DT_OK;
     }
     struct dt_block *block = &loader->blocks[rows_follow(config) ? 0 : row];

@@ -39,7 +39,7 @@ struct dt_block {
     int64_t rows;                  // the kind's own, too
 };
 
-// Functions other than open, arrays, write and pad may be NULL: nothing to do. One thread at a time
+// Functions other than open, arrays and write may be NULL: nothing to do. One thread at a time
 // uses a reader.
 struct dt_reader_kind {
     const char *name;   // of the schema: "tokens"
@@ -80,9 +80,6 @@ struct dt_reader_kind {
     // Writes one window of the block into rows[i], [seq_len, width] of array i. Checks values.
     dt_status (*write)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                        const struct dt_block *block, int64_t window, void *const *rows);
-    // Writes a row after the last window of a sequential pass: the loss must ignore it.
-    void (*pad)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
-                void *const *rows);
 
     // For kinds with frames: reads frames [first, first + n) of the shard as stored, [n, F] fp32.
     dt_status (*frames)(struct dt_reader *reader, int64_t first, int64_t n, float *frames);

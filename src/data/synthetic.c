@@ -58,7 +58,6 @@ const struct dt_reader_kind dt_synthetic_reader = {
     .open = open_tokens,
     .arrays = dt_tokens_arrays,
     .write = write_tokens,
-    .pad = dt_tokens_pad,
 };
 
 static dt_status open_frames(struct dt_reader *reader, const struct dt_scan_rules *rules,
@@ -122,6 +121,5 @@ const struct dt_reader_kind dt_synthetic_frames_reader = {
     .open = open_frames,
     .arrays = dt_episodes_arrays,
     .write = write_frames,
-    .pad = dt_episodes_pad,
     .frames = read_frames,
 };

@@ -13,22 +13,9 @@ void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rul
                       struct dt_array_list *list)
 {
     dt_array_list_add(list, "input_ids", DT_I32, 1, false);
-    dt_array_list_add(list, "labels", DT_I32, 1, false);
+    list->arrays[dt_array_list_add(list, "labels", DT_I32, 1, false)].pad = DT_IGNORED;
     if (dt_tokens_have_reset(dataset, rules))
         dt_array_list_add(list, "reset", DT_U8, 1, true);
-}
-
-void dt_tokens_pad(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
-                   void *const *rows)
-{
-    (void)rules;
-    int64_t T = dataset->rules.seq_len;
-    int32_t *labels = rows[DT_TOKENS_LABELS];
-    memset(rows[DT_TOKENS_IDS], 0, (size_t)T * sizeof(int32_t));
-    for (int64_t t = 0; t < T; t++)
-        labels[t] = DT_IGNORED;
-    if (rows[DT_TOKENS_RESET])
-        memset(rows[DT_TOKENS_RESET], 0, (size_t)T);
 }
 
 // One macro makes the loops, so that each compiles to straight code for its type. A token that the

@@ -9,8 +9,6 @@ enum { DT_TOKENS_IDS, DT_TOKENS_LABELS, DT_TOKENS_RESET };
 bool dt_tokens_have_reset(const struct dt_dataset *dataset, const struct dt_read_rules *rules);
 void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                       struct dt_array_list *list);
-void dt_tokens_pad(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
-                   void *const *rows);
 
 static inline const void *dt_tokens_at(dt_dtype type, const void *tokens, int64_t i)
 {

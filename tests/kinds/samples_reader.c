@@ -40,7 +40,7 @@ static void list_arrays(const struct dt_dataset *dataset, const struct dt_read_r
 {
     (void)dataset, (void)rules;
     dt_array_list_add(list, "samples", DT_F32, SAMPLE_WIDTH, false);
-    dt_array_list_add(list, "targets", DT_F32, TARGET_WIDTH, false);
+    list->arrays[dt_array_list_add(list, "targets", DT_F32, TARGET_WIDTH, false)].pad = NAN;
 }
 
 static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
@@ -75,17 +75,6 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
     return DT_OK;
 }
 
-static void pad(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
-                void *const *rows)
-{
-    (void)rules;
-    float *samples = rows[SAMPLES], *targets = rows[TARGETS];
-    for (int64_t i = 0; i < dataset->rules.seq_len * SAMPLE_WIDTH; i++)
-        samples[i] = 0;
-    for (int64_t i = 0; i < dataset->rules.seq_len * TARGET_WIDTH; i++)
-        targets[i] = NAN;
-}
-
 const struct dt_reader_kind samples_reader = {
     .name = "samples",
     .unit = "positions",
@@ -96,5 +85,4 @@ const struct dt_reader_kind samples_reader = {
     .block_bytes = block_bytes,
     .read = read_block,
     .write = write_window,
-    .pad = pad,
 };

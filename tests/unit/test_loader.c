@@ -270,9 +270,9 @@ static void test_lists(void)
     config.rules.reset_token = RESET_TOKEN;
     dt_loader_arrays(&config, &yields);
     CHECK(dt_array_list_missing(&yields, &reads) == NULL, "reset is missed");
-    reads.arrays[1] = (struct dt_array_spec){"reset", DT_F32, 1, true, 0};
+    reads.arrays[1] = (struct dt_array_spec){"reset", DT_F32, 1, true, 0, 0};
     CHECK(dt_array_list_missing(&yields, &reads) == &reads.arrays[1], "another type passes");
-    reads.arrays[1] = (struct dt_array_spec){"reset", DT_U8, 2, true, 0};
+    reads.arrays[1] = (struct dt_array_spec){"reset", DT_U8, 2, true, 0, 0};
     CHECK(dt_array_list_missing(&yields, &reads) == &reads.arrays[1], "another width passes");
     for (const char *name = "abcdefg"; *name; name++)
         CHECK_INT(dt_array_list_add(&reads, name, DT_F32, 3, false),
