@@ -43,7 +43,7 @@ static void add(struct plan *plan, int64_t end)
     plan->end = end;
 }
 
-// The bucket that is open ends here; sharded, a little earlier.
+// Ends the open bucket at `end`, or a little earlier where buckets are sharded.
 static void close_bucket(struct plan *plan, int64_t end)
 {
     if (plan->sharded > 0)
@@ -52,7 +52,7 @@ static void close_bucket(struct plan *plan, int64_t end)
         add(plan, end);
 }
 
-// Bytes of the bucket that begins where `left` elements are not cut yet.
+// The most bytes of a bucket that begins where `left` elements are not cut yet.
 static int64_t limit(const struct plan *plan, int64_t left)
 {
     int64_t most = plan->config->bucket_bytes, half = left * (int64_t)sizeof(float) / 2;

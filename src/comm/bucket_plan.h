@@ -15,17 +15,17 @@ struct dt_bucket_plan_config {
     int n_ranks;          // over which buckets are sharded; 0 or 1: they are not
 };
 
-// *spans, malloc'ed: n of them, one after the other, none empty; those of a row that is larger than
-// a bucket hold nothing else. Where staged, such a row is cut into equal pieces of at most a bucket
-// or 4 KiB, whichever is larger, rounded up to 64 elements.
+// Gives n spans, one after the other and none empty, in *spans (malloc'ed). A row that is larger
+// than a bucket shares no span with another. Where staged, such a row is cut into equal pieces of
+// at most a bucket or 4 KiB, whichever is larger, rounded up to 64 elements.
 //
 // A sharded bucket holds the same number of norm blocks (kernels/sum_squares.h) for each rank: each
 // cut above moves down to a multiple of n_ranks blocks. What is left after the last multiple, less
 // than n_ranks blocks, is a bucket that is not sharded.
 dt_status dt_bucket_plan(const struct dt_bucket_plan_config *config, struct dt_span **spans,
                          int64_t *n);
-// What a rank holds of the buckets: block `rank` of each one that is sharded, then all of one that
-// is not. pieces->spans is malloc'ed.
+// Gives what a rank holds of the buckets: block `rank` of each sharded bucket, then all of the
+// bucket that is not sharded. pieces->spans is malloc'ed.
 dt_status dt_bucket_pieces(const struct dt_bucket_plan_config *config, int rank,
                            struct dt_pieces *pieces);
 // How many of the arena's elements are sharded over n_ranks; the rest is held by all.

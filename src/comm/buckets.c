@@ -28,7 +28,7 @@ struct part {
     struct dt_request *request;
 };
 
-// Parts [first, end), sent in this order.
+// A phase sends parts [first, end), in this order.
 struct phase {
     int64_t first, end;
     int64_t sent;   // parts before this one are sent in this step
@@ -150,7 +150,7 @@ static dt_status send(struct dt_buckets *b, int64_t i)
 }
 
 // Posts the parts whose copies have arrived on the host, in the order in which they were sent. With
-// `wait`, all that were sent.
+// `wait` it waits for the copies, and posts all parts that were sent.
 static dt_status post(struct dt_buckets *b, struct phase *phase, bool wait)
 {
     for (; phase->posted < phase->sent; phase->posted++) {
@@ -297,14 +297,14 @@ static int64_t sharded_elements(const struct dt_buckets_config *config, int n_ra
     return is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
 }
 
-// A few fp64 sums, which are never rounded and stay where they are.
+// A part of a few fp64 sums, which are never rounded and stay where they are.
 static struct part doubles(double *data, int64_t n)
 {
     return (struct part){
         .operation = DT_ALLREDUCE, .elements = n, .wire_type = DT_F64, .data = data, .wire = data};
 }
 
-// The parts in the order in which they are sent, at most 2 n + 2.
+// Lists the parts in the order in which they are sent, at most 2 n + 2.
 static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_t n)
 {
     const struct dt_buckets_config *config = &b->config;
@@ -341,7 +341,7 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
     }
 }
 
-// Which parts hold each row. Both are in the order of the arena.
+// Finds which parts hold each row. Both are in the order of the arena.
 static void place_rows(struct dt_buckets *b, const int64_t *row_ends, const struct dt_span *spans)
 {
     int64_t k = b->n_sums_parts, sums = k;
@@ -396,7 +396,7 @@ int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
     return bytes;
 }
 
-// Memory and events of the parts that travel.
+// Creates the memory and events of the parts, where there is another rank to send them to.
 static dt_status equip_parts(struct dt_buckets *b)
 {
     int64_t bytes = dt_buckets_host_bytes(&b->config, &b->backend, b->comm->info.size), used = 0;

@@ -38,18 +38,19 @@ struct dt_buckets_config {
 
 dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backend,
                             const struct dt_buckets_config *config, struct dt_buckets **buckets);
-// Opens the device communicator where one is asked for; all ranks together, each after its create.
+// Opens the device communicator where the configuration asks for it. All ranks call it together,
+// each after its create.
 dt_status dt_buckets_connect(struct dt_buckets *buckets);
 void dt_buckets_destroy(struct dt_buckets *buckets); // NULL is fine
 int64_t dt_buckets_count(const struct dt_buckets *buckets);
-// Memory that create allocates for these settings, in bytes, for the memory plan: on the device,
-// and pinned on the host. Both read the numbers of the configuration only, no pointer.
+// Bytes that create allocates for these settings, for the memory plan: on the device, and pinned on
+// the host. Both read the numbers of the configuration only, no pointer.
 int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks);
 int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
                               const struct dt_backend *backend, int n_ranks);
-// … and what connect allocates on the device for sums in the order DT_SUM_TREE.
+// Bytes that connect allocates on the device for sums in the order DT_SUM_TREE.
 int64_t dt_buckets_tree_bytes(const struct dt_buckets_config *config, int n_ranks);
-// Elements of the arena that a rank holds, of the numbers of the configuration only.
+// How many elements of the arena a rank holds; reads the numbers of the configuration only.
 int64_t dt_buckets_held(const struct dt_buckets_config *config, int n_ranks);
 // The pieces that a rank holds; reads the numbers of the configuration and row_ends only.
 // pieces->spans is malloc'ed.
@@ -59,18 +60,18 @@ dt_status dt_buckets_pieces(const struct dt_buckets_config *config,
 // Whether a step's calls do no more than put work on streams, so that they can be captured.
 bool dt_buckets_can_be_captured(const struct dt_buckets *buckets);
 
-// The sums of this rank are final on the stream; once a step, before any row.
+// Says that the sums of this rank are final on the stream: once a step, before any row.
 dt_status dt_buckets_sums_ready(struct dt_buckets *buckets);
-// The gradient of `row` is final on the stream. Rows may come in any order, each once a step.
+// Says that the gradient of `row` is final on the stream. Rows come in any order, each once a step.
 dt_status dt_buckets_ready(struct dt_buckets *buckets, int64_t row);
 // Makes the stream wait until every bucket (sharded: this rank's pieces of them) and the sums are
-// those of all ranks, and is ready for the next step. The host waits only for buckets that travel
-// through it. Rows never announced are an error.
+// those of all ranks. After it the next step may begin. The host waits only for buckets that travel
+// through it. A row that was never announced is an error.
 dt_status dt_buckets_wait(struct dt_buckets *buckets);
 
 // Sharded, call it after that wait. Makes the stream wait until the norms are those of all ranks.
 dt_status dt_buckets_sum_norms(struct dt_buckets *buckets);
-// The weights of the next piece, in their order, are final on the stream.
+// Says that the weights of the next piece, in the order of pieces, are final on the stream.
 dt_status dt_buckets_updated(struct dt_buckets *buckets);
 // Call it after all pieces. Makes the stream wait until every rank's weights, and their bf16
 // copies, are here.

@@ -188,7 +188,7 @@ dt_status dt_barrier(struct dt_comm *comm)
     return dt_allreduce(comm, &nothing, 1, DT_I64, DT_SUM);
 }
 
-// An error record as it travels: texts only, no pointers.
+// An error record as it is sent: texts only, no pointers.
 struct wire_error {
     char host[DT_HOST_NAME];
     char message[DT_ERROR_MESSAGE];

@@ -32,7 +32,7 @@ struct dt_comm_info {
     char host[DT_HOST_NAME];
 };
 
-// Sizes are in elements. Reductions accept fp32, bf16, fp64 and int64; the rest moves any type.
+// Sizes are in elements. Reductions accept fp32, bf16, fp64 and int64; the others move any type.
 enum dt_operation {
     DT_ALLREDUCE,      // data [count]: becomes the reduction over all ranks
     DT_REDUCE_SCATTER, // data [size, count]: block `rank` becomes its reduction over all ranks; the
@@ -105,8 +105,9 @@ int dt_comm_batch_tasks(void);
 // lone process never touches MPI. Several processes of which each sees itself alone are an error on
 // each that says how to launch them. MPI can be opened once in a process.
 dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm);
-// The same with other limits than DT_COMM_TIMEOUT_S, in seconds. Where that of the start, in which
-// ranks wait for each other, is exceeded, the process ends by dt_die, saying what it waited for.
+// The same with other limits than DT_COMM_TIMEOUT_S, in seconds. At the start ranks wait for each
+// other; where that takes longer than start_s, the process ends by dt_die, saying what it waited
+// for.
 enum { DT_COMM_TIMEOUT_S = 600 };
 struct dt_comm_limits {
     double wait_s;  // in a collective: dt_comm_set_timeout
@@ -126,7 +127,7 @@ dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_
                        enum dt_reduce_op reduce);
 dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root);
 dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t bytes); // of each rank
-// Sends `mine` to `peer` and receives `data` from it; each unless it is NULL.
+// Sends `mine` to `peer` and receives `data` from it; NULL: does not send, or does not receive.
 dt_status dt_exchange(struct dt_comm *comm, int peer, const void *mine, void *data, int64_t bytes);
 dt_status dt_barrier(struct dt_comm *comm);
 

@@ -94,8 +94,8 @@ static void close_mpi(struct dt_comm *comm)
     release(mpi);
 }
 
-// The thread ends the job, after informing the peers. A rank that reports nothing leaves it to the
-// one that does, for the launcher ends them all when the first one aborts.
+// The communication thread ends the job, after informing the peers. A rank that does not speak
+// first leaves the end to the one that does: the launcher ends all ranks when one aborts.
 static void abort_mpi(struct dt_comm *comm, int code)
 {
     struct mpi_comm *mpi = mpi_of(comm);
@@ -122,7 +122,7 @@ static void terminated(struct dt_comm *comm)
 static enum dt_voice claim(struct dt_comm *comm)
 {
     struct mpi_comm *mpi = mpi_of(comm);
-    // The only errors of these two threads are about other ranks.
+    // All errors of the communication thread and the guard are about other ranks.
     bool is_watch = dt_mpi_is_thread(mpi) || dt_mpi_is_guard(mpi);
     if (is_watch ? mpi->watch.spoken : atomic_load(&mpi->doomed))
         return DT_VOICE_NONE;
@@ -140,7 +140,7 @@ static enum dt_voice claim(struct dt_comm *comm)
 static const struct dt_comm_table table = {"mpi",     begin,      wait_for, close_mpi,
                                            abort_mpi, terminated, claim};
 
-// Whether the hosts file itself, without a name server, has a name.
+// Whether the file /etc/hosts has a name; asks no name server.
 static bool is_in_hosts_file(const char *name)
 {
     bool found = false;

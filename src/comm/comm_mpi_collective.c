@@ -220,7 +220,7 @@ static int post_step(struct mpi_comm *mpi, struct mpi_ring *ring)
     return code == MPI_SUCCESS ? send(mpi, ring, &step.out, step.to) : code;
 }
 
-// They have arrived.
+// Adds what the messages of ring->step have brought, where the step adds.
 static int finish_step(struct mpi_comm *mpi, struct mpi_ring *ring)
 {
     struct mpi_step step = step_of(mpi, ring);

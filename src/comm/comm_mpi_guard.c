@@ -62,7 +62,7 @@ static void check_start(struct mpi_comm *mpi, double waited)
     dt_die();
 }
 
-// Seconds are counted, not clocks compared: a suspended job resumes.
+// The guard counts its own patrols, and compares no clocks: a suspended job resumes.
 void *dt_mpi_guard(void *mpi_comm)
 {
     struct mpi_comm *mpi = mpi_comm;

@@ -72,8 +72,8 @@ static void start_phase(struct mpi_comm *mpi, const char *phase, int peer)
     atomic_store(&mpi->start_peer, peer);
 }
 
-// A message from and to each neighbour of the ring of ranks, so that a rank which cannot be reached
-// is found, and named, before anything waits for it inside the library.
+// Exchanges a message with each neighbour in the ring of ranks. So a rank that cannot be reached is
+// found, and named, before anything waits for it inside the library.
 static dt_status greet_neighbours(struct mpi_comm *mpi)
 {
     int rank, size, done = 0;
@@ -116,7 +116,7 @@ static int log_warning(const char *file, const char *topic, bool header, ...)
     return 0;
 }
 
-// `opal_show_help` is a variable there; in other versions, a function.
+// In Open MPI 4 `opal_show_help` is a variable; in other versions it is a function.
 static void log_warnings_here(void)
 {
     if (strncmp(dt_comm_mpi_version(), "Open MPI v4.", 12) != 0)
@@ -241,7 +241,7 @@ static void sleep_until_woken(struct mpi_comm *mpi, double seconds)
     sem_clockwait(&mpi->wake, CLOCK_MONOTONIC, &until);
 }
 
-// The pause after a round. With collectives under way the thread spins for a moment, then sleeps
+// Pauses after a round. With collectives under way the thread spins for a moment, then sleeps
 // between rounds, so that the cores of a full machine are left to the compute threads.
 static void rest(struct mpi_comm *mpi, int fruitless)
 {

@@ -166,9 +166,9 @@ static dt_status wait_init(struct nccl_comm *nccl, ncclResult_t *result)
                    nccl->comm->info.size, limit_s);
 }
 
-// All ranks are connected, or all have the same error. One that fails informs the others by its
-// heartbeat, so that they wait for it no longer; where none has failed after all, what was heard
-// was of another opening, and they wait on.
+// Connects all ranks, or gives all of them the same error. A rank that fails informs the others by
+// its heartbeat, so that they wait for it no longer. Where no rank has failed after all, the
+// heartbeat was about an earlier opening, and they continue to wait.
 static dt_status init_all(struct nccl_comm *nccl, const ncclUniqueId *id)
 {
     const struct dt_comm_info *info = &nccl->comm->info;

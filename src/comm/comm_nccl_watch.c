@@ -70,8 +70,8 @@ static void describe(const struct nccl_comm *nccl, int index, int64_t round, cha
         dt_append(text, RECORD, ": not started\n");
 }
 
-// A line each: those that began last, up to a few that are done, and what follows them in a step.
-// Returns whether any is under way.
+// Describes the collectives that began last, back to a few that are done, and those that follow
+// them in a step, a line each. Returns whether any is under way.
 static bool describe_last(const struct nccl_comm *nccl, char text[RECORD])
 {
     int shown[SHOWN], n = 0, done = 0, last = began_before(nccl, -1);
@@ -147,7 +147,7 @@ struct progress {
     double waited;
 };
 
-// Adds the collective of this number to what its device has begun, waits in and waits for.
+// Adds the collective `index` to what its device has begun, what it waits in and for whom.
 static void look(struct nccl_comm *nccl, int index, double clock, struct progress *progress)
 {
     struct nccl_call *call = &nccl->calls[index];

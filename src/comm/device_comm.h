@@ -50,10 +50,10 @@ struct dt_device_comm_table {
     // communicator, so all of them are put on one stream.
     dt_status (*enqueue)(struct dt_device_comm *comm, int index,
                          const struct dt_collective *collective, struct dt_stream *stream);
-    // Graphs that hold its collectives are destroyed before.
+    // Destroy graphs that hold its collectives before this call.
     void (*close)(struct dt_device_comm *comm);
 };
 
-// That of this build, known.c; NULL where it has none.
+// The device communicator of this build (known.c); NULL where it has none.
 extern const struct dt_device_comm_table *const dt_device_comm_known;
 extern const struct dt_device_comm_table dt_nccl_table; // only where built with DTRAIN_CUDA

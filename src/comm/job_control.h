@@ -11,8 +11,9 @@
 
 struct dt_comm;
 
-// Says what this rank's training thread is doing, for heartbeats, last words and the trace: cheap,
-// that thread alone. `phase` is a string literal ("forward", "reading data", "validation").
+// Says what this rank's training thread is doing, for heartbeats, last words and the trace. It is
+// cheap, and called by that thread alone. `phase` is a string literal ("forward", "reading data",
+// "validation").
 void dt_comm_progress(struct dt_comm *comm, int64_t step, const char *phase);
 // What the training thread said last; any thread may ask.
 void dt_comm_last_progress(const struct dt_comm *comm, int64_t *step, const char **phase);
@@ -32,8 +33,9 @@ void dt_comm_busy(struct dt_comm *comm);
 
 // Ends the job at once with this exit code, from any thread; does not return.
 _Noreturn void dt_comm_abort(struct dt_comm *comm, int code);
-// Ends the job where `status` is this rank's alone (size > 1), at once: before memory is freed that
-// collectives under way still use, and before anything that its peers would wait in. Else `status`.
+// Ends the job at once where `status` is an error of this rank alone and there are others: before
+// memory is freed that collectives under way still use, and before anything in which its peers
+// would wait. Otherwise returns `status`.
 dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status);
 // Called where SIGTERM and SIGINT arrive, besides requesting a stop; async-signal-safe.
 // mpirun sends SIGTERM when a rank died, a second before SIGKILL: within it the survivors look for
@@ -41,10 +43,9 @@ dt_status dt_comm_end_if_alone(const struct dt_comm *comm, dt_status status);
 void dt_comm_terminated(struct dt_comm *comm);
 
 #define DT_LAST_WORDS_BEGIN "dtrain: error: "
-// The end on an error, for the function that main registers with dt_die_register: the text that
-// this rank must write to stderr, in one write(2), as "dtrain: error: rank 2 on n1, step 41,
-// backward: …". 0 bytes: another rank has spoken or will, write nothing. Then dt_comm_abort(comm,
-// code).
+// For the function that main registers with dt_die_register: gives the text that this rank must
+// write to stderr, in one write(2), as "dtrain: error: rank 2 on n1, step 41, backward: …". 0
+// bytes: another rank has spoken or will, write nothing. Then dt_comm_abort(comm, code).
 size_t dt_comm_last_words(struct dt_comm *comm, const struct dt_error *error, int debug, char *text,
                           size_t size);
 

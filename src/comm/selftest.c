@@ -78,7 +78,7 @@ int64_t dt_known_elements(const struct dt_known_values *known)
     return dt_collective_elements(&known->info, &known->collective);
 }
 
-// A run of elements that one rank moves, or of a sum.
+// A run of elements that come from one rank, or that are sums.
 struct run {
     int64_t end;
     int owner;     // -1: all

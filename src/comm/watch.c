@@ -107,7 +107,7 @@ static bool is_gone(const struct dt_watch *watch, struct dt_peer *peer)
     return has_passed(watch, peer->gone_at, DT_GONE);
 }
 
-// Marks the dead; returns the lowest of them, or -1.
+// Marks the dead ranks; returns the lowest of them, or -1.
 static int find_dead(struct dt_watch *watch)
 {
     int first = -1;

@@ -68,7 +68,7 @@ struct dt_watch {
     double last_time; // of dt_seconds, at the last tick
     double clock;     // seconds during which this process ran: a suspended job resumes
     double next_beat;
-    // On the clock; 0: never.
+    // Times on that clock; 0: never.
     double terminated_at; // when SIGTERM came
     double woken_at;      // when this process ran again, after a while in which it did not
     double overslept_at;  // the same, after so long that others may have timed out
