@@ -107,7 +107,7 @@ bool dt_config_next(const struct dt_config_table *table, struct dt_config_row *r
 enum { DT_CONFIG_PROBLEM = 1024 };
 bool dt_config_convert(const struct dt_config_key *key, const char *text, void *object,
                        char problem[DT_CONFIG_PROBLEM]);
-// "a whole number from 1 to 64", without choices that are not implemented.
+// What is allowed, for messages: "a whole number from 1 to 64".
 void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOWED]);
 void dt_config_set_default(const struct dt_config_key *key, void *object);
 bool dt_config_in_range(const struct dt_config_key *key, const void *object);

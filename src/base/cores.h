@@ -9,8 +9,8 @@
 
 // The threads a rank should use: its share of the CPUs that its host gives this job, at most those
 // it is bound to and those that Slurm allotted to it. A rank that mpirun bound to a single core
-// with a larger share is first bound to its share (*widened), with all its threads. To be called
-// before OpenMP starts its own.
+// with a larger share is first bound to its share (*widened), with all its threads. Call it before
+// OpenMP starts its threads.
 int dt_cores_share(int local_rank, int local_size, bool *widened);
 
 // The CPUs that any rank of this job could use here, 1 or more.

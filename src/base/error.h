@@ -78,7 +78,7 @@ dt_status dt_error_during_run(dt_status status);
 
 // The calling thread's record; code DT_OK where there is none.
 const struct dt_error *dt_error_current(void);
-// Moves the record out of the calling thread (which then has none), and into another's.
+// Move the record out of the calling thread, which then has none, and into the calling thread.
 void dt_error_take(struct dt_error *out);
 dt_status dt_error_restore(const struct dt_error *error); // returns error->code
 void dt_error_clear(void);

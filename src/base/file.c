@@ -268,8 +268,8 @@ static dt_status read_some(int fd, const char *path, char *data, int64_t size, i
     return DT_OK;
 }
 
-// Grows with what comes, for pipes and /proc have no size to ask for; room for one byte past the
-// limit shows a file that is too long.
+// Reads into memory that grows, for pipes and /proc have no size to ask for. Room for one byte past
+// the limit shows a file that is too long.
 static dt_status read_growing(int fd, const char *path, int64_t limit, char **text, int64_t *size)
 {
     int64_t room = 1 << 16, got;

@@ -49,7 +49,7 @@ dt_status dt_walk_tree(const char *path, int options, const char *action, dt_vis
 // True also where that cannot be found out (an I/O error, permissions): opening it will say why.
 bool dt_file_exists(const char *path);
 bool dt_is_dir(const char *path);
-// A stamp differs, without reading the file, once the file was written to or another has its name.
+// A stamp differs once the file was written to, or another file has its name; the file is not read.
 struct dt_file_stamp {
     int64_t bytes, inode, changed_ns; // of the last write
 };

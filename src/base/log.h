@@ -11,7 +11,7 @@ void dt_log_quiet(bool quiet); // true: nothing is printed
 void dt_log_message(const char *prefix, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-// Whether a line on how far some long work has come is due: every 2 s. *next is 0 at its beginning.
+// Whether a line on the progress of some long work is due: every 2 s. *next is 0 at its beginning.
 bool dt_log_due(double *next);
 
 // Sets the live line (no newline in it) on stderr, cut to the terminal's width; NULL removes it.

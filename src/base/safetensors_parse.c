@@ -79,7 +79,7 @@ bool dt_safetensors_measure(const struct dt_safetensors_type *type, const int64_
 #define TENSOR "%s: tensor %.*s: "
 #define NAMED  path, SHOWN, name
 
-// What cJSON would accept silently, and how many values it would have to hold.
+// Refuses what cJSON would accept silently, and more values than it should hold.
 static dt_status check_text(const char *path, const char *text, int64_t size)
 {
     bool in_string = false;
@@ -130,7 +130,7 @@ static dt_status read_json(const char *path, const char *header, int64_t size, c
     return DT_OK;
 }
 
-// Fit for a message on a terminal.
+// Whether a text is fit for a message on a terminal.
 static bool is_plain(const char *text)
 {
     for (; *text; text++)

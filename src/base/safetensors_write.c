@@ -71,7 +71,7 @@ struct preamble {
     int64_t size, data_bytes;
 };
 
-// The length word and the JSON padded with spaces.
+// Makes the preamble: the length word and the JSON, padded with spaces.
 static dt_status print_preamble(const char *path, const cJSON *root, struct preamble *preamble)
 {
     char *json = cJSON_PrintUnformatted(root);

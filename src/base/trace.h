@@ -53,7 +53,7 @@ struct dt_trace_span {
 enum { DT_TRACE_COUNTS = 1, DT_TRACE_KEEPS = 2 };
 extern atomic_int dt_trace_mode;
 
-// Starts to count, with all counters at 0; room for this many spans to keep, of so many bytes.
+// Starts to count, with all counters at 0 and room to keep this many spans, of so many bytes.
 dt_status dt_trace_open(int64_t spans);
 static inline int64_t dt_trace_bytes(int64_t spans)
 {

@@ -85,7 +85,8 @@ struct dt_checkpoint_draft {
 // `id` names the folder: the same on all ranks, and in no other draft of this step.
 dt_status dt_checkpoint_draft(const char *dir, int64_t step, uint64_t id, int part, int parts,
                               struct dt_checkpoint_draft *draft);
-// Writes this rank's part, synced, and lists its files: the optimizer's; part 0 the rest, too.
+// Writes and syncs this rank's part, and lists its files: the optimizer file; for part 0 all
+// others, too.
 dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
                               const struct dt_checkpoint_arrays *arrays,
                               const struct dt_trainer_state *state, const struct dt_dataset *train,
@@ -123,7 +124,7 @@ dt_status dt_checkpoint_cut(const char *dir, int64_t step);
 // and why. Where there are some and none verifies: DT_USER (DT_MACHINE where one could not be
 // read), so that no run starts over its damaged checkpoints unless it is asked to.
 dt_status dt_checkpoint_newest(const char *dir, char *path);
-// The state of training in a verified checkpoint.
+// Reads the state of training in a verified checkpoint.
 dt_status dt_checkpoint_state(const char *path, struct dt_trainer_state *state);
 // Reads a checkpoint that was verified into `arrays` and `state`. Where the model, the order keys
 // or the shards differ from arrays->model, expected->order and `train`, one DT_USER error lists all

@@ -108,7 +108,8 @@ out:
     return status;
 }
 
-// The moving average as one file, of the parts; in the place of the weights, which are written.
+// Joins the parts of the moving average in one file. It uses the array of the weights, which are
+// written by then.
 static dt_status join_average(const struct dt_checkpoint_draft *draft,
                               const struct dt_checkpoint_arrays *arrays,
                               struct dt_manifest *manifest)

@@ -116,7 +116,7 @@ void dt_optimizer_states_check_names(const struct dt_manifest *manifest,
     }
 }
 
-// Reading. Every entry is checked and read, then the ranges must cover all.
+// ---- reading: every entry is checked and read, then the ranges must cover all
 
 struct reader {
     const struct dt_params *params;
@@ -150,7 +150,7 @@ static dt_status check_stamp(struct reader *r, const struct dt_safetensors *file
     return DT_OK;
 }
 
-// The elements that this rank holds of an entry's range.
+// Reads the elements that this rank holds of an entry's range.
 static dt_status read_entry(const struct reader *r, const struct dt_safetensors *file,
                             const struct dt_safetensor *entry, const struct dt_range *range)
 {

@@ -50,7 +50,7 @@ dt_status dt_slot_states_write(struct dt_manifest *manifest, const char *folder,
     return dt_manifest_add(manifest, DT_SLOT_STATES_FILE, file.size, file.hash);
 }
 
-// Row `row` of an entry into one slot's place.
+// Reads row `row` of an entry into one slot's place.
 static dt_status read_row(const struct dt_safetensors *file, const struct dt_safetensor *entry,
                           const struct dt_slot_array *array, int64_t row, float *widened, char *to)
 {

@@ -42,7 +42,7 @@ void dt_snapshot_destroy(struct dt_snapshot *snapshot); // fine where it was not
 dt_status dt_snapshot_fill(struct dt_snapshot *snapshot);
 // Waits for the last fill; any thread.
 dt_status dt_snapshot_wait(const struct dt_snapshot *snapshot);
-// Rank 0's snapshot to the devices of all ranks, the model's bf16 copies included; all ranks
-// together, or comm NULL: this process alone. States that are spread stay on their ranks.
+// Copies rank 0's snapshot to the devices of all ranks, the model's bf16 copies included. All ranks
+// call it together; comm NULL: this process is alone. States that are spread stay on their ranks.
 dt_status dt_snapshot_share(struct dt_snapshot *snapshot, struct dt_comm *comm);
 dt_status dt_snapshot_share_weights(struct dt_snapshot *snapshot, struct dt_comm *comm);

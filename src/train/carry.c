@@ -10,7 +10,7 @@ static int64_t block_count(const struct dt_input_config *batch)
     return batch->sequences / batch->micro;
 }
 
-// Blocks in host memory: rank 0's are those of all ranks, which a checkpoint is written from.
+// How many blocks the host holds: on rank 0 those of all ranks, from which a checkpoint is written.
 static int64_t host_blocks(const struct dt_backend *backend, int64_t blocks,
                            const struct dt_comm_info *ranks)
 {
@@ -31,7 +31,7 @@ dt_status dt_carry_plan(const struct dt_backend *backend, const struct dt_model_
     return DT_OK;
 }
 
-// The arrays of all layers, and where they are in a block.
+// Lists the arrays of all layers, and where they are in a block.
 static dt_status list_arrays(struct dt_carry *c)
 {
     struct dt_slot_states *s = &c->slots;

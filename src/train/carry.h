@@ -26,23 +26,24 @@ struct dt_carry {
 dt_status dt_carry_plan(const struct dt_backend *backend, const struct dt_model_config *config,
                         const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                         struct dt_memory_plan *plan);
-// `ranks`: that train together; NULL: for validation alone. Carries nothing if the model's layers
+// `ranks` train together; NULL: for validation alone. Carries nothing if the model's layers
 // have no state. Where it fails, destroy it all the same.
 dt_status dt_carry_create(const struct dt_backend *backend, struct dt_model *model,
                           const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                           struct dt_carry *carry);
 void dt_carry_destroy(struct dt_carry *carry); // zeros are fine
-// The rest does nothing where nothing is carried. `store` is carry->kept or carry->next.
+// The functions below do nothing where nothing is carried. `store` is carry->kept or carry->next.
 dt_status dt_carry_clear(struct dt_carry *carry, char *store, struct dt_stream *stream);
-// carry->before = the block of a micro-batch.
+// Copies the block of a micro-batch to carry->before.
 dt_status dt_carry_load(struct dt_carry *carry, const char *store, int64_t block,
                         struct dt_stream *stream);
-// The block = carry->after.
+// Copies carry->after to the block.
 dt_status dt_carry_store(struct dt_carry *carry, char *store, int64_t block,
                          struct dt_stream *stream);
-// After a step whose control struct this is: kept = next unless it was skipped.
+// Called after a step, with its control struct: kept = next, unless the step was skipped.
 dt_status dt_carry_commit(struct dt_carry *carry, const struct dt_update_control *control,
                           struct dt_stream *stream);
-// All ranks together, with no step in flight: `kept` of all ranks into rank 0's slots, and back.
+// Bring `kept` of all ranks into rank 0's slots, and back. All ranks call them together, with no
+// step in flight.
 dt_status dt_carry_gather(struct dt_carry *carry, struct dt_comm *comm);
 dt_status dt_carry_share(struct dt_carry *carry, struct dt_comm *comm);

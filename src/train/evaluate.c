@@ -22,8 +22,8 @@ static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_bat
     return DT_OK;
 }
 
-// Adds to sums[0], or to the sum of its place in the batch where there are `n_sums` of them. Times
-// the ops of the first batch, and of all where no stamps are to be waited for.
+// Adds the losses to sums[0]; where there are `n_sums`, each micro-batch has the sum of its place
+// in the batch. Times the ops of the first batch, or of all batches where memory is unified.
 static dt_status evaluate_batches(struct dt_evaluation *e, struct dt_loader *loader,
                                   struct dt_loss_sum *sums, int64_t n_sums)
 {
@@ -48,7 +48,7 @@ static dt_status evaluate_batches(struct dt_evaluation *e, struct dt_loader *loa
     return DT_OK;
 }
 
-// sums[0] = that of n, a power of two, by a binary tree.
+// Adds up n sums, a power of two, into sums[0] by a binary tree.
 static void add_up(struct dt_loss_sum *sums, int64_t n)
 {
     double(*x)[SUMS] = (double(*)[SUMS])sums;

@@ -12,7 +12,7 @@
 #include "data/loader.h"
 #include "model/model.h"
 
-// A rank's share of a step, and of one pass over it; micro divides sequences.
+// A rank's share of a step, and of it the share of one pass; micro divides sequences.
 struct dt_input_config {
     int64_t sequences, length, micro;
 };
@@ -29,7 +29,7 @@ struct dt_input {
     struct dt_event *copied, *used;
 };
 
-// Bytes of device memory; `arrays`: that the model reads.
+// Bytes of device memory for the `arrays` that the model reads.
 int64_t dt_input_bytes(const struct dt_array_list *arrays, const struct dt_input_config *config);
 // Where it fails, destroy it all the same.
 dt_status dt_input_create(const struct dt_backend *backend, const struct dt_array_list *arrays,

@@ -5,7 +5,7 @@
 #include "job/job.h"
 #include "train/step.h"
 
-// The steps of this rank.
+// The configuration of this rank's steps.
 struct dt_stepper_config dt_job_stepper(const struct dt_job *job);
 
 // Adds what this rank's training allocates: model, optimizer, input, gradients between ranks,
@@ -14,19 +14,19 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan);
 // Bytes of the device's memory that are reserved for what no plan counts: code that is loaded in
 // the first steps, graphs, NCCL. 0 for unified memory.
 int64_t dt_job_reserved_memory(const struct dt_job *job, const struct dt_device_info *info);
-// DT_MACHINE where the plan is more than the device has free after that, or of CPUs more than the
-// host has for its ranks; names the largest categories and the settings that would fit. Before the
-// job allocates.
+// DT_MACHINE where the plan is more than the device has free after that, or, on CPUs, more than the
+// host has for its ranks. The error names the largest categories and the settings that would fit.
+// Called before the job allocates.
 dt_status dt_job_check_memory(const struct dt_job *job);
-// What training needs of this rank's host and device: NCCL where it is used, memory.
+// Checks what training needs of this rank's host and device: NCCL where it is used, and memory.
 dt_status dt_train_check_resources(const struct dt_job *job);
 
-// The search for settings, apart from devices and jobs.
+// The search for settings depends on neither device nor job.
 struct dt_fit {
     enum dt_recompute recompute;
     int64_t micro_batch, bytes;
 };
-// Bytes that these settings need.
+// Gives the bytes that these settings need.
 typedef dt_status (*dt_fit_plan)(void *context, enum dt_recompute recompute, int64_t micro_batch,
                                  int64_t *bytes);
 // For each kind of recomputation, in order of its cost, the largest divisor of `local_batch` as

@@ -35,7 +35,7 @@ struct dt_metric_event {
     const char *path;     // of the checkpoint
     double stall_ms;      // training waited for the checkpoint
     double write_ms;      // from its snapshot until it was complete
-    // Train and eval, of a policy: what its heads are called and add up to; else NULL.
+    // Train and eval of a policy: the names of its heads, and their sums; else NULL.
     const struct dt_outputs *heads;
     const struct dt_loss_sum *sum;
 };

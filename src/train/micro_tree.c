@@ -10,7 +10,8 @@ int64_t dt_micro_tree_bytes(int64_t elements, int64_t micro_batches)
     return dt_tree_levels(micro_batches) * elements * (int64_t)sizeof(float);
 }
 
-// Levels in the order of their memory: every step adds in the same places, as graphs do.
+// Puts the levels in the order of their memory, so that every step adds in the same places: graphs
+// do.
 static void reset(struct dt_micro_tree *tree)
 {
     for (int l = 0; l < tree->levels; l++)
@@ -51,7 +52,7 @@ static dt_status add(const struct dt_micro_tree *tree, enum dt_dtype type, int64
     return dt_accumulate(tree->backend, &args, stream);
 }
 
-// level 0 = own. A cast to the same type is a copy that threads share.
+// Copies own to level 0. A cast to the same type is a copy that threads share.
 static dt_status keep(const struct dt_micro_tree *tree, struct dt_stream *stream)
 {
     struct dt_cast_args args = {.n = tree->elements,

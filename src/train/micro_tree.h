@@ -28,15 +28,15 @@ struct dt_micro_tree {
     struct dt_loss_sum *sums;                 // [levels]
 };
 
-// Bytes of device memory; micro_batches: of a rank, a power of two.
+// Bytes of device memory for the micro_batches of a rank, a power of two.
 int64_t dt_micro_tree_bytes(int64_t elements, int64_t micro_batches);
 dt_status dt_micro_tree_create(const struct dt_backend *backend, const struct dt_tree_sum *own,
                                int64_t elements, int64_t micro_batches, struct dt_micro_tree *tree);
 void dt_micro_tree_destroy(struct dt_micro_tree *tree); // zeros are fine
-// own holds micro-batch i, counted from 0, which is not the last.
+// Called when own holds micro-batch i, counted from 0, which is not the last: adds it to the tree.
 dt_status dt_micro_tree_carry(struct dt_micro_tree *tree, int64_t i, struct dt_stream *stream);
-// own holds the last micro-batch: its elements [first, end), and its loss sums, become those of
-// all.
+// Called when own holds the last micro-batch: its elements [first, end), and its loss sums, become
+// those of all micro-batches.
 dt_status dt_micro_tree_finish(struct dt_micro_tree *tree, int64_t first, int64_t end,
                                struct dt_stream *stream);
 dt_status dt_micro_tree_finish_sums(struct dt_micro_tree *tree, struct dt_stream *stream);

@@ -109,7 +109,7 @@ dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream
     return dt_model_refresh(o->model, stream);
 }
 
-// The sums of the gradients' norm blocks in pieces [first, end).
+// Sums the squares of the gradients' norm blocks in pieces [first, end).
 static dt_status sum_blocks(struct dt_optimizer *o, int64_t first, int64_t end,
                             struct dt_stream *stream)
 {

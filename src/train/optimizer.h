@@ -9,8 +9,8 @@
 #include "comm/buckets.h"
 #include "model/model.h"
 
-// AdamW with decoupled decay; grad_clip: the largest norm of the gradients, 0: any; ema: decay of
-// the moving average of the weights, 0: there is none.
+// AdamW with decoupled decay. grad_clip is the largest norm of the gradients (0: any), ema the
+// decay of the moving average of the weights (0: there is none).
 struct dt_optimizer_config {
     float beta1, beta2, eps, weight_decay, grad_clip, ema;
 };
@@ -46,13 +46,14 @@ dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
                                int64_t skipped_in_a_row);
 // The moving average starts as the weights are now; nothing where there is none.
 dt_status dt_optimizer_start_ema(struct dt_optimizer *optimizer);
-// Weights and moving average change places, the model's bf16 copies included; a second call undoes
-// it. Between steps: the gradients are zero afterwards. Sharded: all ranks together.
+// Swaps the weights (the model's bf16 copies included) and their moving average; a second call
+// undoes it. Called between steps: the gradients are zero afterwards. Sharded: by all ranks
+// together.
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *optimizer, struct dt_stream *stream);
-// After the gradients (sharded: of these pieces) and optimizer->sum are those of the whole global
-// batch, and optimizer->lr is the step's: norm and control. `expected`: the batch's tokens.
+// Computes norm and control, when the gradients (sharded: of these pieces) and optimizer->sum are
+// those of the whole global batch and optimizer->lr is the step's. `expected`: the batch's tokens.
 dt_status dt_optimizer_control(struct dt_optimizer *optimizer, double expected,
                                struct dt_stream *stream);
-// Then the update. Sharded, each piece leaves for the other ranks at once, and dt_buckets_gather
-// must follow.
+// Updates the weights, after dt_optimizer_control. Sharded, each piece is sent to the other ranks
+// at once, and dt_buckets_gather must follow.
 dt_status dt_optimizer_update(struct dt_optimizer *optimizer, struct dt_stream *stream);

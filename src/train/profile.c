@@ -25,7 +25,8 @@ struct rank { // as it is sent
 
 // ---- opening
 
-// The line {"bench":"machine", …}, of this machine with as many threads: both are in its name.
+// Reads the line {"bench":"machine", …}. It must be of this machine with as many threads: its name
+// says both.
 static dt_status parse_limits(const struct dt_job *job, const char *line,
                               struct dt_machine_limits *limits)
 {
@@ -186,7 +187,7 @@ static int by_lane_and_time(const void *x, const void *y)
     return a->seconds > b->seconds ? -1 : a->seconds < b->seconds;
 }
 
-// How much of a lane's work there was, and of how much the ops were timed; 0: of all.
+// *all: the steps or batches of a lane. Returns in how many of them the ops were timed; 0: in all.
 static int64_t timed_of(const struct dt_profile *p, int64_t lane, int64_t *all)
 {
     bool validation = lane == DT_LANE_VALIDATION;

@@ -20,7 +20,7 @@ struct dt_profile {
 
 // Adds what dt_profile_open allocates, and rank 0 to write the table.
 void dt_profile_plan(const struct dt_job *job, struct dt_memory_plan *plan);
-// Starts to count.
+// Starts to count spans.
 dt_status dt_profile_open(const struct dt_job *job, struct dt_profile *profile);
 void dt_profile_close(struct dt_profile *profile);
 // Call these around each step. While a step that is traced is in flight, no other one is.

@@ -31,8 +31,8 @@ dt_status dt_trainer_save_start(struct trainer *t)
     return dt_trainer_save(t, false);
 }
 
-// A model that stays bad whatever it is given would return again and again. `batch` is among those
-// that are left out.
+// Fails where too many batches in a row are left out, `batch` among them: a model that stays bad
+// whatever it is given would return again and again.
 static dt_status check_left_out(const struct trainer *t, const struct dt_skips *left_out,
                                 int64_t batch)
 {

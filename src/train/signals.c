@@ -23,7 +23,7 @@ enum { STOPS = sizeof stops / sizeof *stops };
 
 static atomic_int pending;
 static atomic_bool report_wanted;
-// Closed by the training thread while the signal thread may report to it.
+// The training thread may close the communicator while the signal thread reports to it.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct dt_comm *communicator; // under the lock
 

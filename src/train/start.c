@@ -32,8 +32,8 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
     return state;
 }
 
-// A run that went back would save checkpoints older than those of its first course: the next
-// run.resume = auto would pick the latter, and pruning would remove the former.
+// Refuses to go back: such a run would save checkpoints older than those of its first course: the
+// next run.resume = auto would pick the latter, and pruning would remove the former.
 static dt_status check_branch(const struct trainer *t)
 {
     int64_t last;

@@ -28,7 +28,7 @@ enum mark {
 // it.
 enum { STEPS_PER_TIMED = 128 };
 
-// What host and device send each other in a step, pinned.
+// What host and device send each other in a step; pinned memory.
 struct dt_step_report {
     float lr; // to the device; the rest is to the host
     struct dt_update_control control;
@@ -224,8 +224,8 @@ static dt_status row_ready(void *stepper, int64_t row)
     return dt_buckets_ready(s->buckets, row);
 }
 
-// Gradients are accumulated over micro-batches, by the model itself or by a tree; the last one
-// sends them as they become ready, and updates the weights.
+// Runs one micro-batch. Gradients are accumulated over micro-batches, by the model itself or by a
+// tree. The last micro-batch sends them as they become ready, and updates the weights.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int variant)
 {
@@ -269,8 +269,8 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     return mark(s, GATHERED);
 }
 
-// The same work as a graph, if the device has graphs: captured when a variant comes the second time
-// (the first time, libraries allocate and load, which cannot be captured), then launched as a
+// Does the same work as a graph, if the device has graphs: captured when a variant comes the second
+// time (the first time, libraries allocate and load, which cannot be captured), then launched as a
 // whole. The last micro-batch is not captured if gradients travel through the host.
 static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_input *input,
                                  int variant, int *graphs)

@@ -40,7 +40,7 @@ struct dt_flight {
     bool timed;
 };
 
-// The variants of the work on a micro-batch, which differ in more than data: its place in the step.
+// Variants of the work on a micro-batch differ in more than data: by its place in the step.
 // Every batch of a run has the same arrays.
 enum { DT_VARIANT_FIRST = 1, DT_VARIANT_LAST = 2, DT_VARIANTS = 4 };
 
@@ -104,7 +104,7 @@ void dt_stepper_destroy(struct dt_stepper *stepper);
 // How many steps may be in flight: DT_STEPS_IN_FLIGHT where the device works by itself, else 1.
 int dt_stepper_depth(const struct dt_stepper *stepper);
 
-// The step of the loader's next batch; `step` counts from 1.
+// Launches the step of the loader's next batch; `step` counts from 1.
 dt_status dt_stepper_launch(struct dt_stepper *stepper, struct dt_loader *loader, int64_t step,
                             double lr);
 // The update of the next step waits for this event, which is recorded: the weights and states are

@@ -35,8 +35,9 @@ static inline bool dt_trainer_is_out_of_patience(const struct trainer *t)
     return patience > 0 && t->state.evaluations_since_best >= patience;
 }
 
-// t holds job and root alone. Model and step, weights, the run's files, the loader; `t` is ready
-// for step t->state.step + 1. Where it fails, what t holds is to be destroyed all the same.
+// Starts with a `t` that holds job and root alone. Makes the model, the step, the weights, the
+// run's files and the loader; `t` is then ready for step t->state.step + 1. Where it fails, what
+// `t` holds is to be destroyed all the same.
 dt_status dt_trainer_start(struct trainer *t);
 
 // Rank 0 reads job->resume and sends it to all.
