@@ -209,8 +209,7 @@ static dt_status compare(const char *path, const struct dt_model_config *model,
     DT_TRY(dt_hf_read_config(path, &saved_model));
     DT_TRY(read_trainer(path, state, &saved_train));
     dt_model_config_compare(&problems, model, &saved_model);
-    dt_trainer_compare(&problems, expected, state);
-    dt_trainer_compare_shards(&problems, train, saved_train);
+    dt_trainer_compare(&problems, expected, train, state, saved_train);
     dt_dataset_free(saved_train);
     return dt_problems_report(&problems,
                               "restore these settings, or start a new run (another run.name) "

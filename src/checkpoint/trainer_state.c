@@ -237,17 +237,6 @@ dt_status dt_trainer_read(const char *path, struct dt_trainer_state *state,
     return status;
 }
 
-void dt_trainer_compare(struct dt_problems *problems, const struct dt_trainer_state *now,
-                        const struct dt_trainer_state *saved)
-{
-    char is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
-    for (const struct dt_config_key *field = fields; field < fields_end; field++)
-        if (field->name[0] && !dt_config_equal(field, now, saved))
-            dt_problems_add(problems, "%s is %s, the checkpoint has %s", field->name,
-                            dt_config_value_text(field, now, is),
-                            dt_config_value_text(field, saved, was));
-}
-
 // A shard is its name (without folders: data may move), size, count and hashes. Where an older
 // dtrain wrote the checkpoint, its first and last hash must do. Other hashes alone may be allowed.
 static void compare_shard(struct dt_problems *problems, const struct dt_shard *now,
@@ -277,17 +266,25 @@ static void compare_shard(struct dt_problems *problems, const struct dt_shard *n
     }
 }
 
-void dt_trainer_compare_shards(struct dt_problems *problems, const struct dt_dataset *now,
-                               const struct dt_dataset *saved)
+void dt_trainer_compare(struct dt_problems *problems, const struct dt_trainer_state *now,
+                        const struct dt_dataset *train_now, const struct dt_trainer_state *saved,
+                        const struct dt_dataset *train_saved)
 {
-    if (now->n_shards != saved->n_shards)
-        dt_problems_add(problems, "data.train has %lld shards, the checkpoint has %lld",
-                        (long long)now->n_shards, (long long)saved->n_shards);
+    char is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
+    const struct dt_shard *shards = train_now->shards, *saved_shards = train_saved->shards;
     bool hashed = true;
-    for (int64_t i = 0; i < now->n_shards && i < saved->n_shards; i++) {
-        compare_shard(problems, &now->shards[i], &saved->shards[i], (long long)i + 1,
-                      now->may_differ);
-        hashed &= saved->shards[i].data_hash != 0 || now->shards[i].data_hash == 0;
+    for (const struct dt_config_key *field = fields; field < fields_end; field++)
+        if (field->name[0] && !dt_config_equal(field, now, saved))
+            dt_problems_add(problems, "%s is %s, the checkpoint has %s", field->name,
+                            dt_config_value_text(field, now, is),
+                            dt_config_value_text(field, saved, was));
+    if (train_now->n_shards != train_saved->n_shards)
+        dt_problems_add(problems, "data.train has %lld shards, the checkpoint has %lld",
+                        (long long)train_now->n_shards, (long long)train_saved->n_shards);
+    for (int64_t i = 0; i < train_now->n_shards && i < train_saved->n_shards; i++) {
+        compare_shard(problems, &shards[i], &saved_shards[i], (long long)i + 1,
+                      train_now->may_differ);
+        hashed &= saved_shards[i].data_hash != 0 || shards[i].data_hash == 0;
     }
     if (!hashed)
         dt_info("an older dtrain wrote the checkpoint: that its shards are the same was checked by "

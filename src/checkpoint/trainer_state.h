@@ -11,12 +11,11 @@ dt_status dt_trainer_text(const struct dt_trainer_state *state, const struct dt_
 // updates, and the losses so far. It has the same bits on all ranks, and in runs that train the
 // same bits.
 struct dt_part_stamp dt_trainer_stamp(const struct dt_trainer_state *state);
-// The shards are filled with what dt_trainer_compare_shards needs, no more. Free with
+// The shards are filled with what dt_trainer_compare needs, no more. Free with
 // dt_dataset_free.
 dt_status dt_trainer_read(const char *path, struct dt_trainer_state *state,
                           struct dt_dataset **train);
-// Adds each key that fixes the order and differs.
+// Adds each key that fixes the order and differs, and each shard that does.
 void dt_trainer_compare(struct dt_problems *problems, const struct dt_trainer_state *now,
-                        const struct dt_trainer_state *saved);
-void dt_trainer_compare_shards(struct dt_problems *problems, const struct dt_dataset *now,
-                               const struct dt_dataset *saved);
+                        const struct dt_dataset *train_now, const struct dt_trainer_state *saved,
+                        const struct dt_dataset *train_saved);
