@@ -27,6 +27,9 @@ static const char *const names[DT_OPERATIONS] = {"all-reduce", "reduce-scatter",
 // One backend's memory, and what is measured in it now.
 struct bench {
     struct dt_bench_route route;
+    const struct dt_bench_options *options;
+    const struct dt_comm_info *info;
+    enum dt_dtype type;           // of the elements
     int64_t first, last, limit;   // bytes; the limit is that of one array
     int64_t hosts, most_per_host; // most ranks on one
     char *stage;                  // host memory, where the arrays are the device's; else NULL
@@ -54,13 +57,12 @@ static bool is_in_blocks(enum dt_operation operation)
 
 static struct dt_collective collective_of(const struct bench *b, const struct row *row)
 {
-    const struct dt_comm_info *info = &b->route.comm->info;
     bool exchange = row->operation == DT_EXCHANGE;
     return (struct dt_collective){.operation = row->operation,
-                                  .dtype = types[b->route.options->type],
-                                  .peer = exchange ? dt_known_partner(info) : info->size - 1,
-                                  .count =
-                                      row->count / (is_in_blocks(row->operation) ? info->size : 1),
+                                  .dtype = b->type,
+                                  .peer = exchange ? dt_known_partner(b->info) : b->info->size - 1,
+                                  .count = row->count /
+                                           (is_in_blocks(row->operation) ? b->info->size : 1),
                                   .data = b->route.data,
                                   .mine = exchange ? b->route.mine : NULL,
                                   .order = row->order};
@@ -95,7 +97,7 @@ static dt_status time_row(const struct bench *b, const struct dt_collective *c, 
 {
     struct dt_bench_clock *clock = &row->clock;
     double once[2] = {0}; // the first call connects
-    double wanted = b->route.options->seconds > 0 ? b->route.options->seconds : default_seconds;
+    double wanted = b->options->seconds > 0 ? b->options->seconds : default_seconds;
     for (int i = 0; i < 2; i++)
         DT_TRY(time_batch(b, c, 1, &once[i]));
     DT_TRY(dt_allreduce(b->route.comm, once, 2, DT_F64, DT_MAX));
@@ -175,16 +177,15 @@ static bool is_oversubscribed(const struct bench *b)
 
 static void print_header(const struct bench *b)
 {
-    const struct dt_comm_info *info = &b->route.comm->info;
-    if (b->route.options->json || info->rank != 0)
+    if (b->route.json || b->info->rank != 0)
         return;
-    printf("# %d rank%s on %lld host%s, %s%s\n", info->size, info->size == 1 ? "" : "s",
+    printf("# %d rank%s on %lld host%s, %s%s\n", b->info->size, b->info->size == 1 ? "" : "s",
            (long long)b->hosts, b->hosts == 1 ? "" : "s", dt_comm_mpi_version(),
-           info->size == 1        ? "; one rank sends nothing: start several with mpirun or srun"
+           b->info->size == 1     ? "; one rank sends nothing: start several with mpirun or srun"
            : is_oversubscribed(b) ? "; more ranks than cores: they take turns, so these times "
                                     "are longer than with enough cores"
                                   : "");
-    if (b->route.options->pairs)
+    if (b->options->pairs)
         return;
     printf("# size: bytes of the array (reduce-scatter, all-gather: the blocks of all ranks).\n"
            "# time: from a barrier until the slowest rank is done, in place. algbw: size / median "
@@ -210,7 +211,7 @@ static const char *order_name(const struct row *row)
 static void print_row(const struct bench *b, struct row *row)
 {
     const struct dt_bench_clock *clock = &row->clock;
-    double median = dt_bench_median(clock), most = 0, n = b->route.comm->info.size;
+    double median = dt_bench_median(clock), most = 0, n = b->info->size;
     double algbw = (double)row->bytes / median / 1e9;
     double busbw = algbw * (row->operation == DT_ALLREDUCE ? 2 * (n - 1) / n
                             : is_in_blocks(row->operation) ? (n - 1) / n
@@ -225,23 +226,21 @@ static void print_row(const struct bench *b, struct row *row)
         row->best_bus = busbw;
         row->best_bytes = row->bytes;
     }
-    if (b->route.options->json)
+    if (b->route.json)
         printf("{\"bench\":\"comm\",\"backend\":\"%s\",\"collective\":\"%s\",\"sum\":\"%s\","
                "\"ranks\":%d,"
                "\"hosts\":%lld,\"oversubscribed\":%d,\"bytes\":%lld,\"count\":%lld,\"type\":\"%s\","
                "\"min_us\":%.2f,\"median_us\":%.2f,\"max_us\":%.2f,\"algbw_gb_per_s\":%.5f,"
                "\"busbw_gb_per_s\":%.5f,\"wrong\":%lld,\"iterations\":%lld}\n",
-               b->route.name, names[row->operation], order_name(row), b->route.comm->info.size,
+               b->route.name, names[row->operation], order_name(row), b->info->size,
                (long long)b->hosts, is_oversubscribed(b), (long long)row->bytes,
-               (long long)row->count, dt_dtype_name(types[b->route.options->type]),
-               dt_bench_best(clock) * 1e6, median * 1e6, most * 1e6, algbw, busbw,
-               (long long)row->wrong, (long long)clock->n);
+               (long long)row->count, dt_dtype_name(b->type), dt_bench_best(clock) * 1e6,
+               median * 1e6, most * 1e6, algbw, busbw, (long long)row->wrong, (long long)clock->n);
     else
         printf("  %-7s %-14s %-4s %11lld %10lld %5s %10.2f %10.2f %10.2f %8.3f %8.3f %6lld\n",
                b->route.name, names[row->operation], order_name(row), (long long)row->bytes,
-               (long long)row->count, dt_dtype_name(types[b->route.options->type]),
-               dt_bench_best(clock) * 1e6, median * 1e6, most * 1e6, algbw, busbw,
-               (long long)row->wrong);
+               (long long)row->count, dt_dtype_name(b->type), dt_bench_best(clock) * 1e6,
+               median * 1e6, most * 1e6, algbw, busbw, (long long)row->wrong);
 }
 
 // ---- all rows of a backend
@@ -249,22 +248,22 @@ static void print_row(const struct bench *b, struct row *row)
 // `row` says which operation, in which order.
 static dt_status measure_sizes(struct bench *b, struct row *row)
 {
-    int64_t unit = dt_dtype_size(types[b->route.options->type]), before = 0;
-    unit *= is_in_blocks(row->operation) ? b->route.comm->info.size : 1;
-    for (int64_t bytes = b->first; bytes <= b->last; bytes *= b->route.options->factor) {
+    int64_t unit = dt_dtype_size(b->type), before = 0;
+    unit *= is_in_blocks(row->operation) ? b->info->size : 1;
+    for (int64_t bytes = b->first; bytes <= b->last; bytes *= b->options->factor) {
         int64_t whole = dt_max_i64(bytes / unit, 1) * unit;
         if (whole > b->limit)
             b->skipped = b->skipped ? dt_min_i64(b->skipped, whole) : whole;
         if (whole == before || whole > b->limit)
             continue;
         row->bytes = before = whole;
-        row->count = whole / dt_dtype_size(types[b->route.options->type]);
+        row->count = whole / dt_dtype_size(b->type);
         struct dt_collective c = collective_of(b, row);
         DT_TRY(clear(b, row->bytes)); // zeros, so that repeated sums do not overflow
         DT_TRY(time_row(b, &c, row));
         DT_TRY(check_row(b, &c, row));
         b->wrong += row->wrong;
-        if (b->route.comm->info.rank == 0)
+        if (b->info->rank == 0)
             print_row(b, row);
     }
     return DT_OK;
@@ -272,19 +271,16 @@ static dt_status measure_sizes(struct bench *b, struct row *row)
 
 static dt_status measure_operation(struct bench *b, enum dt_operation operation, struct row *row)
 {
-    const struct dt_comm_info *info = &b->route.comm->info;
-    bool chosen =
-        b->route.options->collective == 0 || b->route.options->collective == (int)operation + 1;
+    bool chosen = b->options->collective == 0 || b->options->collective == (int)operation + 1;
     if (!chosen || (b->route.device && operation == DT_BROADCAST) ||
-        (info->size == 1 && operation == DT_EXCHANGE))
+        (b->info->size == 1 && operation == DT_EXCHANGE))
         return DT_OK;
     *row = (struct row){.operation = operation};
-    for (int i = 0; dt_known_order(info, operation, types[b->route.options->type], i, &row->order);
-         i++) {
+    for (int i = 0; dt_known_order(b->info, operation, b->type, i, &row->order); i++) {
         row->connecting = row->best_bus = 0;
         row->first_bytes = 0;
         DT_TRY(measure_sizes(b, row));
-        if (b->route.options->json || info->rank != 0 || row->first_bytes == 0)
+        if (b->route.json || b->info->rank != 0 || row->first_bytes == 0)
             continue;
         printf("# %s %s%s: %.1f us at %lld bytes (the first call %.1f us)", b->route.name,
                names[operation], row->order == DT_SUM_TREE ? " by a tree" : "", row->latency * 1e6,
@@ -328,11 +324,9 @@ static dt_status choose_limit(struct bench *b, bool on_device)
     struct dt_device_info info;
     DT_TRY(dt_backend_info(&b->route.backend, &info));
     dt_proc_value("/proc/meminfo", "MemAvailable", text, sizeof text);
-    int64_t free_bytes = on_device
-                             ? info.memory_free
-                             : strtoll(text, NULL, 10) * 1024 / b->route.comm->info.local_size;
-    int64_t most =
-        b->route.options->max_memory > 0 ? b->route.options->max_memory << 20 : free_bytes / 2;
+    int64_t free_bytes =
+        on_device ? info.memory_free : strtoll(text, NULL, 10) * 1024 / b->info->local_size;
+    int64_t most = b->options->max_memory > 0 ? b->options->max_memory << 20 : free_bytes / 2;
     b->limit = on_device ? most * 2 / 5 : most / 2;
     return dt_allreduce(b->route.comm, &b->limit, 1, DT_I64, DT_MIN);
 }
@@ -341,22 +335,21 @@ static dt_status measure_backend(struct bench *b)
 {
     struct row *row = NULL;
     b->skipped = 0;
-    int64_t unit = dt_dtype_size(types[b->route.options->type]) * b->route.comm->info.size;
+    int64_t unit = dt_dtype_size(b->type) * b->info->size;
     dt_status status = allocate(b, dt_max_i64(dt_min_i64(b->limit, b->last), unit));
     if (status == DT_OK)
         status = DT_NEW(&row, 1, "the times of a row");
     status = dt_agree(b->route.comm, status);
-    if (status == DT_OK && b->route.options->pairs)
+    if (status == DT_OK && b->options->pairs)
         status = dt_bench_pairs(&b->route, dt_min_i64(b->limit, b->last));
-    for (int i = 0; i < DT_OPERATIONS && status == DT_OK && !b->route.options->pairs; i++)
+    for (int i = 0; i < DT_OPERATIONS && status == DT_OK && !b->options->pairs; i++)
         status = measure_operation(b, (enum dt_operation)i, row);
-    if (status == DT_OK && b->skipped && b->route.comm->info.rank == 0)
+    if (status == DT_OK && b->skipped && b->info->rank == 0)
         dt_info("%s: skipping arrays of %lld bytes and more: each rank needs two, and the "
                 "limit for one is %lld MiB (%s)",
                 b->route.name, (long long)b->skipped, (long long)(b->limit >> 20),
-                b->route.options->max_memory > 0
-                    ? "--max-memory"
-                    : "half of the free memory; --max-memory changes it");
+                b->options->max_memory > 0 ? "--max-memory"
+                                           : "half of the free memory; --max-memory changes it");
     free(row);
     release(b);
     return status;
@@ -366,16 +359,15 @@ static dt_status measure_backend(struct bench *b)
 
 static dt_status measure_all(struct bench *b)
 {
-    b->hosts = b->route.comm->info.local_rank == 0;
-    b->most_per_host = b->route.comm->info.local_size;
+    b->hosts = b->info->local_rank == 0;
+    b->most_per_host = b->info->local_size;
     DT_TRY(dt_allreduce(b->route.comm, &b->hosts, 1, DT_I64, DT_SUM));
     DT_TRY(dt_allreduce(b->route.comm, &b->most_per_host, 1, DT_I64, DT_MAX));
     print_header(b);
-    b->route.name = b->route.comm->info.backend;
+    b->route.name = b->info->backend;
     DT_TRY(choose_limit(b, false));
     DT_TRY(measure_backend(b));
-    if (!b->route.backend.table->device_comm || !dt_device_comm_known ||
-        b->route.comm->info.size == 1)
+    if (!b->route.backend.table->device_comm || !dt_device_comm_known || b->info->size == 1)
         return DT_OK;
     DT_TRY(choose_limit(b, true));
     struct dt_device_comm_config config = {.comm = b->route.comm,
@@ -404,7 +396,10 @@ static dt_status parse_bytes(const char *option, const char *text, int64_t *byte
 
 dt_status dt_bench_comm(struct dt_comm *comm, const struct dt_bench_options *options)
 {
-    struct bench b = {.route = {.options = options, .comm = comm}};
+    struct bench b = {.route = {.json = options->json, .comm = comm},
+                      .options = options,
+                      .info = &comm->info,
+                      .type = types[options->type]};
     struct dt_device_choice_config device = {.comm = comm, .choice = options->device, .threads = 1};
     int sharing;
     DT_TRY(parse_bytes("first", options->first, &b.first));

@@ -6,7 +6,7 @@
 #include "comm/device_comm.h"
 
 struct dt_bench_route {
-    const struct dt_bench_options *options;
+    bool json;
     struct dt_comm *comm;
     struct dt_backend backend;
     struct dt_stream *stream;

@@ -76,7 +76,7 @@ static void judge_kind(struct pairs *p, bool between)
                 p->list[n++] = rate;
             }
     p->typical[between] = dt_bench_median_of(p->list, n);
-    if (n > 0 && !p->route->options->json)
+    if (n > 0 && !p->route->json)
         printf("# %s %lld pairs %s: median %.3f GB/s; slowest %.3f GB/s: ranks %d on %s and %d on "
                "%s\n",
                p->route->name, (long long)n, between ? "between hosts" : "within hosts",
@@ -102,7 +102,7 @@ static void name_slow_ranks(const struct pairs *p)
 
 static void print_matrix(const struct pairs *p)
 {
-    bool json = p->route->options->json;
+    bool json = p->route->json;
     for (int i = 0; i < p->n && (json || p->n <= SHOWN); i++) {
         if (!json)
             printf("  rank %2d, %-20.20s", i, p->hosts[i]);
@@ -142,7 +142,7 @@ dt_status dt_bench_pairs(const struct dt_bench_route *route, int64_t bytes)
         }
     if (info->rank != 0)
         goto out;
-    if (!route->options->json)
+    if (!route->json)
         printf("# %s: GB/s each way while every two ranks exchange %lld bytes, best of %d; as many "
                "pairs at a time as there are\n",
                route->name, (long long)bytes, REPEATS);
