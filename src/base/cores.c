@@ -50,13 +50,7 @@ static bool is_rank_of_mpirun(void)
     return getenv("OMPI_COMM_WORLD_SIZE") != NULL;
 }
 
-static int number_of(const char *variable)
-{
-    const char *text = getenv(variable);
-    return text ? (int)strtol(text, NULL, 10) : 0;
-}
-
-// The smallest number in a list of CPUs per node, "72(x2),36"; 0: no list.
+// The smallest number in a list of CPUs per node, "72(x2),36", or of one number; 0: no list.
 static int least_of_list(const char *list)
 {
     int least = 0;
@@ -74,9 +68,10 @@ static int allotted(int local_size)
 {
     int on_node = least_of_list(getenv("SLURM_JOB_CPUS_PER_NODE"));
     if (!is_rank_of_mpirun() && getenv("SLURM_STEP_NUM_TASKS")) { // of srun
-        if (number_of("SLURM_CPUS_PER_TASK") > 0)
-            return number_of("SLURM_CPUS_PER_TASK");
-        on_node = number_of("SLURM_CPUS_ON_NODE");
+        int of_task = least_of_list(getenv("SLURM_CPUS_PER_TASK"));
+        if (of_task > 0)
+            return of_task;
+        on_node = least_of_list(getenv("SLURM_CPUS_ON_NODE"));
     }
     return on_node > 0 && on_node < local_size ? 1 : on_node / local_size;
 }

@@ -110,24 +110,20 @@ static void free_writer(struct dt_safetensors_writer *writer)
     free(writer);
 }
 
+// Where it fails, discard what *writer is.
 static dt_status open_writer(const char *path, int64_t size, struct dt_safetensors_writer **writer)
 {
-    struct dt_safetensors_writer *w;
-    *writer = NULL;
-    DT_TRY(DT_NEW(&w, 1, "a writer of %s", path));
-    w->hash = XXH64_createState();
+    DT_TRY(DT_NEW(writer, 1, "a writer of %s", path));
+    struct dt_safetensors_writer *w = *writer;
     w->size = size;
     w->fd = -1;
-    dt_status status = w->hash ? dt_memory_text(&w->path, "%s", path) : no_memory(path);
-    if (status == DT_OK && (w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0)
-        status = DT_FAIL_ERRNO("create", path);
-    if (status != DT_OK) {
-        free_writer(w);
-        return status;
-    }
+    w->hash = XXH64_createState();
+    if (!w->hash)
+        return no_memory(path);
     XXH64_reset(w->hash, 0);
-    *writer = w;
-    return DT_OK;
+    DT_TRY(dt_memory_text(&w->path, "%s", path));
+    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return w->fd < 0 ? DT_FAIL_ERRNO("create", path) : DT_OK;
 }
 
 dt_status dt_safetensors_create(const char *path, const struct dt_safetensors_entry *entries,
@@ -199,7 +195,9 @@ void dt_safetensors_discard(struct dt_safetensors_writer *writer)
 {
     if (!writer)
         return;
-    close(writer->fd);
-    unlink(writer->path);
+    if (writer->fd >= 0) {
+        close(writer->fd);
+        unlink(writer->path);
+    }
     free_writer(writer);
 }

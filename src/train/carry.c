@@ -5,11 +5,6 @@
 
 #include <stdlib.h>
 
-static int64_t block_count(const struct dt_input_config *batch)
-{
-    return batch->sequences / batch->micro;
-}
-
 // How many blocks the host holds: on rank 0 those of all ranks, from which a checkpoint is written.
 static int64_t host_blocks(const struct dt_backend *backend, int64_t blocks,
                            const struct dt_comm_info *ranks)
@@ -23,7 +18,7 @@ dt_status dt_carry_plan(const struct dt_backend *backend, const struct dt_model_
                         const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                         struct dt_memory_plan *plan)
 {
-    int64_t bytes, blocks = block_count(batch);
+    int64_t bytes, blocks = batch->sequences / batch->micro;
     DT_TRY(dt_model_state_bytes(config, batch->micro, &bytes));
     // kept and next, before and after
     dt_memory_plan_add(plan, "carried state", 2 * (blocks + 1) * bytes, false);
@@ -59,7 +54,7 @@ dt_status dt_carry_create(const struct dt_backend *backend, struct dt_model *mod
                           const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                           struct dt_carry *c)
 {
-    int64_t bytes, blocks = block_count(batch);
+    int64_t bytes, blocks = batch->sequences / batch->micro;
     *c = (struct dt_carry){0};
     DT_TRY(dt_model_state_bytes(dt_model_config(model), batch->micro, &bytes));
     if (bytes == 0)
