@@ -447,10 +447,8 @@ dt_status dt_hash_file(const char *path, uint64_t *hash, int64_t *size)
     XXH64_state_t *state = XXH64_createState();
     char *chunk = NULL;
     dt_status status;
-    if (!state) {
-        status = DT_FAIL(DT_MACHINE, NULL, "no memory to hash %s", path);
-        goto out;
-    }
+    DT_TRY_GOTO(status, out,
+                state ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory to hash %s", path));
     DT_TRY_GOTO(status, out, DT_NEW(&chunk, HASH_CHUNK, "reading %s", path));
     XXH64_reset(state, 0);
     total = 0;

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { HEADING = 512 }; // bytes; longer ones are cut
+
 void dt_problems_add(struct dt_problems *problems, const char *format, ...)
 {
     char line[DT_PROBLEM_LINE];
@@ -19,33 +21,31 @@ void dt_problems_add(struct dt_problems *problems, const char *format, ...)
     problems->n++;
 }
 
-static const char *more(const struct dt_problems *problems, char text[32])
+static dt_status raise_text(const struct dt_problems *problems, const char *hint, const char *text)
 {
-    text[0] = 0;
+    char rest[32] = "";
     if (problems->hidden > 0)
-        snprintf(text, 32, "\nand %d more", problems->hidden);
-    return text;
+        snprintf(rest, sizeof rest, "\nand %d more", problems->hidden);
+    return DT_FAIL(DT_USER, hint, "%s%s", text, rest);
 }
 
 dt_status dt_problems_raise(const struct dt_problems *problems, const char *hint)
 {
-    char rest[32];
-    if (problems->n == 0)
-        return DT_OK;
-    return DT_FAIL(DT_USER, hint, "%s%s", problems->text, more(problems, rest));
+    return problems->n > 0 ? raise_text(problems, hint, problems->text) : DT_OK;
 }
 
 dt_status dt_problems_report(const struct dt_problems *problems, const char *hint,
                              const char *heading, ...)
 {
-    char title[512], text[DT_ERROR_MESSAGE] = "", rest[32];
+    char text[DT_ERROR_MESSAGE];
     if (problems->n == 0)
         return DT_OK;
-    DT_PRINT_ARGUMENTS(title, sizeof title, heading);
+    DT_PRINT_ARGUMENTS(text, HEADING, heading);
+    dt_append(text, sizeof text, ":");
     for (const char *line = problems->text; *line;) {
         int length = (int)strcspn(line, "\n");
         dt_append(text, sizeof text, "\n  %.*s", length, line);
         line += length + (line[length] == '\n');
     }
-    return DT_FAIL(DT_USER, hint, "%s:%s%s", title, text, more(problems, rest));
+    return raise_text(problems, hint, text);
 }

@@ -87,14 +87,18 @@ dt_status dt_buckets_ready(struct dt_buckets *b, int64_t row)
 
 // ---- … sent …
 
-static char *at(const struct part *part, void *array, struct dt_span span)
+// Copies what `span` is of a part between its places on the device and on the host, if these
+// differ.
+static dt_status copy(struct dt_buckets *b, const struct part *part, struct dt_span span,
+                      bool to_host)
 {
-    return (char *)array + span.first * dt_dtype_size(part->wire_type);
-}
-
-static int64_t bytes_of(const struct part *part, struct dt_span span)
-{
-    return (span.end - span.first) * dt_dtype_size(part->wire_type);
+    int64_t each = dt_dtype_size(part->wire_type), bytes = (span.end - span.first) * each;
+    char *host = (char *)part->host + span.first * each;
+    char *wire = (char *)part->wire + span.first * each;
+    if (host == wire)
+        return DT_OK;
+    return to_host ? dt_to_host(&b->backend, host, wire, bytes, b->stream)
+                   : dt_to_device(&b->backend, wire, host, bytes, b->stream);
 }
 
 // Converts between fp32 and bf16, on the buckets' stream.
@@ -143,9 +147,7 @@ static dt_status send(struct dt_buckets *b, int64_t i)
         DT_TRY(b->device_comm->table->enqueue(b->device_comm, (int)i, &call, b->stream));
         return unpack(b, part);
     }
-    if (part->host != part->wire)
-        DT_TRY(dt_to_host(&b->backend, at(part, part->host, part->out),
-                          at(part, part->wire, part->out), bytes_of(part, part->out), b->stream));
+    DT_TRY(copy(b, part, part->out, true));
     return dt_event_record(&b->backend, part->sent, b->stream);
 }
 
@@ -202,10 +204,7 @@ static dt_status collect(struct dt_buckets *b, struct phase *phase)
             struct dt_request *request = part->request;
             part->request = NULL;
             DT_TRY(dt_wait(b->comm, request));
-            if (part->host != part->wire)
-                DT_TRY(dt_to_device(&b->backend, at(part, part->wire, part->in),
-                                    at(part, part->host, part->in), bytes_of(part, part->in),
-                                    b->stream));
+            DT_TRY(copy(b, part, part->in, false));
             DT_TRY(unpack(b, part));
         }
     }

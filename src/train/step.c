@@ -42,21 +42,16 @@ static int64_t row_end(const struct dt_params *params, int64_t row)
     return row + 1 < params->n ? params->rows[row + 1].offset : params->elements;
 }
 
-static int64_t largest_row(const struct dt_params *params)
-{
-    int64_t most = 0;
-    for (int row = 0; row < params->n; row++)
-        most = dt_max_i64(most, row_end(params, row) - params->rows[row].offset);
-    return most;
-}
-
 // The configuration without its pointers, as the memory plan needs it.
 static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                                const struct dt_stepper_config *config)
 {
+    int64_t largest = 0;
+    for (int row = 0; row < params->n; row++)
+        largest = dt_max_i64(largest, row_end(params, row) - params->rows[row].offset);
     return (struct dt_buckets_config){.elements = params->elements,
                                       .n_rows = params->n,
-                                      .largest_row = largest_row(params),
+                                      .largest_row = largest,
                                       .bucket_bytes = config->bucket_bytes,
                                       .wire = config->wire,
                                       .order = config->order,
