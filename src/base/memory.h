@@ -17,6 +17,12 @@
 // The same with a hint for the user (or NULL).
 #define DT_NEW_HINT(pointer, n, hint, ...)                                                         \
     dt_memory_new((pointer), (n), sizeof **(pointer), 0, (hint), __VA_ARGS__)
+// Replaces the items at `pointer` by n new ones, unless *room says that as many fit there already.
+#define DT_ROOM(pointer, room, n, hint, ...)                                                       \
+    ((n) <= *(room) ? DT_OK                                                                        \
+     : (free(*(pointer)), *(room) = 0, DT_NEW_HINT(pointer, n, hint, __VA_ARGS__))                 \
+         ? DT_MACHINE                                                                              \
+         : (*(room) = (n), DT_OK))
 // `bytes` zeroed bytes, whatever they are for.
 #define DT_NEW_BYTES(pointer, bytes, ...) dt_memory_new((pointer), (bytes), 1, 0, NULL, __VA_ARGS__)
 // `bytes` bytes that are not zeroed, at an address that is a multiple of `align`, a power of two.

@@ -67,12 +67,7 @@ static dt_status load(struct dt_h5_hashes *hashes, int64_t first, int64_t count)
         return DT_OK;
     count = dt_max_i64(count, dt_min_i64(hashes->array.shape[0] - first, PAGE));
     hashes->count = 0; // until they are read
-    if (count > hashes->room) {
-        free(hashes->stored);
-        hashes->room = 0;
-        DT_TRY(DT_NEW(&hashes->stored, count, "%" PRId64 " checksums", count));
-        hashes->room = count;
-    }
+    DT_TRY(DT_ROOM(&hashes->stored, &hashes->room, count, NULL, "%" PRId64 " checksums", count));
     DT_TRY(dt_h5_array_read(&hashes->array, first, count, hashes->stored));
     hashes->first = first;
     hashes->count = count;

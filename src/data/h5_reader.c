@@ -197,12 +197,8 @@ dt_status dt_reader_hash_data(struct dt_reader *reader, struct dt_shard *shard, 
 
 dt_status dt_reader_scratch(struct dt_reader *reader, int64_t bytes, void *pointer)
 {
-    if (bytes > reader->scratch_bytes) {
-        free(reader->scratch);
-        reader->scratch_bytes = 0;
-        DT_TRY(DT_NEW_BYTES(&reader->scratch, bytes, "reading %s", reader->file.path));
-        reader->scratch_bytes = bytes;
-    }
+    DT_TRY(DT_ROOM(&reader->scratch, &reader->scratch_bytes, bytes, NULL, "reading %s",
+                   reader->file.path));
     memcpy(pointer, &reader->scratch, sizeof reader->scratch);
     return DT_OK;
 }

@@ -10,7 +10,7 @@ struct dt_reader {
     struct dt_h5_file file;                        // not open for a kind with a source
     struct dt_h5_array arrays[DT_READER_DATASETS]; // the datasets of the kind, in its order
     void *own;                                     // the kind's; freed when the reader is closed
-    void *scratch;
+    char *scratch;
     int64_t scratch_bytes;
 };
 

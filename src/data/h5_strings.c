@@ -52,12 +52,8 @@ static dt_status read_heap(const struct dt_h5_array *array, int64_t i, uint64_t 
     if (memcmp(header, "GCOL\1", 5) != 0 || size < HEAP_HEADER || size > HEAP_BYTES ||
         size > end - address)
         return fail_heap(array, i);
-    if ((int64_t)size > heap->room) {
-        free(heap->at);
-        heap->room = 0;
-        DT_TRY(DT_NEW(&heap->at, size, "%s of %s", array->name, file->path));
-        heap->room = (int64_t)size;
-    }
+    DT_TRY(
+        DT_ROOM(&heap->at, &heap->room, (int64_t)size, NULL, "%s of %s", array->name, file->path));
     DT_TRY(
         dt_pread_all(file->fd, file->path, heap->at, (int64_t)size, file->base + (int64_t)address));
     heap->address = address;

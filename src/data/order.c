@@ -83,13 +83,8 @@ static dt_status permute_inside(const struct dt_order *order, struct inside *ins
 {
     if (inside->block == at->block && inside->epoch == at->epoch)
         return DT_OK;
-    if (at->block_windows > inside->room) {
-        free(inside->windows);
-        inside->room = 0;
-        DT_TRY(DT_NEW_HINT(&inside->windows, at->block_windows, "lower data.block",
-                           "permuting %" PRId64 " windows", at->block_windows));
-        inside->room = at->block_windows;
-    }
+    DT_TRY(DT_ROOM(&inside->windows, &inside->room, at->block_windows, "lower data.block",
+                   "permuting %" PRId64 " windows", at->block_windows));
     for (int64_t i = 0; i < at->block_windows; i++)
         inside->windows[i] = (uint32_t)i;
     shuffle(inside->windows, at->block_windows,
