@@ -114,8 +114,9 @@ template <int TILE>
 DT_DEVICE attention_tile attention_own(const dt_attention_inputs &in, int64_t heads)
 {
     const int64_t tiles = dt_div_up(in.length, TILE), block = blockIdx.x;
-    const int64_t at = block % tiles * TILE;
-    return {block / tiles / heads, block / tiles % heads, at, dt_least(TILE, in.length - at)};
+    const int64_t b = block / tiles / heads, head = block / tiles % heads,
+                  at = block % tiles * TILE, n = dt_least(TILE, in.length - at);
+    return {b, head, at, n};
 }
 
 // Rows of a view, and of the state before position 0, into shared memory; `rotated` by their

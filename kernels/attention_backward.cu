@@ -93,9 +93,9 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     float *q = memory, *dy = q + TILE * PITCH, *keys = dy + TILE * PITCH,
           *values = keys + TILE * PITCH, *pairs = values + TILE * PITCH;
     const dt_attention_inputs &in = a.in;
+    const int64_t heads = in.n_head / in.n_kv_head;
     const attention_tile mine = attention_own<TILE>(in, in.n_kv_head);
     const auto [b, g, j, n] = mine;
-    const int64_t heads = in.n_head / in.n_kv_head;
     const int32_t *starts = shared.starts + b * in.length;
     float dk[R][E / ATTENTION_SIDE] = {}, dv[R][E / ATTENTION_SIDE] = {};
     attention_load<T, E, TILE>(in, shared, in.k, nullptr, mine, true, 1.0f, keys);
@@ -190,9 +190,9 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     DT_SHARED(mma_rows<E>, rows, [2]); // keys and values, then queries and dy
     DT_SHARED(mma_columns, column, [1]);
     const dt_attention_inputs &in = a.in;
+    const int64_t heads = in.n_head / in.n_kv_head;
     const attention_tile mine = attention_own<MMA_TILE>(in, in.n_kv_head);
     const auto [b, g, j, n] = mine;
-    const int64_t heads = in.n_head / in.n_kv_head;
     const int32_t *starts = shared.starts + b * in.length;
     const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
     unsigned k[E / 16][4], v[E / 16][4];

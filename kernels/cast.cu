@@ -6,14 +6,21 @@
 enum { THREADS = 256, EACH = 8 };
 
 // Of one type every bit stays: the hardware rounds any NaN to one of its own.
+template <class Y, class X> DT_DEVICE void convert(X x, Y *y)
+{
+    if constexpr (std::is_same_v<X, Y>)
+        *y = x;
+    else
+        *y = dt_from_f32<Y>(dt_to_f32(x));
+}
+
 template <int N, class Y, class X>
 __global__ static void __launch_bounds__(THREADS) cast_kernel(int64_t n, const X *x, Y *y)
 {
     int64_t from = dt_thread_index() * EACH, end = dt_least(from + EACH, n);
-    constexpr bool SAME = std::is_same_v<X, Y>;
     constexpr int PIECE = 16 / (int)sizeof(X);
     if (N == EACH && from + EACH <= n) {
-        if constexpr (SAME) {
+        if constexpr (std::is_same_v<X, Y>) {
 #pragma unroll
             for (int i = 0; i < EACH; i += PIECE)
                 *reinterpret_cast<dt_packed<X, PIECE> *>(y + from + i) =
@@ -26,10 +33,7 @@ __global__ static void __launch_bounds__(THREADS) cast_kernel(int64_t n, const X
         return;
     }
     for (int64_t i = from; i < end; i++)
-        if constexpr (SAME)
-            y[i] = x[i];
-        else
-            y[i] = dt_from_f32<Y>(dt_to_f32(x[i]));
+        convert(x[i], y + i);
 }
 
 template <class Y, class X> static void launch(int64_t n, const X *x, Y *y, dt_stream *stream)

@@ -64,9 +64,9 @@ static const unsigned DT_WHOLE_WARP = 0xffffffffu;
 // ---- storage: fp32 or bf16, computed on as fp32
 
 // Element [row, col] of a view of T.
-template <class T> DT_DEVICE T *dt_at(const dt_view &view, int64_t row, int64_t col = 0)
+template <class T> DT_DEVICE T *dt_at(dt_view view, int64_t row, int64_t col = 0)
 {
-    return (T *)view.data + (row * view.stride + col);
+    return (T *)view.data + row * view.stride + col;
 }
 
 // For a launcher: runs the statement with T = float or dt_bf16.
@@ -126,12 +126,12 @@ template <> __device__ __forceinline__ dt_bf16 dt_from_f32<dt_bf16>(float x)
     return dt_round_bf16(x);
 }
 
-template <class T> DT_DEVICE float dt_get(const dt_view &view, int64_t row, int64_t col)
+template <class T> DT_DEVICE float dt_get(dt_view view, int64_t row, int64_t col)
 {
     return dt_to_f32(*dt_at<T>(view, row, col));
 }
 
-template <class T> DT_DEVICE void dt_put(const dt_view &view, int64_t row, int64_t col, float x)
+template <class T> DT_DEVICE void dt_put(dt_view view, int64_t row, int64_t col, float x)
 {
     *dt_at<T>(view, row, col) = dt_from_f32<T>(x);
 }

@@ -51,7 +51,6 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     const float *residual = a.residual + row * width;
     const T *x = a.x.data ? dt_at<T>(a.x, row) : nullptr;
     float *out = a.residual_out ? a.residual_out + row * width : nullptr;
-    T *y = dt_at<T>(a.y, row);
     float sum = 0.0f;
     for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += DT_WARP * N) {
         float r[N];
@@ -74,7 +73,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
 #pragma unroll
         for (int k = 0; k < N; k++)
             r[k] = r[k] * rstd * w[k];
-        dt_store<N>(y + i, r);
+        dt_store<N>(dt_at<T>(a.y, row, i), r);
     }
 }
 

@@ -116,6 +116,8 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
             ddt_bias += ddelta;
         }
     }
-    if (active)
-        da_of[N * D] = dd_skip, da_of[(N + 1) * D] = ddt_bias;
+    if (active) {
+        float *end = space.parameters + (b + 1) * (N + 2) * D + d;
+        end[-2 * D] = dd_skip, end[-D] = ddt_bias;
+    }
 }
