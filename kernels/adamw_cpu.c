@@ -50,25 +50,18 @@ DT_CLONES static void update_average(const struct dt_adamw_args *args, int64_t f
         average[i] += rate * (weight[i] - average[i]);
 }
 
-// The span of element `i` of the arrays that spans divide.
-static const struct dt_adamw_span *span_of(const struct dt_adamw_args *args, int64_t i)
+static void update_block(const struct dt_adamw_args *args, struct step s, int64_t from, int64_t end)
 {
-    int64_t low = 0, high = args->n_spans - 1;
+    float lr = args->control->lr;
+    int64_t low = 0, high = args->n_spans - 1; // the span of element `from` is among these
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        if (args->spans[middle].end > i)
+        if (args->spans[middle].end > args->first + from)
             high = middle;
         else
             low = middle + 1;
     }
-    return &args->spans[low];
-}
-
-static void update_block(const struct dt_adamw_args *args, struct step s, int64_t from, int64_t end)
-{
-    float lr = args->control->lr;
-    const struct dt_adamw_span *span = span_of(args, args->first + from);
-    for (; from < end; span++) {
+    for (const struct dt_adamw_span *span = &args->spans[low]; from < end; span++) {
         int64_t stop = dt_min_i64(end, span->end - args->first);
         update_span(args, s, 1.0f - lr * span->decay, from, stop - from);
         if (args->average)

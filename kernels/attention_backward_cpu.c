@@ -182,25 +182,6 @@ static void run_head(const struct dt_attention_backward_args *args,
                            dt_view_at(&args->dq, p->b * L + i, h * args->in.width));
 }
 
-static void run_piece(const struct dt_attention_backward_args *args,
-                      const struct dt_attention_shared *shared, const struct piece *p,
-                      const struct tiles *t)
-{
-    int64_t L = args->in.length, E = args->in.width, pitch = shared->pitch;
-    size_t bytes = (size_t)(L * pitch) * sizeof(float);
-    memset(t->dkeys, 0, bytes);
-    memset(t->dvalues, 0, bytes);
-    for (int64_t r = 0; r < shared->heads; r++)
-        run_head(args, shared, p, p->g * shared->heads + r, t);
-    for (int64_t j = 0; j < L; j++) {
-        int64_t row = p->b * L + j;
-        dt_attention_store(shared, t->dkeys + j * pitch, j, 1.0f,
-                           dt_view_at(&args->dk, row, p->g * E));
-        dt_store_row(args->dv.dtype, t->dvalues + j * pitch, E,
-                     dt_view_at(&args->dv, row, p->g * E));
-    }
-}
-
 DT_OP_CPU(attention_backward)
 {
     const struct dt_attention_inputs *in = &args->in;
@@ -216,7 +197,18 @@ DT_OP_CPU(attention_backward)
         for (int64_t i = 0; i < in->batch * in->n_kv_head; i++) {
             struct piece p = {.b = i / in->n_kv_head, .g = i % in->n_kv_head};
             p.starts = shared.starts + p.b * in->length;
-            run_piece(args, &shared, &p, &t);
+            int64_t L = in->length, pitch = shared.pitch;
+            memset(t.dkeys, 0, (size_t)(L * pitch) * sizeof(float));
+            memset(t.dvalues, 0, (size_t)(L * pitch) * sizeof(float));
+            for (int64_t r = 0; r < shared.heads; r++)
+                run_head(args, &shared, &p, p.g * shared.heads + r, &t);
+            for (int64_t j = 0; j < L; j++) {
+                int64_t row = p.b * L + j, col = p.g * in->width;
+                dt_attention_store(&shared, t.dkeys + j * pitch, j, 1.0f,
+                                   dt_view_at(&args->dk, row, col));
+                dt_store_row(args->dv.dtype, t.dvalues + j * pitch, in->width,
+                             dt_view_at(&args->dv, row, col));
+            }
         }
     }
     return DT_OK;

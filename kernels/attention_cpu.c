@@ -319,21 +319,6 @@ static void store_outputs(const struct dt_attention_forward_args *args,
         }
 }
 
-static void run_piece(const struct dt_attention_forward_args *args,
-                      const struct dt_attention_shared *shared, const struct piece *p,
-                      const struct tiles *t)
-{
-    load_queries(shared, p, t);
-    for (int64_t j = p->starts[p->begin]; j < p->end; j += DT_KEYS) {
-        int64_t end = dt_min_i64(j + DT_KEYS, p->end);
-        dt_attention_load_keys(shared, p->b, p->g, j, end - j, &t->tile);
-        for (int64_t i = 0; i < p->end - p->begin; i += DT_PANEL)
-            for (int64_t r = 0; r < shared->heads; r++)
-                attend(shared, p, i, r * t->chunk + i, j, end, t);
-    }
-    store_outputs(args, shared, p, t);
-}
-
 DT_OP_CPU(attention_forward)
 {
     const struct dt_attention_inputs *in = &args->in;
@@ -353,7 +338,15 @@ DT_OP_CPU(attention_forward)
                               .begin = i % chunks * chunk};
             p.end = dt_min_i64(p.begin + chunk, in->length);
             p.starts = shared.starts + p.b * in->length;
-            run_piece(args, &shared, &p, &t);
+            load_queries(&shared, &p, &t);
+            for (int64_t j = p.starts[p.begin]; j < p.end; j += DT_KEYS) {
+                int64_t end = dt_min_i64(j + DT_KEYS, p.end);
+                dt_attention_load_keys(&shared, p.b, p.g, j, end - j, &t.tile);
+                for (int64_t q = 0; q < p.end - p.begin; q += DT_PANEL)
+                    for (int64_t r = 0; r < shared.heads; r++)
+                        attend(&shared, &p, q, r * t.chunk + q, j, end, &t);
+            }
+            store_outputs(args, &shared, &p, &t);
         }
 #pragma omp for schedule(static)
         for (int64_t b = 0; b < (args->k_last ? in->batch : 0); b++) {

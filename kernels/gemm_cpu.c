@@ -189,18 +189,13 @@ static dt_status find_all(struct plan *p, struct dt_gemm_cpu *gemm, const struct
     return DT_OK;
 }
 
-// A few rows of fp32 do not pay for copying B.
-static bool suits_onednn(enum dt_cpu_isa isa, const struct dt_gemm_args *g)
-{
-    if (g->a.dtype == DT_BF16)
-        return isa >= DT_ISA_AVX512_BF16;
-    return isa >= DT_ISA_AVX512 || (g->c.rows < FEW_ROWS && !g->trans_a);
-}
-
 static dt_status make_plan(struct plan *p, struct dt_device *device, const struct dt_gemm_args *g)
 {
     enum dt_cpu_isa isa = device->gemm->isa;
-    bool by_onednn = suits_onednn(isa, g);
+    // a few rows of fp32 do not pay for copying B
+    bool by_onednn = g->a.dtype == DT_BF16
+                         ? isa >= DT_ISA_AVX512_BF16
+                         : isa >= DT_ISA_AVX512 || (g->c.rows < FEW_ROWS && !g->trans_a);
     int64_t size = (int64_t)sizeof(float);
     *p = (struct plan){.kernel = by_onednn ? NULL : dt_gemm_kernel(isa)};
     cut(p, g);

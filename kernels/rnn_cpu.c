@@ -429,20 +429,6 @@ static void piece_backward(const struct dt_rnn_backward_args *a, const struct pa
     }
 }
 
-// Of the pieces' sums, [pieces, 2, G·H]; LSTM: db_hh is db_ih.
-static void add_biases(const struct dt_rnn_backward_args *a, const float *sums, int64_t pieces,
-                       int64_t column)
-{
-    int64_t n = a->in.w_hh.rows;
-    for (int side = 0; side < 2; side++) {
-        double sum = 0;
-        float *to = (side ? a->db_hh : a->db_ih) + column;
-        for (int64_t piece = 0; piece < pieces; piece++)
-            sum += (double)sums[(2 * piece + (a->in.cell == DT_RNN_GRU && side)) * n + column];
-        *to = (float)(a->accumulate ? (double)*to + sum : sum);
-    }
-}
-
 DT_OP_CPU_WORKSPACE(rnn_backward)
 {
     int64_t H = args->in.w_hh.cols,
@@ -470,7 +456,14 @@ DT_OP_CPU(rnn_backward)
                            dt_min_i64(size, batch - piece * size));
 #pragma omp for
         for (int64_t column = 0; column < w.k; column++)
-            add_biases(args, sums, pieces, column);
+            for (int side = 0; side < 2; side++) {                 // of sums, [pieces, 2, G·H]
+                bool second = side && args->in.cell == DT_RNN_GRU; // LSTM: db_hh is db_ih
+                float *to = (side ? args->db_hh : args->db_ih) + column;
+                double sum = 0;
+                for (int64_t piece = 0; piece < pieces; piece++)
+                    sum += (double)sums[(2 * piece + second) * w.k + column];
+                *to = (float)(args->accumulate ? (double)*to + sum : sum);
+            }
     }
     return DT_OK;
 }

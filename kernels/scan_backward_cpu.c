@@ -190,22 +190,6 @@ static void make_starts(const struct backward *job, const struct dt_piece *piece
     }
 }
 
-// The piece's sums over time become the partials of its sequence.
-static void end_piece(const struct backward *job, const struct dt_piece *piece,
-                      const struct scan_scratch *scratch)
-{
-    int64_t channels = job->cut.groups * job->cut.width, n_state = job->n_state;
-    float *da_log = job->da_log + piece->sequence * n_state * channels + piece->first;
-    float *dd_skip = job->dd_skip + piece->sequence * channels + piece->first;
-    float *ddt_bias = job->ddt_bias + piece->sequence * channels + piece->first;
-    for (int64_t n = 0; n < n_state; n++)
-        for (int64_t i = 0; i < piece->padded; i++)
-            da_log[n * channels + i] =
-                scratch->da[n * DT_PITCH + i] * scratch->in.a[n * DT_PITCH + i] * ln2;
-    memcpy(dd_skip, scratch->dd_skip, (size_t)piece->padded * sizeof *dd_skip);
-    memcpy(ddt_bias, scratch->ddt_bias, (size_t)piece->padded * sizeof *ddt_bias);
-}
-
 static void run_piece(const struct backward *job, const struct dt_piece *piece,
                       const struct scan_scratch *scratch)
 {
@@ -227,7 +211,16 @@ static void run_piece(const struct backward *job, const struct dt_piece *piece,
                       scratch);
         }
     }
-    end_piece(job, piece, scratch);
+    // the piece's sums over time become the partials of its sequence
+    int64_t channels = job->cut.groups * job->cut.width, first = piece->sequence * channels;
+    float *da_log = job->da_log + first * job->n_state + piece->first;
+    for (int64_t n = 0; n < job->n_state; n++)
+        for (int64_t i = 0; i < piece->padded; i++)
+            da_log[n * channels + i] =
+                scratch->da[n * DT_PITCH + i] * scratch->in.a[n * DT_PITCH + i] * ln2;
+    first += piece->first;
+    memcpy(job->dd_skip + first, scratch->dd_skip, (size_t)piece->padded * sizeof(float));
+    memcpy(job->ddt_bias + first, scratch->ddt_bias, (size_t)piece->padded * sizeof(float));
 }
 
 // to[n] = Σ over groups of a token's partials, in storage type.

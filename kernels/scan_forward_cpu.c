@@ -114,35 +114,6 @@ static void gate(const struct dt_scan_forward_args *args, const struct dt_piece 
     }
 }
 
-static void load_h0(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
-                    int64_t n_state, float *h)
-{
-    int64_t N = args->in.b.cols, first = (piece->sequence * args->in.u.cols + piece->first) * N;
-    memset(h, 0, (size_t)(n_state * DT_PITCH) * sizeof *h);
-    for (int64_t i = 0; args->in.h0 && i < piece->count; i++)
-        for (int64_t n = 0; n < N; n++)
-            h[n * DT_PITCH + i] = args->in.h0[first + i * N + n];
-}
-
-static void store_h_last(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
-                         const float *h)
-{
-    int64_t N = args->in.b.cols, first = (piece->sequence * args->in.u.cols + piece->first) * N;
-    for (int64_t i = 0; args->h_last && i < piece->count; i++)
-        for (int64_t n = 0; n < N; n++)
-            args->h_last[first + i * N + n] = h[n * DT_PITCH + i];
-}
-
-static void keep_state(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
-                       int64_t t, const float *h)
-{
-    if (!args->states || t % args->in.chunk != 0)
-        return;
-    float *state = args->states + scan_state_at(&args->in, piece, t);
-    for (int64_t n = 0; n < args->in.b.cols; n++)
-        memcpy(state + n * args->in.u.cols, h + n * DT_PITCH, (size_t)piece->count * sizeof *h);
-}
-
 // Tokens [row, row + steps) of all B · L. Meanwhile what the block reads and writes at its end is
 // fetched, and what the next one reads.
 static void run_block(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
@@ -162,18 +133,30 @@ static void run_block(const struct dt_scan_forward_args *args, const struct dt_p
     gate(args, piece, row, steps, scratch->in.s);
 }
 
+// From h0 to h_last; `states` gets h before each chunk.
 static void run_piece(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                       int64_t n_state, const struct forward_scratch *scratch)
 {
-    scan_open_piece(&args->in, piece, n_state, &scratch->in);
-    load_h0(args, piece, n_state, scratch->h);
-    for (int64_t t = 0, steps; t < args->in.length; t += steps) {
-        steps = dt_min_i64(args->in.chunk - t % args->in.chunk, DT_BLOCK);
-        steps = dt_min_i64(args->in.length - t, steps);
-        keep_state(args, piece, t, scratch->h);
-        run_block(args, piece, n_state, piece->sequence * args->in.length + t, steps, scratch);
+    const struct dt_scan_inputs *in = &args->in;
+    int64_t N = in->b.cols, D = in->u.cols, first = (piece->sequence * D + piece->first) * N;
+    float *h = scratch->h;
+    scan_open_piece(in, piece, n_state, &scratch->in);
+    memset(h, 0, (size_t)(n_state * DT_PITCH) * sizeof *h);
+    for (int64_t i = 0; in->h0 && i < piece->count; i++)
+        for (int64_t n = 0; n < N; n++)
+            h[n * DT_PITCH + i] = in->h0[first + i * N + n];
+    for (int64_t t = 0, steps; t < in->length; t += steps) {
+        bool kept = args->states && t % in->chunk == 0;
+        float *state = kept ? args->states + scan_state_at(in, piece, t) : NULL;
+        for (int64_t n = 0; kept && n < N; n++)
+            memcpy(state + n * D, h + n * DT_PITCH, (size_t)piece->count * sizeof *h);
+        steps = dt_min_i64(in->chunk - t % in->chunk, DT_BLOCK);
+        steps = dt_min_i64(in->length - t, steps);
+        run_block(args, piece, n_state, piece->sequence * in->length + t, steps, scratch);
     }
-    store_h_last(args, piece, scratch->h);
+    for (int64_t i = 0; args->h_last && i < piece->count; i++)
+        for (int64_t n = 0; n < N; n++)
+            args->h_last[first + i * N + n] = h[n * DT_PITCH + i];
 }
 
 // One position from a state, as in play: states are used in the order in which they are kept, so

@@ -270,13 +270,6 @@ static void turn_state(const struct ssd_sizes *s, const float *h, float *to, int
             to[n * pitch + i] = h[i * s->N + n];
 }
 
-static void store_h_last(const struct ssd_sizes *s, const float *h, float *h_last)
-{
-    for (int64_t i = 0; i < s->P; i++)
-        for (int64_t n = 0; n < s->N; n++)
-            h_last[i * s->N + n] = h[n * s->p_pitch + i];
-}
-
 static void run_piece(const struct run *run, const struct ssd_piece *piece, struct scratch *x)
 {
     const struct dt_ssd_forward_args *a = run->args;
@@ -300,7 +293,10 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
         }
     }
     for (int64_t i = 0; i < piece->heads && a->h_last; i++)
-        store_h_last(s, x->h + i * s->n * s->p_pitch, a->h_last + (first + i) * state);
+        for (int64_t p = 0; p < s->P; p++)
+            for (int64_t n = 0; n < s->N; n++)
+                a->h_last[(first + i) * state + p * s->N + n] =
+                    x->h[(i * s->n + n) * s->p_pitch + p];
 }
 
 // One token of a head: h [P, N], y += C h. b and c are one row of fp32.
