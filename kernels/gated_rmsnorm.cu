@@ -99,7 +99,6 @@ __global__ static void __launch_bounds__(THREADS)
     for (int64_t row = from; row < end; row++) {
         const T *x = dt_at<T>(a.x, row, first), *z = dt_at<T>(a.z, row, first);
         const T *dy = dt_at<T>(a.dy, row, first);
-        T *dx = dt_at<T>(a.dx, row, first), *dz = dt_at<T>(a.dz, row, first);
         const float rstd = a.rstd[row * a.groups + group];
         float sum = 0.0f; // of q n
         for (int64_t i = mine; i < width; i += THREADS * N) {
@@ -130,8 +129,8 @@ __global__ static void __launch_bounds__(THREADS)
                 d[k] = dg * silu;
                 gate[k] = dg * v[k] * sigmoid * (1.0f + gate[k] * (1.0f - sigmoid));
             }
-            dt_store<N>(dx + i, d);
-            dt_store<N>(dz + i, gate);
+            dt_store<N>(dt_at<T>(a.dx, row, first + i), d);
+            dt_store<N>(dt_at<T>(a.dz, row, first + i), gate);
         }
     }
     for (int64_t i = mine; i < width && in_shared; i += THREADS * N) {

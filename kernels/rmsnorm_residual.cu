@@ -242,7 +242,7 @@ __global__ static void __launch_bounds__(N_THREADS, kept_backward(N_THREADS))
         dt_load<WIDE>(a.weight + column, w);
     for (int64_t i = from; i < end; i++) {
         const float *residual = a.residual + i * a.dy.cols + column;
-        const T *dy = dt_at<T>(a.dy, i, column);
+        const T *dy = (const T *)a.dy.data + i * a.dy.stride + column;
         float *dresidual = a.dresidual + i * a.dy.cols + column;
         float d[WIDE] = {}, r[WIDE] = {}, dr[WIDE] = {}, rstd = a.rstd[i], sum = 0.0f;
         if (in_row) {
