@@ -65,7 +65,7 @@ static dt_status measure(struct dt_bench_rig *rig, double seconds, struct figure
         DT_TRY(collect(rig, f));
     const struct dt_model_config *c = dt_model_config(rig->model);
     bool rated = rig->info.peak_flops > 0 && c->storage == DT_BF16;
-    double measured = (double)(f->collected - WARM_UP);
+    double measured = (double)f->clock.n;
     f->tokens_per_s = (double)rig->batch * (double)rig->length / dt_bench_median(&f->clock);
     f->gflops = dt_model_flops_per_token(c) * f->tokens_per_s / 1e9;
     f->mfu = rated ? f->gflops * 1e9 / rig->info.peak_flops : 0;

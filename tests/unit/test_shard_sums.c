@@ -250,6 +250,19 @@ static void test_kinds(void)
     expect_loader(path, true, "/tokens_xxh3 has");
 }
 
+// So many checksums that they fill several pages (PAGE in h5_hashes.c), and windows lie across the
+// ends of pages.
+static void test_pages(void)
+{
+    struct dt_loader_config config = config_for(write_sums("pages.h5", 4, 0));
+    config.batch = 1;
+    config.shuffle = false;
+    struct dt_loader *loader = open_loader(&config, 0);
+    for (int64_t i = 0; i < (N - 1) / T; i++)
+        next_batch(loader);
+    dt_loader_close(loader);
+}
+
 // Blocks of 1024 bytes, stripes of 64: every length to beyond three blocks, at odd addresses.
 static void test_xxh3(void)
 {
@@ -278,6 +291,7 @@ int main(void)
     test_missing_starts();
     test_no_start();
     test_kinds();
+    test_pages();
     test_xxh3();
     remove_scratch();
     return test_end();
