@@ -1,11 +1,7 @@
-// Holds the model as a whole: its creation and memory plan, the carried state, and the passes
-// through stem, blocks and head.
-#include "model/model.h"
+// Creates a model: its parts, the plan of its memory, its weights and carried states.
+#include "model/model_internal.h"
 
 #include "base/memory.h"
-#include "model/kinds.h"
-
-#include <string.h>
 
 const char *const dt_memory_name[DT_MEMORY_COUNT] = {"weights",   "bf16 weights", "int8 weights",
                                                      "gradients", "activations",  "scratch",
@@ -13,39 +9,12 @@ const char *const dt_memory_name[DT_MEMORY_COUNT] = {"weights",   "bf16 weights"
 
 enum { ROW_ALIGN = 64 }; // bytes, of a cache line: where the rows of h begin
 
-// A model before it has memory: what the parameter table and the plan are made from.
-struct parts {
-    struct dt_params params;
-    struct dt_array_list arrays;
-    struct dt_outputs outputs;
-    int64_t layers;
-    struct dt_part **all; // [layers + 2] stem, blocks, head: in the order of a forward pass
-    const struct dt_stem_kind *stem;
-    const struct dt_head_kind *head;
-    struct dt_part *head_part;
-    int head_rows; // of the table, its first
-};
-
-struct dt_model {
-    struct dt_model_config config;
-    struct dt_model_shape shape;
-    struct parts parts;
-    struct dt_backend backend;
-    struct dt_net net;
-    int64_t bytes[DT_MEMORY_COUNT]; // of memory
-    void *memory[DT_MEMORY_COUNT];
-    struct dt_view *residual; // [n_layer + 1] of [M, d] fp32: the stream at block i's norm, and at
-                              // the head's; one array in inference
-    struct dt_view out;       // [M, d] storage: output of a block, backward: its gradient
-    struct dt_view dresidual; // [M, d] fp32
-};
-
 struct dt_model_state {
     void *memory;
     void *arrays[][DT_BATCH_ARRAYS]; // [n_layer]
 };
 
-static void parts_free(struct parts *parts)
+static void parts_free(struct dt_parts *parts)
 {
     for (int64_t i = 0; parts->all && i < parts->layers + 2; i++)
         free(parts->all[i]);
@@ -53,7 +22,7 @@ static void parts_free(struct parts *parts)
     dt_params_free(&parts->params);
 }
 
-static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kind *kind,
+static dt_status part_create(struct dt_parts *parts, int64_t i, const struct dt_kind *kind,
                              const struct dt_model_config *config)
 {
     struct dt_build build = {config, &parts->params, &parts->arrays, &parts->outputs};
@@ -72,10 +41,10 @@ static dt_status part_create(struct parts *parts, int64_t i, const struct dt_kin
 
 // Creates the last part first: rows come in the order in which backward finishes them. The caller
 // frees what was created, also after a failure.
-static dt_status parts_create(const struct dt_model_config *config, struct parts *parts)
+static dt_status parts_create(const struct dt_model_config *config, struct dt_parts *parts)
 {
     struct dt_layers layers;
-    *parts = (struct parts){0};
+    *parts = (struct dt_parts){0};
     DT_TRY(dt_layers_parse(config->layers, config->n_layer, &layers));
     DT_TRY(dt_stem_find(config, &parts->stem));
     DT_TRY(dt_head_find(config, &parts->head));
@@ -94,7 +63,7 @@ static dt_status parts_create(const struct dt_model_config *config, struct parts
 dt_status dt_model_list(const struct dt_model_config *config, struct dt_params *params,
                         struct dt_array_list *arrays)
 {
-    struct parts parts;
+    struct dt_parts parts;
     dt_status status = parts_create(config, &parts);
     if (arrays)
         *arrays = parts.arrays;
@@ -108,7 +77,7 @@ dt_status dt_model_list(const struct dt_model_config *config, struct dt_params *
 
 double dt_model_flops_per_token(const struct dt_model_config *config)
 {
-    struct parts parts;
+    struct dt_parts parts;
     double flops = 0;
     if (parts_create(config, &parts) == DT_OK)
         for (int64_t i = 0; i < parts.layers + 2; i++)
@@ -138,7 +107,7 @@ static void plan_part(struct dt_part *part, struct dt_plan *plan, bool head)
 // Gives everything its place in the arenas of `plan`, in the same order each time.
 static void arrange(struct dt_model *model, struct dt_plan *plan)
 {
-    struct parts *parts = &model->parts;
+    struct dt_parts *parts = &model->parts;
     struct dt_net *net = &model->net;
     int64_t d = model->config.d_model, M = plan->rows, elements = parts->params.elements, mark = 0;
     bool training = plan->shape.training;
@@ -169,130 +138,6 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
     }
 }
 
-// The norm before layer i, or before the head: the output of the layer before is added to the
-// stream, and h is made from it. `again`: h alone, in backward.
-static dt_status norm_forward(const struct dt_model *model, const struct dt_pass *pass, int64_t i,
-                              bool again)
-{
-    const struct dt_part *part = model->parts.all[i + 1];
-    bool adds = i > 0 && !again; // the stem's output is the stream itself
-    struct dt_rmsnorm_residual_forward_args args = {
-        .eps = (float)model->config.norm_eps,
-        .residual = model->residual[adds ? i - 1 : i].data,
-        .x = adds ? dt_view_rows(model->out, 0, pass->rows) : (struct dt_view){0},
-        .weight = dt_net_weight(pass->net, part->norm),
-        .residual_out = adds ? model->residual[i].data : NULL,
-        .y = dt_view_rows(part->h, 0, pass->rows),
-        .rstd = part->rstd};
-    return DT_RUN(pass, rmsnorm_residual_forward, &args);
-}
-
-// Adds to the gradient of the stream, which the head's norm starts, what the gradient of h gives,
-// and writes the sum in storage type too: the gradient of the output of the layer before.
-static dt_status norm_backward(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
-{
-    const struct dt_part *part = model->parts.all[i + 1];
-    struct dt_rmsnorm_residual_backward_args args = {.dy = dt_view_rows(part->dh, 0, pass->rows),
-                                                     .residual = model->residual[i].data,
-                                                     .rstd = part->rstd,
-                                                     .weight = dt_net_weight(pass->net, part->norm),
-                                                     .dresidual = model->dresidual.data,
-                                                     .first = i == model->parts.layers,
-                                                     .dx = dt_view_rows(model->out, 0, pass->rows),
-                                                     .dweight =
-                                                         dt_net_gradient(pass->net, part->norm)};
-    DT_TRY(DT_RUN(pass, rmsnorm_residual_backward, &args));
-    return dt_pass_ready(pass, part->norm);
-}
-
-static struct dt_pass complete(const struct dt_model *model, const struct dt_pass *pass)
-{
-    struct dt_pass whole = *pass;
-    whole.net = &model->net;
-    whole.rows = pass->input.sequences * pass->input.length;
-    return whole;
-}
-
-static dt_status forward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
-{
-    struct dt_part *block = model->parts.all[i + 1];
-    DT_TRY(norm_forward(model, pass, i, false));
-    return ((const struct dt_block_kind *)block->kind)
-        ->forward(block, pass, dt_view_rows(block->h, 0, pass->rows),
-                  dt_view_rows(model->out, 0, pass->rows));
-}
-
-dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *caller)
-{
-    const struct dt_model_shape *shape = &model->shape;
-    const struct parts *parts = &model->parts;
-    const struct dt_pass pass = complete(model, caller);
-    int64_t B = pass.input.sequences, L = pass.input.length;
-    if (B < 1 || L < 1 || B > shape->sequences || pass.rows > shape->sequences * shape->length)
-        return DT_FAIL(DT_MACHINE, NULL,
-                       "a batch of %lld x %lld does not fit the model's %lld x %lld", (long long)B,
-                       (long long)L, (long long)shape->sequences, (long long)shape->length);
-    DT_TRY(
-        parts->stem->forward(parts->all[0], &pass, dt_view_rows(model->residual[0], 0, pass.rows)));
-    for (int64_t i = 0; i < parts->layers; i++)
-        DT_TRY_NOTE(forward_layer(model, &pass, i), "forward of layer %lld", (long long)i);
-    return norm_forward(model, &pass, parts->layers, false);
-}
-
-struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *pass)
-{
-    int64_t rows = pass->input.sequences * pass->input.length;
-    return dt_view_rows(model->residual[model->parts.layers], 0, rows);
-}
-
-dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *caller, double scale,
-                        struct dt_loss_sum *sum)
-{
-    const struct parts *parts = &model->parts;
-    struct dt_pass pass = complete(model, caller);
-    struct dt_part *head = parts->head_part;
-    pass.grad_ready = NULL; // its rows are announced in backward
-    DT_TRY(parts->head->loss(head, &pass, dt_view_rows(head->h, 0, pass.rows),
-                             dt_view_rows(head->dh, 0, pass.rows), scale, sum));
-    return scale > 0 ? norm_backward(model, &pass, parts->layers) : DT_OK;
-}
-
-static dt_status backward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
-{
-    struct dt_part *block = model->parts.all[i + 1];
-    if (model->config.recompute >= DT_RECOMPUTE_BLOCK)
-        DT_TRY(norm_forward(model, pass, i, true));
-    DT_TRY(((const struct dt_block_kind *)block->kind)
-               ->backward(block, pass, dt_view_rows(block->h, 0, pass->rows),
-                          dt_view_rows(model->out, 0, pass->rows),
-                          dt_view_rows(block->dh, 0, pass->rows)));
-    return norm_backward(model, pass, i);
-}
-
-dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *caller)
-{
-    const struct parts *parts = &model->parts;
-    const struct dt_pass pass = complete(model, caller);
-    for (int row = 0; row < parts->head_rows; row++)
-        DT_TRY(dt_pass_ready(&pass, row));
-    for (int64_t i = parts->layers - 1; i >= 0; i--)
-        DT_TRY_NOTE(backward_layer(model, &pass, i), "backward of layer %lld", (long long)i);
-    return parts->stem->backward(parts->all[0], &pass, dt_view_rows(model->dresidual, 0, pass.rows),
-                                 dt_view_rows(model->out, 0, pass.rows));
-}
-
-dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *caller,
-                          struct dt_view *logits)
-{
-    const struct parts *parts = &model->parts;
-    const struct dt_pass pass = complete(model, caller);
-    if (!parts->head->logits)
-        return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" has no logits",
-                       parts->head->kind.name);
-    return parts->head->logits(parts->head_part, &pass,
-                               dt_view_rows(parts->head_part->h, 0, pass.rows), logits);
-}
-
 dt_status dt_model_outputs_of(const struct dt_model_config *config, struct dt_outputs *outputs)
 {
     const struct dt_head_kind *head;
@@ -310,18 +155,6 @@ const struct dt_outputs *dt_model_measured(const struct dt_model *model)
 {
     const struct dt_outputs *outputs = &model->parts.outputs;
     return outputs->n > 0 && outputs->list[0].measure ? outputs : NULL;
-}
-
-dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *caller, int k,
-                          struct dt_view *values)
-{
-    const struct parts *parts = &model->parts;
-    const struct dt_pass pass = complete(model, caller);
-    if (k < 0 || k >= parts->outputs.n)
-        return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" has %d outputs, not number %d",
-                       parts->head->kind.name, parts->outputs.n, k);
-    return parts->head->output(parts->head_part, &pass,
-                               dt_view_rows(parts->head_part->h, 0, pass.rows), k, values);
 }
 
 // The largest workspace that an op of any pass needs.
@@ -586,7 +419,7 @@ const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, 
 }
 
 // Bytes of the arrays of all layers; `state` (or NULL) gets their places in the arena.
-static int64_t place_state(const struct parts *parts, int64_t sequences, struct dt_arena arena,
+static int64_t place_state(const struct dt_parts *parts, int64_t sequences, struct dt_arena arena,
                            struct dt_model_state *state)
 {
     for (int64_t layer = 0; layer < parts->layers; layer++) {
@@ -604,7 +437,7 @@ static int64_t place_state(const struct parts *parts, int64_t sequences, struct 
 dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t sequences,
                                int64_t *bytes)
 {
-    struct parts parts;
+    struct dt_parts parts;
     dt_status status = parts_create(config, &parts);
     if (status == DT_OK)
         *bytes = place_state(&parts, sequences, dt_arena_measure(), NULL);

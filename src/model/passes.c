@@ -1,0 +1,139 @@
+// Runs the passes of a model through stem, blocks and head: forward, loss and backward, and what
+// the head puts out.
+#include "model/model_internal.h"
+
+// The norm before layer i, or before the head: the output of the layer before is added to the
+// stream, and h is made from it. `again`: h alone, in backward.
+static dt_status norm_forward(const struct dt_model *model, const struct dt_pass *pass, int64_t i,
+                              bool again)
+{
+    const struct dt_part *part = model->parts.all[i + 1];
+    bool adds = i > 0 && !again; // the stem's output is the stream itself
+    struct dt_rmsnorm_residual_forward_args args = {
+        .eps = (float)model->config.norm_eps,
+        .residual = model->residual[adds ? i - 1 : i].data,
+        .x = adds ? dt_view_rows(model->out, 0, pass->rows) : (struct dt_view){0},
+        .weight = dt_net_weight(pass->net, part->norm),
+        .residual_out = adds ? model->residual[i].data : NULL,
+        .y = dt_view_rows(part->h, 0, pass->rows),
+        .rstd = part->rstd};
+    return DT_RUN(pass, rmsnorm_residual_forward, &args);
+}
+
+// Adds to the gradient of the stream, which the head's norm starts, what the gradient of h gives,
+// and writes the sum in storage type too: the gradient of the output of the layer before.
+static dt_status norm_backward(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
+{
+    const struct dt_part *part = model->parts.all[i + 1];
+    struct dt_rmsnorm_residual_backward_args args = {.dy = dt_view_rows(part->dh, 0, pass->rows),
+                                                     .residual = model->residual[i].data,
+                                                     .rstd = part->rstd,
+                                                     .weight = dt_net_weight(pass->net, part->norm),
+                                                     .dresidual = model->dresidual.data,
+                                                     .first = i == model->parts.layers,
+                                                     .dx = dt_view_rows(model->out, 0, pass->rows),
+                                                     .dweight =
+                                                         dt_net_gradient(pass->net, part->norm)};
+    DT_TRY(DT_RUN(pass, rmsnorm_residual_backward, &args));
+    return dt_pass_ready(pass, part->norm);
+}
+
+static struct dt_pass complete(const struct dt_model *model, const struct dt_pass *pass)
+{
+    struct dt_pass whole = *pass;
+    whole.net = &model->net;
+    whole.rows = pass->input.sequences * pass->input.length;
+    return whole;
+}
+
+static dt_status forward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
+{
+    struct dt_part *block = model->parts.all[i + 1];
+    DT_TRY(norm_forward(model, pass, i, false));
+    return ((const struct dt_block_kind *)block->kind)
+        ->forward(block, pass, dt_view_rows(block->h, 0, pass->rows),
+                  dt_view_rows(model->out, 0, pass->rows));
+}
+
+dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *caller)
+{
+    const struct dt_model_shape *shape = &model->shape;
+    const struct dt_parts *parts = &model->parts;
+    const struct dt_pass pass = complete(model, caller);
+    int64_t B = pass.input.sequences, L = pass.input.length;
+    if (B < 1 || L < 1 || B > shape->sequences || pass.rows > shape->sequences * shape->length)
+        return DT_FAIL(DT_MACHINE, NULL,
+                       "a batch of %lld x %lld does not fit the model's %lld x %lld", (long long)B,
+                       (long long)L, (long long)shape->sequences, (long long)shape->length);
+    DT_TRY(
+        parts->stem->forward(parts->all[0], &pass, dt_view_rows(model->residual[0], 0, pass.rows)));
+    for (int64_t i = 0; i < parts->layers; i++)
+        DT_TRY_NOTE(forward_layer(model, &pass, i), "forward of layer %lld", (long long)i);
+    return norm_forward(model, &pass, parts->layers, false);
+}
+
+struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *pass)
+{
+    int64_t rows = pass->input.sequences * pass->input.length;
+    return dt_view_rows(model->residual[model->parts.layers], 0, rows);
+}
+
+dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *caller, double scale,
+                        struct dt_loss_sum *sum)
+{
+    const struct dt_parts *parts = &model->parts;
+    struct dt_pass pass = complete(model, caller);
+    struct dt_part *head = parts->head_part;
+    pass.grad_ready = NULL; // its rows are announced in backward
+    DT_TRY(parts->head->loss(head, &pass, dt_view_rows(head->h, 0, pass.rows),
+                             dt_view_rows(head->dh, 0, pass.rows), scale, sum));
+    return scale > 0 ? norm_backward(model, &pass, parts->layers) : DT_OK;
+}
+
+static dt_status backward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
+{
+    struct dt_part *block = model->parts.all[i + 1];
+    if (model->config.recompute >= DT_RECOMPUTE_BLOCK)
+        DT_TRY(norm_forward(model, pass, i, true));
+    DT_TRY(((const struct dt_block_kind *)block->kind)
+               ->backward(block, pass, dt_view_rows(block->h, 0, pass->rows),
+                          dt_view_rows(model->out, 0, pass->rows),
+                          dt_view_rows(block->dh, 0, pass->rows)));
+    return norm_backward(model, pass, i);
+}
+
+dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *caller)
+{
+    const struct dt_parts *parts = &model->parts;
+    const struct dt_pass pass = complete(model, caller);
+    for (int row = 0; row < parts->head_rows; row++)
+        DT_TRY(dt_pass_ready(&pass, row));
+    for (int64_t i = parts->layers - 1; i >= 0; i--)
+        DT_TRY_NOTE(backward_layer(model, &pass, i), "backward of layer %lld", (long long)i);
+    return parts->stem->backward(parts->all[0], &pass, dt_view_rows(model->dresidual, 0, pass.rows),
+                                 dt_view_rows(model->out, 0, pass.rows));
+}
+
+dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *caller,
+                          struct dt_view *logits)
+{
+    const struct dt_parts *parts = &model->parts;
+    const struct dt_pass pass = complete(model, caller);
+    if (!parts->head->logits)
+        return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" has no logits",
+                       parts->head->kind.name);
+    return parts->head->logits(parts->head_part, &pass,
+                               dt_view_rows(parts->head_part->h, 0, pass.rows), logits);
+}
+
+dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *caller, int k,
+                          struct dt_view *values)
+{
+    const struct dt_parts *parts = &model->parts;
+    const struct dt_pass pass = complete(model, caller);
+    if (k < 0 || k >= parts->outputs.n)
+        return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" has %d outputs, not number %d",
+                       parts->head->kind.name, parts->outputs.n, k);
+    return parts->head->output(parts->head_part, &pass,
+                               dt_view_rows(parts->head_part->h, 0, pass.rows), k, values);
+}
