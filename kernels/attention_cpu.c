@@ -200,18 +200,12 @@ static struct tiles take_tiles(const struct dt_attention_shared *shared, struct 
     return t;
 }
 
-static int64_t tiles_bytes(const struct dt_attention_shared *shared)
-{
-    struct dt_arena arena = dt_arena_measure();
-    take_tiles(shared, &arena);
-    return arena.used;
-}
-
 DT_OP_CPU_WORKSPACE(attention_forward)
 {
-    struct dt_arena arena = dt_arena_measure();
+    struct dt_arena arena = dt_arena_measure(), own = dt_arena_measure();
     struct dt_attention_shared shared = dt_attention_share(&args->in, &arena);
-    return arena.used + device->threads * tiles_bytes(&shared) + DT_SLACK;
+    take_tiles(&shared, &own);
+    return arena.used + device->threads * own.used + DT_SLACK;
 }
 
 // A piece: queries [begin, end) of sequence b for the heads of group g.
@@ -324,11 +318,10 @@ DT_OP_CPU(attention_forward)
     const struct dt_attention_inputs *in = &args->in;
     struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
     struct dt_attention_shared shared = dt_attention_share(in, &arena);
-    int64_t chunk = chunk_of(&shared), chunks = dt_ceil_div(in->length, chunk),
-            bytes = tiles_bytes(&shared);
+    int64_t chunk = chunk_of(&shared), chunks = dt_ceil_div(in->length, chunk);
 #pragma omp parallel num_threads(device->threads)
     {
-        struct dt_arena own = dt_thread_arena(&arena, bytes);
+        struct dt_arena own = dt_thread_arena(&arena, device->threads);
         struct tiles t = take_tiles(&shared, &own);
         dt_attention_prepare(&shared);
 #pragma omp for schedule(dynamic) nowait

@@ -283,25 +283,6 @@ DT_OP_CPU_WORKSPACE(conv1d_silu_backward)
     return partial_row(&cut, args->in.taps, args->in.batch, 0) * (int64_t)sizeof(float);
 }
 
-static void backward_piece(const struct dt_conv1d_silu_backward_args *args,
-                           const struct dt_cut *cut, const struct dt_piece *piece)
-{
-    const struct dt_conv1d_silu_inputs *in = &args->in;
-    struct weights weights, gradient = {0};
-    struct window ds;
-    float *partials = (float *)args->workspace + piece->first;
-    int64_t last = (in->length - 1) / DT_BLOCK * DT_BLOCK;
-    load_weights(in, piece, &weights);
-    memset(&ds, 0, sizeof ds);
-    for (int64_t t = last; t >= 0; t -= DT_BLOCK)
-        run_backward(args, piece, &weights, t, t == last ? in->length - t : DT_BLOCK, &ds,
-                     &gradient);
-    for (int64_t m = 0; m <= in->taps; m++)
-        memcpy(partials + partial_row(cut, in->taps, piece->sequence, m),
-               m < in->taps ? gradient.lag[m] : gradient.bias,
-               (size_t)piece->padded * sizeof *partials);
-}
-
 // A channel's dweight, whose taps are lags in reverse, and dbias: partials in order of sequences.
 static void finish_channel(const struct dt_conv1d_silu_backward_args *args,
                            const struct dt_cut *cut, int64_t d)
@@ -325,7 +306,20 @@ DT_OP_CPU(conv1d_silu_backward)
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
             struct dt_piece piece = dt_piece(&cut, args->in.x.cols, i);
-            backward_piece(args, &cut, &piece);
+            const struct dt_conv1d_silu_inputs *in = &args->in;
+            struct weights weights, gradient = {0};
+            struct window ds;
+            float *partials = (float *)args->workspace + piece.first;
+            int64_t last = (in->length - 1) / DT_BLOCK * DT_BLOCK;
+            load_weights(in, &piece, &weights);
+            memset(&ds, 0, sizeof ds);
+            for (int64_t t = last; t >= 0; t -= DT_BLOCK)
+                run_backward(args, &piece, &weights, t, t == last ? in->length - t : DT_BLOCK, &ds,
+                             &gradient);
+            for (int64_t m = 0; m <= in->taps; m++)
+                memcpy(partials + partial_row(&cut, in->taps, piece.sequence, m),
+                       m < in->taps ? gradient.lag[m] : gradient.bias,
+                       (size_t)piece.padded * sizeof *partials);
         }
 #pragma omp for schedule(static)
         for (int64_t d = 0; d < args->in.x.cols; d++)

@@ -53,18 +53,12 @@ static int64_t blocks_of_chunk(const struct dt_scan_backward_args *args)
     return dt_ceil_div(dt_min_i64(args->in.chunk, args->in.length), DT_BLOCK);
 }
 
-static int64_t scratch_bytes(const struct dt_scan_backward_args *args)
-{
-    struct dt_arena arena = dt_arena_measure();
-    take_scratch(&arena, scan_padded_state(args->in.b.cols), blocks_of_chunk(args));
-    return arena.used;
-}
-
 DT_OP_CPU_WORKSPACE(scan_backward)
 {
-    struct dt_arena arena = dt_arena_measure();
+    struct dt_arena arena = dt_arena_measure(), own = dt_arena_measure();
     open_backward(&arena, args);
-    return arena.used + device->threads * scratch_bytes(args) + DT_SLACK;
+    take_scratch(&own, scan_padded_state(args->in.b.cols), blocks_of_chunk(args));
+    return arena.used + device->threads * own.used + DT_SLACK;
 }
 
 // Rows of tokens [row, row + steps) of all B · L, and zeros where sums begin.
@@ -283,10 +277,9 @@ DT_OP_CPU(scan_backward)
 {
     struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
     struct backward job = open_backward(&arena, args);
-    int64_t bytes = scratch_bytes(args);
 #pragma omp parallel num_threads(device->threads)
     {
-        struct dt_arena own = dt_thread_arena(&arena, bytes);
+        struct dt_arena own = dt_thread_arena(&arena, device->threads);
         struct scan_scratch scratch = take_scratch(&own, job.n_state, blocks_of_chunk(args));
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < args->in.batch * job.cut.groups; i++) {

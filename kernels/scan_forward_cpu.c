@@ -196,42 +196,32 @@ static void step_channels(const struct dt_scan_forward_args *args, int64_t b, in
     dt_store_piece(&piece, &args->y, b, s);
 }
 
-static void step(struct dt_device *device, const struct dt_scan_forward_args *args)
-{
-    int64_t E = args->in.u.cols, groups = dt_ceil_div(E, DT_GROUP),
-            pieces = args->in.batch * groups;
-    int threads = pieces * DT_GROUP * args->in.b.cols < ALONE ? 1 : device->threads;
-#pragma omp parallel for num_threads(threads)
-    for (int64_t i = 0; i < pieces; i++) {
-        int64_t first = i % groups * DT_GROUP;
-        step_channels(args, i / groups, first, dt_min_i64(E - first, DT_GROUP));
-    }
-}
-
-static int64_t scratch_bytes(int64_t n_state)
-{
-    struct dt_arena arena = dt_arena_measure();
-    take_scratch(&arena, n_state);
-    return arena.used;
-}
-
 DT_OP_CPU_WORKSPACE(scan_forward)
 {
-    return device->threads * scratch_bytes(scan_padded_state(args->in.b.cols)) + DT_SLACK;
+    struct dt_arena own = dt_arena_measure();
+    take_scratch(&own, scan_padded_state(args->in.b.cols));
+    return device->threads * own.used + DT_SLACK;
 }
 
 DT_OP_CPU(scan_forward)
 {
     struct dt_cut cut = dt_cut(args->in.batch, args->in.u.cols);
-    int64_t n_state = scan_padded_state(args->in.b.cols), bytes = scratch_bytes(n_state);
+    int64_t n_state = scan_padded_state(args->in.b.cols);
     struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
     if (args->in.length == 1 && !args->states && !args->s) {
-        step(device, args);
+        int64_t E = args->in.u.cols, groups = dt_ceil_div(E, DT_GROUP),
+                pieces = args->in.batch * groups;
+        int threads = pieces * DT_GROUP * args->in.b.cols < ALONE ? 1 : device->threads;
+#pragma omp parallel for num_threads(threads)
+        for (int64_t i = 0; i < pieces; i++) {
+            int64_t first = i % groups * DT_GROUP;
+            step_channels(args, i / groups, first, dt_min_i64(E - first, DT_GROUP));
+        }
         return DT_OK;
     }
 #pragma omp parallel num_threads(device->threads)
     {
-        struct dt_arena own = dt_thread_arena(&arena, bytes);
+        struct dt_arena own = dt_thread_arena(&arena, device->threads);
         struct forward_scratch scratch = take_scratch(&own, n_state);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {

@@ -360,13 +360,6 @@ static void add_heads(const struct dt_ssd_backward_args *a, const float *heads)
         }
 }
 
-static int64_t scratch_bytes(const struct dt_ssd_inputs *in, const struct ssd_sizes *s)
-{
-    struct dt_arena arena = dt_arena_measure();
-    take_scratch(&arena, in, s);
-    return arena.used;
-}
-
 // What all threads share; their scratch is after it.
 static void take_shared(struct dt_arena *arena, struct run *run)
 {
@@ -379,21 +372,22 @@ static void take_shared(struct dt_arena *arena, struct run *run)
 DT_OP_CPU_WORKSPACE(ssd_backward)
 {
     struct run run = {.args = args, .s = ssd_sizes(&args->in)};
-    struct dt_arena arena = dt_arena_measure();
+    struct dt_arena arena = dt_arena_measure(), own = dt_arena_measure();
     take_shared(&arena, &run);
-    return arena.used + device->threads * scratch_bytes(&args->in, &run.s) + DT_SLACK;
+    take_scratch(&own, &args->in, &run.s);
+    return arena.used + device->threads * own.used + DT_SLACK;
 }
 
 DT_OP_CPU(ssd_backward)
 {
     struct run run = {.args = args, .s = ssd_sizes(&args->in)};
     struct dt_arena shared = dt_workspace_arena(args->workspace, args->workspace_bytes);
-    int64_t bytes = scratch_bytes(&args->in, &run.s), rows = args->in.b.rows;
+    int64_t rows = args->in.b.rows;
     take_shared(&shared, &run);
     memset(run.heads, 0, (size_t)(args->in.batch * args->in.heads * 3) * sizeof *run.heads);
 #pragma omp parallel num_threads(device->threads)
     {
-        struct dt_arena own = dt_thread_arena(&shared, bytes);
+        struct dt_arena own = dt_thread_arena(&shared, device->threads);
         struct scratch scratch = take_scratch(&own, &args->in, &run.s);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < run.s.pieces; i++) {

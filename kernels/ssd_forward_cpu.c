@@ -347,27 +347,21 @@ static void step_piece(const struct run *run, const struct ssd_piece *piece, str
     }
 }
 
-static int64_t scratch_bytes(const struct dt_ssd_inputs *in, const struct ssd_sizes *s)
-{
-    struct dt_arena arena = dt_arena_measure();
-    take_scratch(&arena, in, s);
-    return arena.used;
-}
-
 DT_OP_CPU_WORKSPACE(ssd_forward)
 {
+    struct dt_arena own = dt_arena_measure();
     struct ssd_sizes s = ssd_sizes(&args->in);
-    return device->threads * scratch_bytes(&args->in, &s) + DT_SLACK;
+    take_scratch(&own, &args->in, &s);
+    return device->threads * own.used + DT_SLACK;
 }
 
 DT_OP_CPU(ssd_forward)
 {
     struct run run = {args, ssd_sizes(&args->in)};
-    int64_t bytes = scratch_bytes(&args->in, &run.s);
     struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
 #pragma omp parallel num_threads(device->threads) if (run.s.pieces > 1)
     {
-        struct dt_arena own = dt_thread_arena(&arena, bytes);
+        struct dt_arena own = dt_thread_arena(&arena, device->threads);
         struct scratch scratch = take_scratch(&own, &args->in, &run.s);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < run.s.pieces; i++) {

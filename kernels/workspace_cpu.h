@@ -17,9 +17,10 @@ static inline struct dt_arena dt_workspace_arena(void *workspace, int64_t bytes)
     return dt_arena_place((void *)(intptr_t)base, bytes - DT_SLACK);
 }
 
-// The calling thread's `bytes` of scratch, after what was taken of the workspace.
-static inline struct dt_arena dt_thread_arena(const struct dt_arena *shared, int64_t bytes)
+// The calling thread's share of what is left of a workspace.
+static inline struct dt_arena dt_thread_arena(const struct dt_arena *shared, int threads)
 {
+    int64_t bytes = (shared->size - shared->used) / threads / DT_ARENA_ALIGN * DT_ARENA_ALIGN;
     return dt_arena_place(shared->base + shared->used + omp_get_thread_num() * bytes, bytes);
 }
 
