@@ -20,7 +20,7 @@
 // bf16), 10.7 ns on an H200 at 4.3 TB/s. Exponentials: 2 N with two channels a lane, N with one;
 // four more special functions. The bound is the data path of shared memory, 128 bytes a cycle and
 // SM; in cycles for a token and 16 channels (tests/sass):
-// scan_backward_registers<16,2,8,bf16,true>: 62.1 shared, 44.7 issue, 36 special, 25.7 ns, 178.6
+// scan_backward_registers<16,2,8,bf16,true>: 62.1 shared, 44.7 issue, 36 special, 25.7 ns, 178.9
 // slots, 168 registers and 3 blocks. Of the slots three quarters run, sweep and sum over channels,
 // a tenth is softplus, slope and gate. The other form has 48 KB of shared memory, what every GPU
 // gives; two blocks fit where an SM has 100 KB.

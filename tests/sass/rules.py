@@ -15,7 +15,7 @@ SHARES = [
     (r"^scan", r"to\[v\] = v < count|to\[v\] = dt_from_f32<T>\(values\[v\]\)", 0, "wide accesses"),
     (r"^scan", r"scan_clear\(|return args\.in\.reset &&", 0, "no document starts here"),
     (r"^scan", r"\[scan_state_at\(", 0, "states are accessed as neighbours"),
-    (r"^scan_backward", r"copy_tile<F, T, false>|scan_store_channels<F, T>\(x, stride", 0,
+    (r"^scan_backward", r"copy_tile<F, T, false>", 0,
      "tiles are whole, accesses wide"),
     (r"^scan_backward", r"run_tile<F, T, ROOMY, false>|return args\.in\.reset\[", 0,
      "no document starts here"),
