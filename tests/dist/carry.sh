@@ -86,6 +86,10 @@ for variant in "1" "2" "4" "1 data.micro_batch=2" "2 data.micro_batch=1"; do
     check "training on $variant" ranks "$n" "${run[@]}" run.name="$name" ${override:+"$override"} >"$name.log" 2>&1
     check "losses on $variant are those of one rank" same_losses "runs/$name/metrics.jsonl" runs/carried-1/metrics.jsonl 1e-5
 done
+# A validation begins with a cleared state, whatever training carries.
+logged=$(sed -n 's/.*"event":"eval","step":45,"loss":\([^,]*\),.*/\1/p' runs/carried-1/metrics.jsonl)
+again=$("$dtrain" eval "${run[@]}" run.name=carried-1 run.resume=runs/carried-1/checkpoints/step-00000045 | eval_loss)
+check "validation in training and by dtrain eval: $logged, $again" near "$logged" "${again% *}" 1e-6
 for recompute in scan block; do
     check "recompute = $recompute" "$dtrain" "${run[@]}" run.name=$recompute model.recompute=$recompute >$recompute.log 2>&1
     check "recompute = $recompute keeps every bit" same_bits runs/$recompute/$last runs/carried-1/$last

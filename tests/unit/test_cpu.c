@@ -4,6 +4,9 @@
 
 #include "base/arena.h"
 
+#include <math.h>
+#include <stdio.h>
+
 static int all_bytes(const unsigned char *x, int64_t n, int byte)
 {
     for (int64_t i = 0; i < n; i++)
@@ -48,6 +51,31 @@ static void test_refusals(const struct dt_backend *b)
     dt_error_clear();
 }
 
+// Bytes that the kernel calls available, from the file's line in kB.
+static double available(void)
+{
+    char line[128];
+    double kilobytes = 0;
+    FILE *file = fopen("/proc/meminfo", "r");
+    while (file && fgets(line, sizeof line, file))
+        sscanf(line, "MemAvailable: %lf kB", &kilobytes);
+    if (file)
+        fclose(file);
+    return kilobytes * 1024;
+}
+
+// Once in a hundred tries, since other processes take memory meanwhile.
+static bool frees_what_is_available(const struct dt_backend *b)
+{
+    struct dt_device_info info;
+    for (int i = 0; i < 100; i++) {
+        check_ok(b->table->info(b->device, &info), "info");
+        if (fabs((double)info.memory_free / available() - 1) < 0.002)
+            return true;
+    }
+    return false;
+}
+
 static void test_info(void)
 {
     struct dt_backend all = open_cpu(0), three = open_cpu(3);
@@ -56,6 +84,7 @@ static void test_info(void)
     CHECK(info.threads >= 1 && info.threads <= 4096, "%d threads", info.threads);
     CHECK(info.memory > 0 && info.memory_free > 0 && info.memory_free <= info.memory,
           "%lld of %lld free", (long long)info.memory_free, (long long)info.memory);
+    CHECK(frees_what_is_available(&all), "%.0f bytes are available", available());
     CHECK(strstr(info.features, "oneDNN") != NULL, "features \"%s\"", info.features);
     check_ok(three.table->info(three.device, &info), "info");
     CHECK(info.threads == 3 && strstr(info.name, "3 threads"), "\"%s\"", info.name);
