@@ -257,6 +257,10 @@ static void wrong_frames(void)
     CHECK_INT(output.first, 10);
     CHECK_INT(output.target, 6);
     CHECK_INT(output.target_width, 2);
+    for (int32_t k = 0, first = 0; k < info.n_outputs; k++, first += output.width) {
+        FINE(dtrain_step_describe_output(handle, k, &output));
+        CHECK_INT(output.first, first);
+    }
     feed = feed_at(&info, 1, 0);
     FINE(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs));
     REFUSED(dtrain_step_step(handle, 0, NULL, feed.ids, outputs), "frames of 19 numbers");

@@ -173,6 +173,8 @@ check_json reader.json
 grep -q '"checked_ratio":' reader.json || fail "checksums were not measured"
 paste -d' ' <(values ratio reader.json) <(values reader_gb_per_s reader.json) <(values read_gb_per_s reader.json) | awk '{ print $1, $2 / $3 }' |
     alike "ratio" 0.02 0.002
+paste -d' ' <(values checked_ratio reader.json) <(values checked_gb_per_s reader.json) <(values read_gb_per_s reader.json) |
+    awk '{ print $1, $2 / $3 }' | alike "checked_ratio" 0.02 0.002
 
 refuse() {
     local code=0

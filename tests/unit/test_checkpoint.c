@@ -160,7 +160,12 @@ static void test_newest(void)
     dt_make_dirs(in_scratch("many/step-99"));         // other names are not looked at
     dt_make_dirs(in_scratch("many/step-00000099.bak"));
     put_text(in_scratch("many/step-00000098"), "a file");
-    check_newest(dir, in_scratch("many/step-00000011"));
+    const char *eleven = in_scratch("many/step-00000011"),
+               *later = in_scratch("many/step-00000012");
+    check_newest(dir, eleven);
+    CHECK_INT(rename(eleven, later), 0); // whole, but of another step than its name says
+    check_newest(dir, in_scratch("many/step-00000010"));
+    CHECK_INT(rename(later, eleven), 0);
     for (int step = 9; step <= 11; step++)
         flip_bit(in_scratch("many/step-%08d/trainer.json", step), 20);
     CHECK_FAILS(dt_checkpoint_newest(dir, path), DT_USER, "none of the 5 checkpoints");

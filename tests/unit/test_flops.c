@@ -187,6 +187,23 @@ static void check_costs(void)
     CHECK_COST(accumulate, 30, 10, 10, 0);
 }
 
+// Chunks longer than a tile: the tokens of all tiles but the last one run twice.
+static void check_long_chunks(void)
+{
+    enum { TILES = 4, CHANNELS = 24, STATES = 4 };
+    struct dt_backend cpu;
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &cpu));
+    int64_t chunk = TILES * cpu.op->scan_chunk;
+    struct dt_view channels = dt_view_of(NULL, chunk, CHANNELS, DT_F32),
+                   states = dt_view_of(NULL, chunk, STATES, DT_F32);
+    const struct dt_scan_backward_args args = {
+        .in = {.batch = 1, .length = chunk, .chunk = chunk, .u = channels, .b = states}};
+    double n = (double)(chunk * CHANNELS * STATES), runs = 2 - 1.0 / TILES;
+    struct dt_op_cost is = dt_scan_backward_cost(&cpu, &args);
+    CHECK(is.exp2s == n * runs, "%g of %g exponentials", is.exp2s, n * runs);
+    dt_backend_close(&cpu);
+}
+
 int main(void)
 {
     static const char heads[] = "a:bernoulli*5 b:categorical*8 c:regression*2 d:huber";
@@ -204,5 +221,6 @@ int main(void)
     FLAG_OF(config, autoregressive) = true;
     check(config);
     check_costs();
+    check_long_chunks();
     return test_end();
 }
