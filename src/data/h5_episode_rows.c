@@ -219,11 +219,12 @@ static dt_status read_rows(struct dt_reader *reader, int64_t first, int64_t n, s
     return DT_OK;
 }
 
-dt_status dt_episodes_frames(struct dt_reader *reader, int64_t first, int64_t n, float *frames)
+dt_status dt_episodes_numbers(struct dt_reader *reader, enum dt_numbers which, int64_t first,
+                              int64_t n, float *numbers)
 {
     const struct dt_episodes *episodes = reader->own;
     struct rows to = place_rows(&episodes->layout, NULL, n, NULL);
-    to.at[FRAMES] = (char *)frames;
+    to.at[which == DT_NUMBERS_TARGETS ? TARGETS : FRAMES] = (char *)numbers;
     return read_rows(reader, first, n, to);
 }
 

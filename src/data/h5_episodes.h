@@ -92,7 +92,8 @@ dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *da
                            const struct dt_read_rules *rules, struct dt_block *block);
 dt_status dt_episodes_write(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                             const struct dt_block *block, int64_t window, void *const *rows);
-dt_status dt_episodes_frames(struct dt_reader *reader, int64_t first, int64_t n, float *frames);
+dt_status dt_episodes_numbers(struct dt_reader *reader, enum dt_numbers which, int64_t first,
+                              int64_t n, float *numbers);
 void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, size_t size);
 
 #define DT_EPISODES_FUNCTIONS                                                                      \
@@ -100,4 +101,4 @@ void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, siz
     .fingerprint = dt_episodes_fingerprint, .hash = dt_episodes_hash,                              \
     .verify = dt_episodes_verify, .arrays = dt_episodes_arrays,                                    \
     .block_bytes = dt_episodes_block_bytes, .read = dt_episodes_read, .write = dt_episodes_write,  \
-    .frames = dt_episodes_frames, .place = dt_episodes_place
+    .numbers = dt_episodes_numbers, .place = dt_episodes_place

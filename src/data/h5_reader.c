@@ -119,7 +119,7 @@ static dt_status open_file(struct dt_reader *reader, const char *path,
                       : rules->mask[0]    ? "data.mask"
                       : rules->stride > 0 ? "data.stride"
                                           : NULL;
-    if (key && !reader->kind->frames)
+    if (key && !reader->kind->numbers)
         return DT_FAIL(DT_USER, "remove the key, or use shards of episodes",
                        "%s holds %s: %s is for episodes of frames", path, reader->kind->name, key);
     struct stat file;

@@ -14,6 +14,9 @@ struct dt_reader; // one open shard
 struct dt_h5_file;
 struct dt_episode_schema; // h5_episodes.h
 
+// The numbers of a frame that have statistics.
+enum dt_numbers { DT_NUMBERS_FRAMES, DT_NUMBERS_TARGETS };
+
 // How a loader wants every window read.
 struct dt_read_rules {
     uint64_t seed;       // for windows that are drawn, not read
@@ -81,8 +84,10 @@ struct dt_reader_kind {
     dt_status (*write)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                        const struct dt_block *block, int64_t window, void *const *rows);
 
-    // For kinds with frames: reads frames [first, first + n) of the shard as stored, [n, F] fp32.
-    dt_status (*frames)(struct dt_reader *reader, int64_t first, int64_t n, float *frames);
+    // For kinds with frames: reads the numbers of frames [first, first + n) of the shard as stored,
+    // [n, F or W] fp32, NaN where one is missing.
+    dt_status (*numbers)(struct dt_reader *reader, enum dt_numbers which, int64_t first, int64_t n,
+                         float *numbers);
     // Writes where a window starts, for people: "/data/demo_3:60". NULL: at window * stride.
     void (*place)(struct dt_reader *reader, int64_t window, char *text, size_t size);
 };

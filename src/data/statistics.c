@@ -1,6 +1,6 @@
-// Computes mean and deviation of the columns of frames. Sums within a block are of distances from
-// its first frame; blocks are merged as Chan, Golub and LeVeque 1979 merge samples: no digits are
-// lost where the mean is far from zero.
+// Computes mean and deviation of columns of frames or targets. Sums within a block are of distances
+// from the first number; blocks are merged as Chan, Golub and LeVeque 1979 merge samples: no digits
+// are lost where the mean is far from zero.
 #include "data/statistics.h"
 
 #include "base/memory.h"
@@ -12,43 +12,70 @@
 
 enum { BLOCKS_MAX = 256, BLOCKS_MIN = 8, VALUES = 1 << 20, PIECE_BYTES = 1 << 22 };
 
-static int64_t block_count(const struct dt_dataset *dataset)
+static int64_t width_of(const struct dt_dataset *dataset, enum dt_numbers which)
 {
-    int64_t n = VALUES / (dataset->layout.frame_width + 1);
+    const struct dt_frame_layout *layout = &dataset->layout;
+    return which == DT_NUMBERS_TARGETS ? layout->target_width : layout->frame_width;
+}
+
+static int64_t block_count(const struct dt_dataset *dataset, enum dt_numbers which)
+{
+    int64_t n = VALUES / (width_of(dataset, which) + 1);
     return dt_min_i64(dt_max_i64(BLOCKS_MIN, dt_min_i64(n, BLOCKS_MAX)), dataset->tokens);
 }
 
 // Number of the block's first frame in the dataset; of the block after the last: of all frames.
-static int64_t first_of(const struct dt_dataset *dataset, int64_t block)
+static int64_t first_of(const struct dt_dataset *dataset, enum dt_numbers which, int64_t block)
 {
-    return (int64_t)((__int128)dataset->tokens * block / block_count(dataset));
+    return (int64_t)((__int128)dataset->tokens * block / block_count(dataset, which));
 }
 
-int64_t dt_statistics_size(const struct dt_dataset *dataset)
+// What is known of a block, [columns] each.
+enum { MEAN, SQUARES, COUNT, KNOWN };
+
+int64_t dt_statistics_size(const struct dt_dataset *dataset, enum dt_numbers which)
 {
-    return block_count(dataset) * 2 * dataset->layout.frame_width;
+    return block_count(dataset, which) * KNOWN * width_of(dataset, which);
 }
 
 struct pass {
     const struct dt_dataset *dataset;
+    enum dt_numbers which;
     struct dt_shard_cache *shards;
-    float *frames; // a piece
-    int64_t piece; // frames of it
+    float *numbers; // a piece
+    int64_t piece;  // frames of it
     double *origin;
     int64_t done, total; // frames of this rank
     void (*report)(void *, double);
     void *context;
 };
 
-static dt_status read_block(struct pass *pass, int64_t block, double *restrict sum,
-                            double *restrict squares)
+// Gives columns without a number so far their first one of a piece. Returns how many have none.
+static int64_t find_origins(const float *numbers, int64_t n, int64_t F, const double *count,
+                            double *origin)
+{
+    int64_t without = 0;
+    for (int64_t i = 0; i < F; i++) {
+        int64_t t = 0;
+        while (count[i] == 0 && t < n && isnan(numbers[t * F + i]))
+            t++;
+        if (count[i] == 0 && t < n)
+            origin[i] = numbers[t * F + i];
+        without += t == n;
+    }
+    return without;
+}
+
+static dt_status read_block(struct pass *pass, int64_t block, double *known)
 {
     const struct dt_dataset *dataset = pass->dataset;
-    const float *frames = pass->frames;
+    const float *numbers = pass->numbers;
     double *restrict origin = pass->origin;
-    int64_t F = dataset->layout.frame_width, shard = 0, first = first_of(dataset, block);
-    int64_t left = first_of(dataset, block + 1) - first, n = left;
-    bool begun = false;
+    int64_t F = width_of(dataset, pass->which), shard = 0,
+            first = first_of(dataset, pass->which, block);
+    int64_t left = first_of(dataset, pass->which, block + 1) - first, without = F;
+    double *restrict sum = known + MEAN * F, *restrict squares = known + SQUARES * F,
+                     *restrict count = known + COUNT * F;
     while (first >= dataset->shards[shard].count)
         first -= dataset->shards[shard++].count;
     for (int64_t some; left > 0; left -= some, first += some) {
@@ -57,59 +84,79 @@ static dt_status read_block(struct pass *pass, int64_t block, double *restrict s
             shard++;
         some = dt_min_i64(dataset->shards[shard].count - first, dt_min_i64(left, pass->piece));
         DT_TRY(dt_shard_cache_get(pass->shards, shard, false, &reader));
-        DT_TRY(dataset->kind->frames(reader, first, some, pass->frames));
-        for (int64_t i = 0; !begun && i < F; i++)
-            origin[i] = frames[i];
-        begun = true;
+        DT_TRY(dataset->kind->numbers(reader, pass->which, first, some, pass->numbers));
+        if (without > 0)
+            without = find_origins(numbers, some, F, count, origin);
         for (int64_t t = 0; t < some; t++)
             for (int64_t i = 0; i < F; i++) {
-                double x = (double)frames[t * F + i] - origin[i];
+                float number = numbers[t * F + i];
+                double x = (double)number - origin[i];
+                bool there = number == number; // not NaN
+                x = there ? x : 0;
                 sum[i] += x;
                 squares[i] += x * x;
+                count[i] += there;
             }
         pass->done += some;
         if (pass->report)
             pass->report(pass->context, (double)pass->done / (double)pass->total);
     }
     for (int64_t i = 0; i < F; i++) {
-        squares[i] -= sum[i] * sum[i] / (double)n;
-        sum[i] = origin[i] + sum[i] / (double)n;
+        if (count[i] == 0)
+            continue;
+        squares[i] -= sum[i] * sum[i] / count[i];
+        sum[i] = origin[i] + sum[i] / count[i];
     }
     return DT_OK;
 }
 
-dt_status dt_statistics_read(struct dt_shard_cache *shards, int rank, int size, double *blocks,
-                             void (*report)(void *, double), void *context)
+dt_status dt_statistics_read(struct dt_shard_cache *shards, enum dt_numbers which, int rank,
+                             int size, double *blocks, void (*report)(void *, double),
+                             void *context)
 {
     const struct dt_dataset *dataset = shards->dataset;
-    struct pass pass = {.dataset = dataset, .shards = shards, .report = report, .context = context};
-    int64_t F = dataset->layout.frame_width, bytes = F * (int64_t)sizeof(float);
-    int64_t n = block_count(dataset), from = n * rank / size, end = n * (rank + 1) / size;
+    struct pass pass = {
+        .dataset = dataset, .which = which, .shards = shards, .report = report, .context = context};
+    int64_t F = width_of(dataset, which), bytes = F * (int64_t)sizeof(float);
+    int64_t n = block_count(dataset, which), from = n * rank / size, end = n * (rank + 1) / size;
     if (F == 0)
         return DT_OK;
     pass.piece = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1;
-    dt_status status = DT_NEW(&pass.frames, pass.piece * F, "%" PRId64 " frames", pass.piece);
+    dt_status status = DT_NEW(&pass.numbers, pass.piece * F, "%" PRId64 " frames", pass.piece);
     if (status == DT_OK)
         status = DT_NEW(&pass.origin, F, "the mean of %" PRId64 " columns", F);
-    pass.total = first_of(dataset, end) - first_of(dataset, from);
+    pass.total = first_of(dataset, which, end) - first_of(dataset, which, from);
     for (int64_t b = from; b < end && status == DT_OK; b++)
-        status = read_block(&pass, b, blocks + 2 * b * F, blocks + (2 * b + 1) * F);
-    free(pass.frames);
+        status = read_block(&pass, b, blocks + KNOWN * b * F);
+    free(pass.numbers);
     free(pass.origin);
     return status;
 }
 
-int64_t dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks, float *mean,
-                             float *deviation)
+double dt_statistics_count(const struct dt_dataset *dataset, enum dt_numbers which,
+                           const double *blocks, int64_t column)
 {
-    int64_t F = dataset->layout.frame_width, n = block_count(dataset), constant = 0;
+    int64_t F = width_of(dataset, which);
+    double count = 0;
+    for (int64_t b = 0; b < block_count(dataset, which); b++)
+        count += blocks[(KNOWN * b + COUNT) * F + column];
+    return count;
+}
+
+int64_t dt_statistics_finish(const struct dt_dataset *dataset, enum dt_numbers which,
+                             const double *blocks, float *mean, float *deviation)
+{
+    int64_t F = width_of(dataset, which), n = block_count(dataset, which), constant = 0;
     for (int64_t i = 0; i < F; i++) {
-        double all = blocks[i], squares = blocks[F + i], count = (double)first_of(dataset, 1);
-        for (int64_t b = 1; b < n; b++) {
-            double more = (double)(first_of(dataset, b + 1) - first_of(dataset, b));
-            double apart = blocks[2 * b * F + i] - all;
-            all += apart * more / (count + more);
-            squares += blocks[(2 * b + 1) * F + i] + apart * apart * count * more / (count + more);
+        double all = 0, squares = 0, count = 0;
+        for (int64_t b = 0; b < n; b++) {
+            const double *block = blocks + KNOWN * b * F + i;
+            double more = block[COUNT * F], apart = block[MEAN * F] - all;
+            if (more == 0)
+                continue;
+            all = count == 0 ? block[MEAN * F] : all + apart * more / (count + more);
+            squares += block[SQUARES * F] +
+                       (count == 0 ? 0 : apart * apart * count * more / (count + more));
             count += more;
         }
         double root = sqrt(squares > 0 ? squares / count : 0);
@@ -117,7 +164,7 @@ int64_t dt_statistics_finish(const struct dt_dataset *dataset, const double *blo
         deviation[i] = (float)root;
         if (root <= fabs(all) * FLT_EPSILON || root < FLT_MIN) {
             deviation[i] = root > 0 ? fmaxf(1, fabsf(mean[i])) : 1;
-            constant++;
+            constant += count > 0;
         }
     }
     return constant;

@@ -1,21 +1,27 @@
-// Computes mean and deviation of each column of a dataset's frames, in double over fixed blocks of
-// frames. The results are bitwise identical on any number of ranks, each of which reads some of the
-// blocks.
+// Computes mean and deviation of each column of a dataset's frames or targets, in double over fixed
+// blocks of frames. Missing numbers (NaN) are left out. The results are bitwise identical on any
+// number of ranks, each of which reads some of the blocks.
 #pragma once
 
+#include "data/reader.h"
 #include "data/shard_cache.h"
 
 // Doubles that hold what is known of all blocks: for each its columns' means, then the sums of
-// squares of the distances from them.
-int64_t dt_statistics_size(const struct dt_dataset *dataset);
+// squares of the distances from them, then how many numbers there are.
+int64_t dt_statistics_size(const struct dt_dataset *dataset, enum dt_numbers which);
 // Computes this rank's share of the blocks into `blocks`, which is zero at the start and elsewhere
-// remains it. Reads the frames once; calls `report` (may be NULL) after every few MiB, with the
+// remains it. Reads the numbers once; calls `report` (may be NULL) after every few MiB, with the
 // share that is done.
-dt_status dt_statistics_read(struct dt_shard_cache *shards, int rank, int size, double *blocks,
-                             void (*report)(void *, double), void *context);
-// From all blocks, [F] each. Returns how many columns are constant: their deviation is zero up to
-// the rounding of fp32, in which frames are read: at most FLT_EPSILON times the mean, or subnormal.
-// What is left of such a column must not be magnified: its deviation is 1 or, if rounding errors
-// make it vary and its mean is larger than 1, the mean's magnitude.
-int64_t dt_statistics_finish(const struct dt_dataset *dataset, const double *blocks, float *mean,
-                             float *deviation);
+dt_status dt_statistics_read(struct dt_shard_cache *shards, enum dt_numbers which, int rank,
+                             int size, double *blocks, void (*report)(void *, double),
+                             void *context);
+// From all blocks, one of each a column: 0 and 1 where all of its numbers are missing. Returns how
+// many other columns are constant: their deviation is zero up to the rounding of fp32, in which
+// they are read: at most FLT_EPSILON times the mean, or subnormal. What is left of such a column
+// must not be magnified: its deviation is 1 or, if rounding errors make it vary and its mean is
+// larger than 1, the mean's magnitude.
+int64_t dt_statistics_finish(const struct dt_dataset *dataset, enum dt_numbers which,
+                             const double *blocks, float *mean, float *deviation);
+// How many numbers of a column are there.
+double dt_statistics_count(const struct dt_dataset *dataset, enum dt_numbers which,
+                           const double *blocks, int64_t column);

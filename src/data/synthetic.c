@@ -108,9 +108,10 @@ static dt_status write_frames(const struct dt_dataset *dataset, const struct dt_
     return DT_OK;
 }
 
-static dt_status read_frames(struct dt_reader *reader, int64_t first, int64_t n, float *frames)
+static dt_status read_numbers(struct dt_reader *reader, enum dt_numbers which, int64_t first,
+                              int64_t n, float *numbers)
 {
-    (void)reader, (void)first, (void)n, (void)frames;
+    (void)reader, (void)which, (void)first, (void)n, (void)numbers;
     return DT_FAIL(DT_USER, "set data.normalize = false", "synthetic frames have no statistics");
 }
 
@@ -121,5 +122,5 @@ const struct dt_reader_kind dt_synthetic_frames_reader = {
     .open = open_frames,
     .arrays = dt_episodes_arrays,
     .write = write_frames,
-    .frames = read_frames,
+    .numbers = read_numbers,
 };

@@ -25,20 +25,21 @@ static void report(void *context, double share)
 static dt_status compute(const struct dt_job *job, float *mean, float *deviation)
 {
     const struct dt_comm_info *info = &job->comm->info;
-    int64_t n = dt_statistics_size(job->train);
+    int64_t n = dt_statistics_size(job->train, DT_NUMBERS_FRAMES);
     struct progress progress = {.comm = job->comm};
     double *blocks;
     dt_comm_progress(job->comm, 0, "mean and deviation of the frames");
     dt_status status = DT_NEW(&blocks, n, "%lld sums of frames", (long long)n);
     if (status == DT_OK)
-        status = dt_statistics_read(job->train_shards, info->rank, info->size, blocks, report,
-                                    &progress);
+        status = dt_statistics_read(job->train_shards, DT_NUMBERS_FRAMES, info->rank, info->size,
+                                    blocks, report, &progress);
     status = dt_agree(job->comm, status);
     // Only one rank's bits of each number are not zero: as integers their sum is exact.
     if (status == DT_OK)
         status = dt_allreduce(job->comm, blocks, n, DT_I64, DT_SUM);
-    int64_t constant =
-        status == DT_OK ? dt_statistics_finish(job->train, blocks, mean, deviation) : 0;
+    int64_t constant = status == DT_OK ? dt_statistics_finish(job->train, DT_NUMBERS_FRAMES, blocks,
+                                                              mean, deviation)
+                                       : 0;
     if (constant > 0)
         dt_info("%lld of %lld columns of the frames are constant in the training data",
                 (long long)constant, (long long)job->train->layout.frame_width);

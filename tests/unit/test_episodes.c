@@ -140,16 +140,16 @@ static void check_training(const struct dt_dataset *dataset, const struct dt_rea
 static void check_statistics(const struct dt_dataset *dataset)
 {
     float some[2 * F], one[2 * F];
-    int64_t n = dt_statistics_size(dataset);
+    int64_t n = dt_statistics_size(dataset, DT_NUMBERS_FRAMES);
     for (int size = 1; size <= 5; size++) {
         double *blocks = calloc((size_t)n, sizeof *blocks);
         for (int rank = 0; rank < size; rank++) {
             struct dt_shard_cache *shards;
             CHECK_OK(dt_shard_cache_open(dataset, &shards));
-            CHECK_OK(dt_statistics_read(shards, rank, size, blocks, NULL, NULL));
+            CHECK_OK(dt_statistics_read(shards, DT_NUMBERS_FRAMES, rank, size, blocks, NULL, NULL));
             dt_shard_cache_close(shards);
         }
-        dt_statistics_finish(dataset, blocks, size == 1 ? one : some,
+        dt_statistics_finish(dataset, DT_NUMBERS_FRAMES, blocks, size == 1 ? one : some,
                              size == 1 ? one + F : some + F);
         CHECK(size == 1 || memcmp(one, some, sizeof one) == 0, "%d ranks differ", size);
         free(blocks);
@@ -170,8 +170,8 @@ static void check_statistics(const struct dt_dataset *dataset)
     }
     double *same = calloc((size_t)n, sizeof *same);
     for (int64_t i = 0; i < n; i++)
-        same[i] = i / F % 2 ? 0 : 5; // the mean of each block, and no squares
-    dt_statistics_finish(dataset, same, some, some + F);
+        same[i] = (double[]){5, 0, 3}[i / F % 3]; // the mean of each block, no squares, numbers
+    dt_statistics_finish(dataset, DT_NUMBERS_FRAMES, same, some, some + F);
     CHECK(some[0] == 5 && some[F] == 1, "a constant is divided by %g", some[F]);
     free(same);
 }
@@ -394,9 +394,9 @@ static void test_shared_readers(void)
     struct dt_shard_cache *shards;
     write_a(ROBOMIMIC);
     struct dt_dataset *dataset = scan_all(&rules);
-    double *blocks = calloc((size_t)dt_statistics_size(dataset), sizeof *blocks);
+    double *blocks = calloc((size_t)dt_statistics_size(dataset, DT_NUMBERS_FRAMES), sizeof *blocks);
     CHECK_OK(dt_shard_cache_open(dataset, &shards));
-    CHECK_OK(dt_statistics_read(shards, 0, 1, blocks, NULL, NULL));
+    CHECK_OK(dt_statistics_read(shards, DT_NUMBERS_FRAMES, 0, 1, blocks, NULL, NULL));
     const struct dt_reader *reader = shards->place[0].reader;
     for (int pass = 0; pass < 2; pass++) {
         int64_t clock = shards->clock;
