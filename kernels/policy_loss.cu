@@ -1,8 +1,9 @@
 // The losses of a policy's outputs on CUDA. A warp owns a row: its lanes share the columns of one
 // output after another, a categorical one in three passes over logits that the first brought into
-// the L1 cache. A row leaves each output's loss and measure, and its own loss, in the workspace,
-// one array of rows after another; a second launch of a block an array adds them in a fixed order.
-// Bytes an element: 4 in, and in bf16 2 out; the arrays are 8 an output and row, written and read.
+// the L1 cache. A row leaves each output's loss, measure and count, and its own loss, in the
+// workspace, one array of rows after another; a second launch of a block an array adds them in a
+// fixed order. Bytes an element: 4 in, and in bf16 2 out; the arrays are 12 an output and row,
+// written and read.
 #include "kernels/device.cuh"
 
 #include <float.h>
@@ -128,13 +129,15 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
         done = o.first + o.width;
         loss += o.weight * of.loss;
         if (threadIdx.x == 0) {
-            scores[2 * k * a.logits.rows + row] = of.loss;
-            scores[(2 * k + 1) * a.logits.rows + row] = of.measure;
+            float *metrics = scores + DT_OUTPUT_METRICS * k * a.logits.rows + row;
+            metrics[0] = of.loss;
+            metrics[a.logits.rows] = of.measure;
+            metrics[2 * a.logits.rows] = counted ? 1.0f : 0.0f;
         }
     }
     zero<T>(dx, done, a.logits.cols);
     if (threadIdx.x == 0)
-        scores[2 * a.n * a.logits.rows + row] = loss;
+        scores[DT_OUTPUT_METRICS * a.n * a.logits.rows + row] = loss;
 }
 
 // Block i adds array i of the scores; the last one counts the rows too.
@@ -151,7 +154,7 @@ __global__ static void __launch_bounds__(THREADS)
     counted = dt_block_sum<THREADS>(counted);
     if (threadIdx.x > 0)
         return;
-    if (i < 2 * n) {
+    if (i < DT_OUTPUT_METRICS * n) {
         sum->metrics[i] += total;
     } else {
         sum->loss += total;
@@ -165,12 +168,12 @@ DT_OP_CUDA(policy_loss)
     DT_STORAGE_SWITCH(args->dlogits.dtype, T,
                       DT_LAUNCH((loss_kernel<T>), dt_blocks(args->logits.rows, WARPS),
                                 dim3(DT_WARP, WARPS), 0, stream, *args, scores));
-    DT_LAUNCH((sum_kernel), (unsigned)(2 * args->n + 1), THREADS, 0, stream, args->logits.rows,
-              args->n, scores, args->mask, args->sum);
+    DT_LAUNCH((sum_kernel), (unsigned)(DT_OUTPUT_METRICS * args->n + 1), THREADS, 0, stream,
+              args->logits.rows, args->n, scores, args->mask, args->sum);
     return DT_LAUNCHED("policy_loss");
 }
 
 DT_OP_CUDA_WORKSPACE(policy_loss)
 {
-    return (2 * args->n + 1) * args->logits.rows * (int64_t)sizeof(float);
+    return (DT_OUTPUT_METRICS * args->n + 1) * args->logits.rows * (int64_t)sizeof(float);
 }

@@ -40,7 +40,7 @@ struct dt_policy_loss_args {
     const uint8_t *mask;    // 0 or 1; NULL: all count
     float scale;
     struct dt_view dlogits;  // data NULL: not wanted; in fp32 it may be `logits` itself
-    struct dt_loss_sum *sum; // of metrics the first 2n
+    struct dt_loss_sum *sum; // of metrics those of the n outputs
     void *workspace;
     int64_t workspace_bytes;
 };
@@ -56,6 +56,6 @@ struct dt_policy_loss_args {
     ARRAY(IN,                    M, W,         DT_F32, targets)     \
     ARRAY(IN | CACHED | OR_NULL, 1, M,         DT_U8,  mask)        \
     ARRAY(OUT | OR_NULL,         M, D,         T,      dlogits)     \
-    ARRAY(ADD | CACHED,          1, 2 + 2 * n, DT_F64, sum)         \
+    ARRAY(ADD | CACHED,          1, 2 + DT_OUTPUT_METRICS * n, DT_F64, sum)         \
     IN_PLACE(dlogits, logits)
 // clang-format on

@@ -1,6 +1,6 @@
 // The losses of a policy's outputs on the CPU, rows shared among the threads. A row leaves each
-// output's loss and measure, and its own loss, in the workspace, one array of rows after another;
-// then a thread adds up an array in the order of its rows.
+// output's loss, measure and count, and its own loss, in the workspace, one array of rows after
+// another; then a thread adds up an array in the order of its rows.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
@@ -102,14 +102,16 @@ DT_INLINE void loss_row(const struct dt_policy_loss_args *a, int64_t row, bool b
                           : o->kind == DT_OUTPUT_BERNOULLI   ? bernoulli(&s, bf16)
                           : o->kind == DT_OUTPUT_HUBER       ? distance(&s, true, bf16)
                                                              : distance(&s, false, bf16);
-        scores[2 * k * rows] = of.loss;
-        scores[(2 * k + 1) * rows] = of.measure;
+        float *metrics = scores + DT_OUTPUT_METRICS * k * rows;
+        metrics[0] = of.loss;
+        metrics[rows] = of.measure;
+        metrics[2 * rows] = counted ? 1.0f : 0.0f;
         loss += o->weight * of.loss;
         zero(dx, done, counted ? o->first : o->first + o->width, bf16);
         done = o->first + o->width;
     }
     zero(dx, done, a->logits.cols, bf16);
-    scores[2 * a->n * rows] = loss;
+    scores[DT_OUTPUT_METRICS * a->n * rows] = loss;
 }
 
 DT_CLONES static void loss_row_typed(const struct dt_policy_loss_args *a, int64_t row)
@@ -120,16 +122,17 @@ DT_CLONES static void loss_row_typed(const struct dt_policy_loss_args *a, int64_
 DT_OP_CPU(policy_loss)
 {
     int threads = device->threads;
+    int64_t metrics = DT_OUTPUT_METRICS * args->n;
 #pragma omp parallel for schedule(static, ROWS) num_threads(threads) if (args->logits.rows > ROWS)
     for (int64_t row = 0; row < args->logits.rows; row++)
         loss_row_typed(args, row);
 #pragma omp parallel for num_threads(threads) if (args->logits.rows > ROWS)
-    for (int64_t i = 0; i <= 2 * args->n; i++) {
+    for (int64_t i = 0; i <= metrics; i++) {
         const float *scores = (const float *)args->workspace + i * args->logits.rows;
         double sum = 0.0;
         for (int64_t row = 0; row < args->logits.rows; row++)
             sum += (double)scores[row];
-        *(i < 2 * args->n ? &args->sum->metrics[i] : &args->sum->loss) += sum;
+        *(i < metrics ? &args->sum->metrics[i] : &args->sum->loss) += sum;
     }
     int64_t counted = args->mask ? 0 : args->logits.rows;
     for (int64_t row = 0; args->mask && row < args->logits.rows; row++)
@@ -140,5 +143,5 @@ DT_OP_CPU(policy_loss)
 
 DT_OP_CPU_WORKSPACE(policy_loss)
 {
-    return (2 * args->n + 1) * args->logits.rows * (int64_t)sizeof(float);
+    return (DT_OUTPUT_METRICS * args->n + 1) * args->logits.rows * (int64_t)sizeof(float);
 }

@@ -330,7 +330,8 @@ COST(policy_loss)
     double n = elements(&a->logits), passes = a->dlogits.data ? 2 : 1;
     shape(cost, "%lldx%lld, %lld outputs%s", (long long)a->logits.rows, (long long)a->logits.cols,
           (long long)a->n, a->dlogits.data ? " with gradient" : "");
-    cost->bytes += (double)a->logits.rows * 4 * (double)a->n * 4; // numbers of each row and output
+    // Metrics of each row and output are written and read.
+    cost->bytes += (double)a->logits.rows * (double)a->n * DT_OUTPUT_METRICS * 8;
     cost->flops = cost->lanes = n * (1 + 3 * passes); // of categorical outputs; others have less
     cost->exps = n * passes;
 }

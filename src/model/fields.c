@@ -16,7 +16,7 @@ const struct dt_config_key dt_model_fields[] = {
         .json = "layers"),
     ROW(WORDS, AT(stem), "", "what reads the input: tokens or frames; empty: tokens", .json = "stem"),
     ROW(WORDS, AT(heads), "",
-        "what the model predicts; empty: lm, the next token; else NAME:KIND*N[@WEIGHT] …, KIND "
+        "what the model predicts; empty: lm, the next token; else NAME:KIND[(PARAMETERS)]*N[@WEIGHT] …, KIND "
         "categorical, bernoulli, regression or huber",
         .json = "heads"),
     ROW(REAL, AT(norm_eps), "1e-5", 1e-30, 1, "epsilon of RMSNorm", .json = "layer_norm_epsilon"),

@@ -4,15 +4,19 @@
 #include "base/nearest.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { WIDTH_MAX = 65536 };
 
+const char *const dt_pool_name[] = {"none", "mean", "last", "max"};
+
 static dt_status malformed(const char *entry)
 {
-    return DT_FAIL(DT_USER, "for example \"buttons:bernoulli*8 main_x:categorical*17@0.5\"",
-                   "model.heads: expected NAME:KIND*N or NAME:KIND*N@WEIGHT, not \"%s\"", entry);
+    return DT_FAIL(DT_USER,
+                   "all after KIND is optional: \"buttons:bernoulli*8 main_x:categorical*17@0.5\"",
+                   "model.heads: expected NAME:KIND(PARAMETERS)*N@WEIGHT/POOL, not \"%s\"", entry);
 }
 
 static dt_status find_type(const char *entry, const char *name, const struct dt_output_type **type)
@@ -37,38 +41,74 @@ static char *cut(char *text, char mark)
     return at;
 }
 
+// "5,-1,1)" into the output's list.
+static bool parse_parameters(char *text, struct dt_output *output)
+{
+    for (char *at = text, *end; text; at = end + 1) {
+        bool number = isdigit((unsigned char)at[strspn(at, "+-.")]);
+        double value = strtod(at, &end);
+        if (!number || !isfinite(value) || output->n_parameters == DT_OUTPUT_PARAMETERS)
+            return false;
+        output->parameters[output->n_parameters++] = value;
+        if (*end == ')' && !end[1])
+            return true;
+        if (*end != ',')
+            return false;
+    }
+    return true;
+}
+
+static bool parse_pool(const char *text, enum dt_pool *pool)
+{
+    *pool = DT_POOL_NONE;
+    for (int i = DT_POOL_MEAN; text && i <= DT_POOL_MAX; i++)
+        if (strcmp(text, dt_pool_name[i]) == 0)
+            *pool = (enum dt_pool)i;
+    return !text || *pool != DT_POOL_NONE;
+}
+
 static dt_status parse_entry(const char *entry, struct dt_output *output)
 {
     static const char in_name[] =
         "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-";
     char text[DT_CONFIG_STRING_MAX], *end = text;
     snprintf(text, sizeof text, "%s", entry);
-    char *weight = cut(text, '@'), *width = cut(text, '*'), *kind = cut(text, ':');
-    *output = (struct dt_output){.width = 1, .weight = 1};
+    char *pool = cut(text, '/'), *weight = cut(text, '@'), *size = cut(text, '*');
+    char *parameters = cut(text, '('), *kind = cut(text, ':');
+    *output = (struct dt_output){.size = 1, .weight = 1};
     size_t n = strspn(text, in_name); // a name is also that of a dataset and of a metric
     if (!kind || n == 0 || n >= DT_OUTPUT_NAME || text[n])
         return malformed(entry);
     DT_TRY(find_type(entry, kind, &output->type));
-    bool one_of = output->type->one_of;
-    if (width)
-        output->width = strtoll(width, &end, 10);
-    if (width && (!isdigit((unsigned char)width[0]) || *end))
+    const struct dt_output_type *type = output->type;
+    if (!parse_parameters(parameters, output) || !parse_pool(pool, &output->pool))
+        return malformed(entry);
+    if (size)
+        output->size = strtoll(size, &end, 10);
+    if (size && (!isdigit((unsigned char)size[0]) || *end))
         return malformed(entry);
     if (weight)
         output->weight = strtod(weight, &end);
     if (weight && (!(isdigit((unsigned char)weight[0]) || weight[0] == '.') || *end))
         return malformed(entry);
-    int64_t least = one_of ? 2 : 1;
-    if (output->width < least || output->width > WIDTH_MAX)
+    int64_t least = type->one_of ? 2 : 1;
+    if (output->size < least || output->size > WIDTH_MAX)
         return DT_FAIL(DT_USER, NULL, "model.heads: %s: %lld %s (allowed: %lld to %d)", entry,
-                       (long long)output->width, one_of ? "classes" : "values", (long long)least,
-                       WIDTH_MAX);
+                       (long long)output->size, type->one_of ? "classes" : "values",
+                       (long long)least, WIDTH_MAX);
     if (!(output->weight <= 1e6))
         return DT_FAIL(DT_USER, NULL, "model.heads: %s: the weight is above 1e6", entry);
     memcpy(output->name, text, n + 1);
-    output->measure = output->type->measure;
-    output->target_width = one_of ? 1 : output->width;
-    output->classes = one_of ? output->width : output->type->classes;
+    output->measure = type->measure;
+    output->width = output->size;
+    output->target_width = type->one_of ? 1 : output->size;
+    output->classes = type->one_of ? output->size : type->classes;
+    if (type->shape ? !type->shape(output) : output->n_parameters > 0)
+        return DT_FAIL(DT_USER, NULL, "model.heads: %s: expected %s", entry,
+                       type->shape ? type->parameters : "no parameters");
+    if (output->width > WIDTH_MAX)
+        return DT_FAIL(DT_USER, NULL, "model.heads: %s: %lld numbers to predict (allowed: %d)",
+                       entry, (long long)output->width, WIDTH_MAX);
     return DT_OK;
 }
 

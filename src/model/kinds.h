@@ -164,7 +164,7 @@ dt_status dt_head_find(const struct dt_model_config *config, const struct dt_hea
 dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, const char *name,
                        const struct dt_kind **kind);
 
-// The outputs in model.heads ("NAME:KIND*N[@WEIGHT] …").
+// The outputs in model.heads ("NAME:KIND[(PARAMETERS)][*N][@WEIGHT][/POOL] …").
 dt_status dt_heads_parse(const char *text, struct dt_outputs *outputs);
 // The table sizes in model.ids.
 dt_status dt_ids_parse(const char *text, int *n, int64_t sizes[DT_IDS_MAX]);

@@ -135,14 +135,21 @@ dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *pa
 
 // What a model predicts: "tokens" of a language model, else one entry per head of model.heads, in
 // their order.
-enum { DT_OUTPUT_NAME = 32 };
+enum { DT_OUTPUT_NAME = 32, DT_OUTPUT_PARAMETERS = 16 };
+// What an output reads of a window: every position's hidden state, or one for all.
+enum dt_pool { DT_POOL_NONE, DT_POOL_MEAN, DT_POOL_LAST, DT_POOL_MAX };
+extern const char *const dt_pool_name[];
 struct dt_output {
     char name[DT_OUTPUT_NAME];
     const struct dt_output_type *type;
-    int64_t width;                // logits, or values of a regression
+    int n_parameters; // "KIND(5,-1,1)" has three
+    double parameters[DT_OUTPUT_PARAMETERS];
+    int64_t size;                 // "*N": classes, or numbers
+    int64_t width;                // predicted numbers of a position: logits and others
     int64_t target, target_width; // columns of the batch array "targets"; width 0: none
     int64_t classes;              // each target is a whole number below it; 0: any number
     double weight;                // of its loss
+    enum dt_pool pool;
     const char *measure; // "accuracy" or "error": struct dt_loss_sum has its metrics; or NULL
 };
 struct dt_outputs {
@@ -156,8 +163,12 @@ struct dt_output_type {
     const char *name;         // in model.heads
     enum dt_output_kind loss; // kernels/policy_loss.h has its loss, and its measure:
     const char *measure;      // "accuracy" or "error"
-    bool one_of;              // its target is one class of `width`; else `width` numbers:
+    bool one_of;              // its target is one class of `size`; else `size` numbers:
     int64_t classes;          // whole ones below it; 0: any
+    // Sets what follows from the parameters, or returns false where they are not `parameters`;
+    // NULL: it has none.
+    bool (*shape)(struct dt_output *output);
+    const char *parameters; // for a message
     // Values from a prediction [width], which is finite: at temperature 0 the most likely ones,
     // else drawn with logits divided by it. One of `one_of`, the class; else `width`.
     void (*draw)(const struct dt_output *output, const float *predicted, double temperature,

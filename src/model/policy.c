@@ -62,6 +62,17 @@ static dt_status outputs(const struct dt_model_config *config, struct dt_outputs
     return DT_OK;
 }
 
+static dt_status check(const struct dt_model_config *config)
+{
+    struct dt_outputs all;
+    DT_TRY(outputs(config, &all));
+    for (int k = 0; k < all.n; k++)
+        if (all.list[k].pool != DT_POOL_NONE)
+            return DT_FAIL(DT_USER, NULL, "model.heads: %s: pooling (/%s) is not built",
+                           all.list[k].name, dt_pool_name[all.list[k].pool]);
+    return DT_OK;
+}
+
 static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct policy *p = (struct policy *)part;
@@ -236,6 +247,7 @@ const struct dt_head_kind dt_policy_head = {
     .kind = {.name = "policy",
              .size = sizeof(struct policy),
              .keys = {&keys},
+             .check = check,
              .create = create,
              .plan = plan},
     .lists = true,

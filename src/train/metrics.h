@@ -40,7 +40,8 @@ struct dt_metric_event {
     const struct dt_loss_sum *sum;
 };
 
-// What every sink and `dtrain eval` report of head k: means over the counted positions.
+// What every sink and `dtrain eval` report of head k: means over the positions where it has
+// a target.
 struct dt_head_metrics {
     const char *name;
     double loss;
@@ -51,9 +52,9 @@ static inline struct dt_head_metrics dt_head_metrics(const struct dt_outputs *he
                                                      const struct dt_loss_sum *sum, int k)
 {
     const struct dt_output *head = &heads->list[k];
-    const double *sums = &sum->metrics[2 * k];
-    return (struct dt_head_metrics){head->name, sums[0] / sum->counted, head->measure,
-                                    sums[1] / sum->counted};
+    const double *sums = &sum->metrics[DT_OUTPUT_METRICS * k];
+    return (struct dt_head_metrics){head->name, sums[0] / sums[2], head->measure,
+                                    sums[1] / sums[2]};
 }
 
 struct dt_metric_field {

@@ -85,11 +85,17 @@ rejected() { # pattern, override …
 }
 tokens=(model.heads=lm model.vocab_size=9 data.train=synthetic:random data.val= log.eval_every=0)
 rejected "buttons:bernouli\*8: unknown kind 'bernouli': did you mean 'bernoulli'" 'model.heads=buttons:bernouli*8'
-rejected 'expected NAME:KIND\*N or NAME:KIND\*N@WEIGHT, not "buttons\*8"' 'model.heads=buttons*8'
+rejected 'expected NAME:KIND\(PARAMETERS\)\*N@WEIGHT/POOL, not "buttons\*8"' 'model.heads=buttons*8'
 rejected 'not "a"' 'model.heads=a b:huber*2'
 rejected 'not "a:huber\*2@-1"' 'model.heads=a:huber*2@-1'
 rejected 'not "a:huber\*2x"' 'model.heads=a:huber*2x'
 rejected 'not "a/b:huber"' 'model.heads=a/b:huber'
+rejected 'not "a:huber/mode"' 'model.heads=a:huber/mode'
+rejected 'not "a:huber\(1"' 'model.heads=a:huber(1'
+rejected 'not "a:huber\(\)"' 'model.heads=a:huber()'
+rejected 'not "a:huber\(1,x\)"' 'model.heads=a:huber(1,x)'
+rejected 'a:bernoulli\(3\)\*2: expected no parameters' 'model.heads=a:bernoulli(3)*2'
+rejected 'model.heads: buttons: pooling \(/last\) is not built' 'model.heads=buttons:bernoulli*8/last'
 rejected 'shoulder:categorical: 1 classes \(allowed: 2 to 65536\)' model.heads=shoulder:categorical
 rejected 'duplicate name "shoulder"' 'model.heads=shoulder:categorical*5 shoulder:categorical*5'
 rejected 'more than 32 heads' "model.heads=$(printf 'h%d:huber ' $(seq 33))"

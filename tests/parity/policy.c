@@ -74,8 +74,9 @@ REFERENCE(policy_loss)
             }
             one_output(o, z, t, &loss, &measure, dz);
             a->sum->loss += (double)o->weight * loss;
-            a->sum->metrics[2 * k] += loss;
-            a->sum->metrics[2 * k + 1] += measure;
+            a->sum->metrics[DT_OUTPUT_METRICS * k] += loss;
+            a->sum->metrics[DT_OUTPUT_METRICS * k + 1] += measure;
+            a->sum->metrics[DT_OUTPUT_METRICS * k + 2] += 1;
             for (int64_t i = 0; i < o->width; i++)
                 dx[o->first + i] = (double)a->scale * (double)o->weight * dz[i];
         }

@@ -135,7 +135,7 @@ static void read_events(const char *path, char *text)
 }
 
 static const struct dt_outputs heads = {.n = 1, .list = {{.name = "aim", .measure = "error"}}};
-static const struct dt_loss_sum sum = {.counted = 4, .metrics = {2, 8}};
+static const struct dt_loss_sum sum = {.counted = 4, .metrics = {2, 8, 4}};
 
 static void train(struct dt_metrics *metrics, int64_t step)
 {
