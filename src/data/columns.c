@@ -1,4 +1,4 @@
-// Parses columns such as PATH[i:j]:id*N, and converts numbers of each stored type.
+// Parses columns such as PATH[i:j]:id*N@SHIFT, and converts numbers of each stored type.
 #include "data/columns.h"
 
 #include "base/list.h"
@@ -9,8 +9,8 @@
 #include <string.h>
 
 static const char form[] =
-    "write PATH, PATH[i], PATH[i:j] (columns i to j - 1) or PATH:id*N (integers below N), "
-    "separated by spaces";
+    "write PATH, PATH[i], PATH[i:j] (columns i to j - 1) or PATH:id*N (integers below N), each "
+    "also with @SHIFT (of row t + SHIFT) or @FROM:TO, separated by spaces";
 
 // Reads a whole number at *text, which moves past it; -1: there is none.
 static int64_t number(const char **text)
@@ -21,10 +21,38 @@ static int64_t number(const char **text)
     return value;
 }
 
+// Reads a whole number with or without a sign.
+static bool parse_shift(const char **text, int64_t *shift)
+{
+    bool minus = **text == '-';
+    *text += minus || **text == '+';
+    *shift = number(text);
+    bool fine = *shift >= 0 && *shift < INT32_MAX;
+    *shift *= minus ? -1 : 1;
+    return fine;
+}
+
+// Reads @SHIFT or @FROM:TO, then :valid, each of which may be absent, at the end of a word.
+static bool parse_shifts(const char *text, struct dt_column *column)
+{
+    column->to = 1;
+    if (*text != '@')
+        return !*text;
+    text++;
+    bool fine = parse_shift(&text, &column->from);
+    column->to = column->from + 1;
+    if (fine && *text == ':' && text[1] != 'v') {
+        text++;
+        fine = parse_shift(&text, &column->to);
+    }
+    column->valid = strcmp(text, ":valid") == 0;
+    return fine && (column->valid || !*text);
+}
+
 static dt_status parse_word(const char *key, const char *word, struct dt_column *column)
 {
-    size_t length = strcspn(word, "[:");
-    const char *text = word + length;
+    size_t length = strcspn(word, "[:@");
+    const char *text = word + length, *why = "";
     bool fine = true;
     while (*word == '/') // of the file's root, or of the episode
         word++, length--;
@@ -49,10 +77,17 @@ static dt_status parse_word(const char *key, const char *word, struct dt_column 
         column->table = number(&text);
         fine = column->table > 0 && column->table <= INT32_MAX;
     }
-    if (fine && !*text && !(column->target && column->table))
+    fine = fine && parse_shifts(text, column);
+    int64_t shifts = column->to - column->from;
+    if (fine && (shifts < 1 || shifts > DT_SHIFTS_MOST))
+        why = ": @FROM:TO means FROM to TO - 1, at most 4096 rows";
+    else if (fine && column->target && column->table)
+        why = ": a target has no table of ids";
+    else if (fine && column->target && column->valid)
+        why = ": a target that is missing has no loss, and no flag";
+    if (fine && !*why)
         return DT_OK;
-    return DT_FAIL(DT_USER, form, "%s: '%.80s' is not understood%s", key, word,
-                   fine && !*text ? ": a target has no table of ids" : "");
+    return DT_FAIL(DT_USER, form, "%s: '%.80s' is not understood%s", key, word, why);
 }
 
 dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *column)

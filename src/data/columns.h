@@ -4,26 +4,37 @@
 
 #include "data/dataset.h"
 
-enum { DT_COLUMN_PATH = 256 };
+enum { DT_COLUMN_PATH = 256, DT_SHIFTS_MOST = 4096 };
 
-// Columns [first, end) of one dataset of an episode.
+// Columns [first, end) of one dataset of an episode. Row t of the frames has those of its rows
+// t + from, …, t + to - 1, in this order: the columns that one word of the key names (several where
+// its path is a group) of the first of these rows, then all of the next.
 struct dt_column {
     char path[DT_COLUMN_PATH]; // "obs/a", within the episode
     int64_t first, end;        // end -1: all
     int64_t table;             // ids: integers in [0, table); 0: floats
+    int64_t from, to;          // 0, 1: its own row
     bool target;
+    bool valid;   // of inputs: after the word's numbers of each row 1 where it exists, else 0
+    int64_t word; // equal in the columns of a word
     // Known with the shard:
-    int64_t width; // of the dataset
-    int64_t at;    // their place in a row of frames, ids or targets
-    bool bytes;    // uint8 in every episode
+    int64_t width;    // of the dataset
+    int64_t at, step; // place in a row of frames, ids or targets; from it to that of the next shift
+    int64_t flag, flag_step; // the same of the flags, in a row of frames
+    bool longer;             // the dataset has one row more than the episode has frames
+    bool bytes;              // uint8 in every episode, not shifted
 };
+static inline bool dt_column_is_shifted(const struct dt_column *column)
+{
+    return column->from != 0 || column->to != 1;
+}
 
 struct dt_columns {
     int64_t n;
     struct dt_column *at; // malloc
 };
 
-// Appends the columns that `text`, the value of `key`, names.
+// Appends the columns that `text`, the value of `key`, names (dataset.h: dt_scan_rules).
 dt_status dt_columns_parse(const char *key, const char *text, bool target,
                            struct dt_columns *columns);
 dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *column);

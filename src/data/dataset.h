@@ -51,6 +51,10 @@ struct dt_scan_rules {
     // Datasets of an episode: PATH, PATH[i], PATH[i:j] (columns i to j - 1), each also with :id*N
     // (integers in [0, N)), separated by blanks. A PATH that is a group means all datasets in it,
     // sorted by name. "": what the schema has, targets by the names below where it has those.
+    // Each word may end with @SHIFT: row t has what the dataset has in row t + SHIFT; or with
+    // @FROM:TO, then in rows t + FROM to t + TO - 1, row by row. Where that row is not in the
+    // episode numbers of frames and targets are missing (NaN), ids are 0; with :valid after the
+    // shift the frame has one more number after those of each row: 1 where the row exists, else 0.
     char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT];
     int64_t stride; // frames from a window's start to the next one's; 0: seq_len
     // Reads only the episodes that /mask/NAME lists; "" reads those of the list that mask_default
@@ -67,6 +71,8 @@ struct dt_frame_layout {
     int64_t target_width; // W
     int64_t n_ids;
     int64_t ids[DT_IDS_MAX]; // sizes of the tables
+    int64_t shifted;         // 1: numbers of frames may be missing (NaN), where a shift leaves the
+                             // episode
     uint64_t columns;        // xxh64 of the columns' names and sizes: equal in all shards
 };
 

@@ -20,6 +20,7 @@ struct rows {
     int64_t size;                        // bytes of all parts
     const struct dt_byte_columns *split; // NULL: none
     bool check;                          // every value
+    bool statistics;                     // flags are missing numbers, so that they stay as they are
 };
 
 // n rows of all columns, their parts in this order in `memory` of `size` bytes; NULL: only the
@@ -70,7 +71,7 @@ static const char *name_row(const struct dt_episodes *episodes, int64_t column, 
     return text;
 }
 
-// Checks `rows` rows from row `row` of an episode on.
+// Checks `rows` rows from row `row` of an episode on. NaN says that there is no target.
 static dt_status check_finite(const struct dt_reader *reader, int64_t column, int64_t number,
                               int64_t row, int64_t rows, const float *values, int64_t stride)
 {
@@ -79,6 +80,8 @@ static dt_status check_finite(const struct dt_reader *reader, int64_t column, in
     char where[DT_H5_PATH + 128];
     for (int64_t r = 0; r < rows; r++, values += stride) {
         int64_t n = c->end - c->first, j = dt_find_outside(values, n, -FLT_MAX, FLT_MAX);
+        while (j < n && c->target && isnan(values[j]))
+            j += 1 + dt_find_outside(values + j + 1, n - j - 1, -FLT_MAX, FLT_MAX);
         if (j == n)
             continue;
         return DT_FAIL(DT_USER, "repair or remove the episode",
@@ -119,6 +122,55 @@ static int part_of(const struct dt_column *c, const struct dt_byte_columns *spli
     return is_split ? BYTES : FRAMES;
 }
 
+// Converts rows [row, row + n) of a column's dataset, which `stored` holds, into rows of numbers
+// that are `stride` apart.
+static dt_status convert(const struct dt_reader *reader, int64_t column, int64_t number,
+                         int64_t row, int64_t n, const void *stored, bool check, void *to,
+                         int64_t stride)
+{
+    const struct dt_episodes *episodes = reader->own;
+    const struct dt_column *c = &episodes->columns.at[column];
+    const struct dt_h5_array *array = &episodes->arrays[column];
+    int64_t width = array->shape[1], columns = c->end - c->first, wrong;
+    char where[DT_H5_PATH + 128], value[DT_INTEGER_TEXT];
+    if (c->table == 0) {
+        dt_columns_to_floats(array->type, stored, n, width, c->first, columns, to, stride);
+        return check ? check_finite(reader, column, number, row, n, to, stride) : DT_OK;
+    }
+    int64_t bad = dt_columns_to_ids(array->type, stored, n, width, c->first, columns, c->table, to,
+                                    stride, &wrong);
+    if (bad < 0 || !check)
+        return DT_OK;
+    return DT_FAIL(DT_USER, "raise the N of :id*N in data.inputs, or correct the data",
+                   "%s: %s: id %s is not in [0, %" PRId64 ")", reader->file.path,
+                   name_row(episodes, column, number, row + bad / columns, where, sizeof where),
+                   dt_columns_integer_text(array->type, wrong, value), c->table);
+}
+
+// Writes what rows [row, row + n) of an episode have where the row that a shift leads to is not one
+// of `limit` rows, and the flags that say so.
+static void write_missing(const struct dt_column *c, int64_t limit, int64_t row, int64_t n,
+                          const struct rows *to, int part, int64_t before)
+{
+    int64_t flag = c->flag - dt_bytes_before(to->split, c->flag);
+    for (int64_t s = c->from; s < c->to; s++) {
+        int64_t place = (s - c->from) * c->step + before,
+                flag_at = flag + (s - c->from) * c->flag_step;
+        for (int64_t r = 0; r < n; r++) {
+            bool there = row + r + s >= 0 && row + r + s < limit;
+            char *values = to->at[part] ? to->at[part] + r * to->row[part] : NULL;
+            for (int64_t j = place; values && !there && j < place + c->end - c->first; j++)
+                if (part == IDS)
+                    ((int32_t *)(void *)values)[j] = 0;
+                else
+                    ((float *)(void *)values)[j] = NAN;
+            if (c->valid && to->at[FRAMES])
+                ((float *)(void *)(to->at[FRAMES] + r * to->row[FRAMES]))[flag_at] =
+                    to->statistics ? NAN : there;
+        }
+    }
+}
+
 // Reads a column of the open episode's rows [row, row + n).
 static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t number, int64_t row,
                              int64_t n, const struct rows *to)
@@ -126,73 +178,83 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
     struct dt_episodes *episodes = reader->own;
     const struct dt_column *c = &episodes->columns.at[column];
     const struct dt_h5_array *array = &episodes->arrays[column];
-    int64_t width = array->shape[1], bytes = width * dt_dtype_size(array->type);
-    int64_t columns = c->end - c->first, at_once = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1;
-    int64_t base = episodes->at[number].group ? 0 : episodes->at[number].first, before, wrong;
+    int64_t bytes = array->shape[1] * dt_dtype_size(array->type),
+            at_once = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1;
+    int64_t base = episodes->at[number].group ? 0 : episodes->at[number].first, before;
+    int64_t limit = dt_episodes_rows(episodes, number, c), some;
+    int64_t first = dt_max_i64(row + c->from, 0), end = dt_min_i64(row + n + c->to - 1, limit);
     int part = part_of(c, to->split, &before);
     int64_t stride = to->row[part] / (int64_t)sizeof(float); // of numbers, not of bytes
-    void *stored;
-    if (!to->at[part])
+    char *stored;
+    if (dt_column_is_shifted(c) || c->valid)
+        write_missing(c, limit, row, n, to, part, before);
+    if (!to->at[part] || first >= end)
         return DT_OK;
-    at_once = dt_min_i64(at_once, n);
-    DT_TRY(dt_reader_scratch(reader, at_once * bytes, &stored));
-    for (int64_t done = 0; done < n; done += at_once) {
-        int64_t some = dt_min_i64(n - done, at_once);
-        char *rows = to->at[part] + done * to->row[part];
+    at_once = dt_min_i64(at_once, end - first);
+    DT_TRY(dt_reader_scratch(reader, at_once * bytes, (void **)&stored));
+    for (; first < end; first += some) {
+        some = dt_min_i64(end - first, at_once);
         if (part == BYTES) {
-            DT_TRY(read_bytes(array, c, base + row + done, some, stored, (uint8_t *)rows + before,
+            char *rows = to->at[part] + (first - row) * to->row[part] + before;
+            DT_TRY(read_bytes(array, c, base + first, some, (uint8_t *)stored, (uint8_t *)rows,
                               to->row[part]));
             continue;
         }
-        DT_TRY(dt_h5_array_read(array, base + row + done, some, stored));
-        if (part == IDS) {
-            char where[DT_H5_PATH + 128], value[DT_INTEGER_TEXT];
-            int64_t bad =
-                dt_columns_to_ids(array->type, stored, some, width, c->first, columns, c->table,
-                                  (int32_t *)(void *)rows + before, stride, &wrong);
-            if (bad >= 0 && to->check)
-                return DT_FAIL(DT_USER, "raise the N of :id*N in data.inputs, or correct the data",
-                               "%s: %s: id %s is not in [0, %" PRId64 ")", reader->file.path,
-                               name_row(episodes, column, number, row + done + bad / columns, where,
-                                        sizeof where),
-                               dt_columns_integer_text(array->type, wrong, value), c->table);
-            continue;
+        DT_TRY(dt_h5_array_read(array, base + first, some, stored));
+        for (int64_t s = c->from; s < c->to; s++) {
+            int64_t at = dt_max_i64(first - s, row),
+                    rows = dt_min_i64(first + some - s, row + n) - at;
+            int64_t place = (s - c->from) * c->step + before;
+            if (rows > 0)
+                DT_TRY(convert(reader, column, number, at + s, rows,
+                               stored + (at + s - first) * bytes, to->check,
+                               (float *)(void *)(to->at[part] + (at - row) * to->row[part]) + place,
+                               stride));
         }
-        float *floats = (float *)(void *)rows + before;
-        dt_columns_to_floats(array->type, stored, some, width, c->first, columns, floats, stride);
-        if (to->check)
-            DT_TRY(check_finite(reader, column, number, row + done, some, floats, stride));
     }
     return DT_OK;
 }
 
-// Checks the targets of a head with classes: each is a whole number below their number.
+// The head that column j of the targets is of; NULL: none is known.
+static const struct dt_target *target_of(const struct dt_scan_rules *rules, int64_t j)
+{
+    int64_t end = 0;
+    for (int i = 0; i < rules->n_targets; i++) {
+        end += rules->target[i].width;
+        if (j < end)
+            return &rules->target[i];
+    }
+    return NULL;
+}
+
+// Checks the targets of heads with classes: each is a whole number below their number, or missing,
+// which DT_IGNORED also says.
 static dt_status check_classes(struct dt_reader *reader, int64_t number, int64_t row, int64_t n,
-                               const float *targets)
+                               float *targets)
 {
     const struct dt_episodes *episodes = reader->own;
-    const struct dt_scan_rules *rules = &episodes->rules;
-    int64_t W = episodes->layout.target_width, head, end; // columns of the head's end at `end`
+    int64_t W = episodes->layout.target_width;
     for (int64_t i = 0; i < episodes->columns.n; i++) {
         const struct dt_column *c = &episodes->columns.at[i];
-        head = end = 0;
-        for (int64_t j = c->at; c->target && j < c->at + c->end - c->first; j++) {
-            while (head < rules->n_targets && end + rules->target[head].width <= j)
-                end += rules->target[head++].width;
-            const struct dt_target *target = &rules->target[head];
-            if (head == rules->n_targets || target->classes == 0)
-                continue;
-            for (int64_t r = 0; r < n; r++) {
-                float value = targets[r * W + j];
+        int64_t columns = c->end - c->first, all = c->target ? (c->to - c->from) * columns : 0;
+        for (int64_t k = 0; k < all; k++) {
+            int64_t s = k / columns, j = c->at + s * c->step + k % columns;
+            const struct dt_target *target = target_of(&episodes->rules, j);
+            for (int64_t r = 0; target && target->classes > 0 && r < n; r++) {
+                float *value = &targets[r * W + j];
                 char where[DT_H5_PATH + 128];
-                if (value >= 0 && value < (float)target->classes && value == floorf(value))
+                if (*value == DT_IGNORED)
+                    *value = NAN;
+                if (isnan(*value) ||
+                    (*value >= 0 && *value < (float)target->classes && *value == floorf(*value)))
                     continue;
-                return DT_FAIL(DT_USER, "correct the data, or the head in model.heads",
-                               "%s: %s, column %" PRId64
-                               ": %g is not a whole number in [0, %" PRId64 ") for the head %s",
-                               reader->file.path,
-                               name_row(episodes, i, number, row + r, where, sizeof where),
-                               c->first + j - c->at, value, target->classes, target->name);
+                return DT_FAIL(
+                    DT_USER, "correct the data, or the head in model.heads",
+                    "%s: %s, column %" PRId64 ": %g is not a whole number in [0, %" PRId64
+                    ") for the head %s, nor -100 (no target)",
+                    reader->file.path,
+                    name_row(episodes, i, number, row + r + c->from + s, where, sizeof where),
+                    c->first + k % columns, *value, target->classes, target->name);
             }
         }
     }
@@ -224,6 +286,7 @@ dt_status dt_episodes_numbers(struct dt_reader *reader, enum dt_numbers which, i
 {
     const struct dt_episodes *episodes = reader->own;
     struct rows to = place_rows(&episodes->layout, NULL, n, NULL);
+    to.statistics = true;
     to.at[which == DT_NUMBERS_TARGETS ? TARGETS : FRAMES] = (char *)numbers;
     return read_rows(reader, first, n, to);
 }
@@ -369,26 +432,48 @@ dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *da
                      place_rows(&dataset->layout, &rules->bytes, end - first, values));
 }
 
+// In frames as stored, which the model normalises, a missing number is the column's mean.
+static void fill_missing(const struct dt_read_rules *rules, int64_t F, int64_t n, float *frames)
+{
+    int64_t column = 0, range = 0; // the column that j is
+    for (int64_t j = 0; j < F; j++, column++) {
+        for (; range < rules->bytes.n && column == rules->bytes.at[range].first; range++)
+            column = rules->bytes.at[range].end;
+        for (int64_t t = 0; t < n; t++)
+            if (isnan(frames[t * F + j]))
+                frames[t * F + j] = rules->missing ? rules->missing[column] : 0;
+    }
+}
+
+static inline float normalised(float x, float mean, float deviation)
+{
+    return x == x ? (x - mean) / deviation : 0; // a missing number is NaN
+}
+
 // Writes n rows of frames, normalised where the rules have a mean, in the rules' type.
 static void write_frames(const struct dt_read_rules *rules, int64_t F, int64_t n,
-                         const float *restrict from, void *to)
+                         const float *restrict from, bool shifted, void *to)
 {
     float *restrict floats = to;
     dt_bf16 *restrict halves = to;
     const float *restrict mean = rules->mean, *restrict deviation = rules->deviation;
-    if (!mean && rules->frames_type == DT_F32)
+    if (!mean && rules->frames_type == DT_F32) {
         memcpy(floats, from, (size_t)(n * F) * sizeof *from);
-    else if (!mean)
+        if (shifted)
+            fill_missing(rules, F, n, floats);
+    } else if (!mean) {
         for (int64_t i = 0; i < n * F; i++)
-            halves[i] = dt_f32_to_bf16(from[i]);
-    else if (rules->frames_type == DT_F32)
+            halves[i] = dt_f32_to_bf16(normalised(from[i], 0, 1));
+    } else if (rules->frames_type == DT_F32) {
         for (int64_t t = 0; t < n; t++)
             for (int64_t i = 0; i < F; i++)
-                floats[t * F + i] = (from[t * F + i] - mean[i]) / deviation[i];
-    else
+                floats[t * F + i] = normalised(from[t * F + i], mean[i], deviation[i]);
+    } else {
         for (int64_t t = 0; t < n; t++)
             for (int64_t i = 0; i < F; i++)
-                halves[t * F + i] = dt_f32_to_bf16((from[t * F + i] - mean[i]) / deviation[i]);
+                halves[t * F + i] =
+                    dt_f32_to_bf16(normalised(from[t * F + i], mean[i], deviation[i]));
+    }
 }
 
 dt_status dt_episodes_write(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
@@ -408,7 +493,7 @@ dt_status dt_episodes_write(const struct dt_dataset *dataset, const struct dt_re
         int i = dt_array_list_find(&list, names[part]);
         if (i >= 0 && part == FRAMES)
             write_frames(rules, from.row[part] / (int64_t)sizeof(float), w->n,
-                         (const float *)(const void *)values, rows[i]);
+                         (const float *)(const void *)values, dataset->layout.shifted, rows[i]);
         else if (i >= 0)
             memcpy(rows[i], values, (size_t)(w->n * from.row[part]));
     }

@@ -153,6 +153,7 @@ static dt_status add_columns(const struct dt_reader *reader, struct dt_episodes 
     dt_status status = dt_columns_parse(key, text, target, &named);
     for (int64_t i = 0; i < named.n && status == DT_OK; i++) {
         struct walk walk = {.key = key};
+        named.at[i].word = episodes->columns.n;
         status = expand(reader, episodes, &walk, &named.at[i]);
         free(walk.at);
     }
@@ -242,12 +243,13 @@ dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
         bool found = true;
         DT_TRY_GOTO(status, out, path_of(reader, at->group, column->path, full));
         if (place && place->offset > 0) {
-            *array = (struct dt_h5_array){.file = &reader->file,
-                                          .name = full,
-                                          .id = -1,
-                                          .type = place->type,
-                                          .shape = {at[1].first - at->first, column->width},
-                                          .offset = place->offset};
+            *array = (struct dt_h5_array){
+                .file = &reader->file,
+                .name = full,
+                .id = -1,
+                .type = place->type,
+                .shape = {dt_episodes_rows(episodes, number, column), column->width},
+                .offset = place->offset};
             continue;
         }
         DT_TRY_GOTO(status, out, dt_h5_array_open(&reader->file, full, array, &found));
@@ -260,6 +262,13 @@ dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
 out:
     dt_h5_leave();
     return status;
+}
+
+int64_t dt_episodes_rows(const struct dt_episodes *episodes, int64_t number,
+                         const struct dt_column *column)
+{
+    const struct dt_episode *at = &episodes->at[number];
+    return at[1].first - at->first + column->longer;
 }
 
 // What the shard's columns add up to, from the open episode.
@@ -295,30 +304,73 @@ static dt_status check_targets(const struct dt_reader *reader, const struct dt_e
     return DT_OK;
 }
 
+// Places the columns [i, end) of one word, and its flags.
+static void place_word(struct dt_episodes *episodes, int64_t i, int64_t end)
+{
+    struct dt_frame_layout *layout = &episodes->layout;
+    const struct dt_column word = episodes->columns.at[i];
+    int64_t *width = word.target      ? &layout->target_width
+                     : word.table > 0 ? &layout->n_ids
+                                      : &layout->frame_width;
+    bool apart = width != &layout->frame_width; // the flags are
+    int64_t first = *width, shifts = word.to - word.from, step = 0, flag = layout->frame_width;
+    for (int64_t k = i; k < end; k++) {
+        struct dt_column *column = &episodes->columns.at[k];
+        column->at = first + step;
+        step += column->end - column->first;
+        column->flag = apart ? flag : first + step; // of the last column counts
+    }
+    int64_t flag_step = apart ? 1 : step + word.valid;
+    step += word.valid && !apart;
+    for (int64_t k = i; k < end; k++) {
+        struct dt_column *column = &episodes->columns.at[k];
+        column->step = step;
+        column->flag_step = flag_step;
+        column->valid = word.valid && k == end - 1;
+    }
+    const int64_t most = INT64_MAX / (2 * COLUMNS_MOST); // far too many, but no overflow
+    if (__builtin_mul_overflow(shifts, step, &step) || step > most)
+        step = most;
+    *width = first + step;
+    if (word.valid && apart)
+        layout->frame_width += shifts;
+    if (!word.target && word.table == 0 && dt_column_is_shifted(&word))
+        layout->shifted = 1;
+}
+
+static void hash_column(XXH64_state_t *hash, const struct dt_column *column)
+{
+    int64_t numbers[] = {column->first, column->end, column->table, column->target};
+    int64_t shifts[] = {column->from, column->to, column->step, column->valid};
+    XXH64_update(hash, numbers, sizeof numbers);
+    XXH64_update(hash, column->path, strlen(column->path) + 1);
+    if (dt_column_is_shifted(column) || column->valid)
+        XXH64_update(hash, shifts, sizeof shifts);
+}
+
 static dt_status place_columns(struct dt_reader *reader)
 {
     struct dt_episodes *episodes = reader->own;
     struct dt_frame_layout *layout = &episodes->layout;
+    struct dt_columns *columns = &episodes->columns;
+    const char *longer = reader->kind->schema->longer;
     XXH64_state_t *hash = XXH64_createState();
     if (!hash)
         return DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", reader->file.path);
     XXH64_reset(hash, 0);
-    for (int64_t i = 0; i < episodes->columns.n; i++) {
-        struct dt_column *column = &episodes->columns.at[i];
+    for (int64_t i = 0; i < columns->n; i++) {
+        struct dt_column *column = &columns->at[i];
         column->width = episodes->arrays[i].shape[1];
         if (column->end < 0)
             column->end = column->width;
-        int64_t n = column->end - column->first;
-        int64_t *width = column->target      ? &layout->target_width
-                         : column->table > 0 ? &layout->n_ids
-                                             : &layout->frame_width;
-        column->at = *width;
-        *width += n;
-        for (int64_t j = column->at; column->table > 0 && j < *width && j < DT_IDS_MAX; j++)
-            layout->ids[j] = column->table;
-        int64_t numbers[] = {column->first, column->end, column->table, column->target};
-        XXH64_update(hash, numbers, sizeof numbers);
-        XXH64_update(hash, column->path, strlen(column->path) + 1);
+        column->longer = longer && strncmp(column->path, longer, strlen(longer)) == 0;
+    }
+    for (int64_t i = 0, end; i < columns->n; i = end) {
+        for (end = i; end < columns->n && columns->at[end].word == columns->at[i].word;)
+            end++;
+        place_word(episodes, i, end);
+        for (int64_t k = i; k < end; k++)
+            hash_column(hash, &columns->at[k]);
     }
     layout->columns = XXH64_digest(hash);
     XXH64_freeState(hash);
@@ -326,6 +378,14 @@ static dt_status place_columns(struct dt_reader *reader)
         return DT_FAIL(DT_USER, "name fewer columns with :id*N",
                        "%s: data.inputs has %" PRId64 " columns of ids, the most are %d",
                        reader->file.path, layout->n_ids, DT_IDS_MAX);
+    for (int64_t i = 0; i < columns->n; i++) {
+        const struct dt_column *column = &columns->at[i];
+        int64_t *ids = layout->ids + column->at;
+        for (int64_t s = column->from; column->table > 0 && s < column->to;
+             s++, ids += column->step)
+            for (int64_t j = 0; j < column->end - column->first; j++)
+                ids[j] = column->table;
+    }
     if (layout->frame_width > WIDTH_MOST || layout->target_width > WIDTH_MOST)
         return DT_FAIL(DT_USER, "name fewer columns with data.inputs and data.targets",
                        "%s: a frame has %" PRId64 " numbers and %" PRId64
@@ -339,20 +399,19 @@ static dt_status place_columns(struct dt_reader *reader)
 static dt_status count_rows(const struct dt_reader *reader, int64_t *rows)
 {
     const struct dt_episodes *episodes = reader->own;
-    const char *longer = reader->kind->schema->longer;
     *rows = -1;
     for (int64_t i = 0; i < episodes->columns.n; i++) {
         const struct dt_column *column = &episodes->columns.at[i];
         const struct dt_h5_array *array = &episodes->arrays[i];
-        bool more = longer && strncmp(column->path, longer, strlen(longer)) == 0;
-        int64_t n = array->shape[0] - (more && array->shape[0] > 0);
+        int64_t n = array->shape[0] - (column->longer && array->shape[0] > 0);
         if (*rows < 0)
             *rows = n;
         if (n != *rows)
-            return DT_H5_REJECT(array, "make all datasets of an episode equally long",
-                                "has %" PRId64 " rows, %s has %" PRId64 "%s", array->shape[0],
-                                episodes->arrays[0].name, episodes->arrays[0].shape[0],
-                                longer ? " (observations have one more than actions)" : "");
+            return DT_H5_REJECT(
+                array, "make all datasets of an episode equally long",
+                "has %" PRId64 " rows, %s has %" PRId64 "%s", array->shape[0],
+                episodes->arrays[0].name, episodes->arrays[0].shape[0],
+                reader->kind->schema->longer ? " (observations have one more than actions)" : "");
         if (array->shape[1] != column->width)
             return DT_H5_REJECT(array, "make a dataset equally wide in all episodes",
                                 "has %" PRId64 " columns, in the first episode %" PRId64,
@@ -361,28 +420,42 @@ static dt_status count_rows(const struct dt_reader *reader, int64_t *rows)
     return DT_OK;
 }
 
+// Where the list of bytes stands: after the last column that is not bytes.
+struct byte_list {
+    struct dt_byte_columns bytes;
+    int64_t after;
+};
+
 // A few columns are not worth an array of their own.
-static void add_bytes(struct dt_byte_columns *bytes, int64_t first, int64_t end)
+static void add_bytes(struct byte_list *list, int64_t end)
 {
-    if (end - first >= BYTES_LEAST && bytes->n < DT_BYTE_RANGES) {
-        bytes->at[bytes->n].first = first;
+    struct dt_byte_columns *bytes = &list->bytes;
+    if (end - list->after >= BYTES_LEAST && bytes->n < DT_BYTE_RANGES) {
+        bytes->at[bytes->n].first = list->after;
         bytes->at[bytes->n++].end = end;
     }
 }
 
+// Columns [at, at + n), and as many after each `step` for each of the shifts, are not bytes.
+static void add_others(struct byte_list *list, const struct dt_column *column, int64_t at,
+                       int64_t step, int64_t n)
+{
+    add_bytes(list, at);
+    list->after = dt_max_i64(list->after, at + (column->to - column->from - 1) * step + n);
+}
+
 static struct dt_byte_columns list_bytes(const struct dt_episodes *episodes)
 {
-    struct dt_byte_columns bytes = {0};
-    int64_t first = 0; // after the last column that is not bytes
+    struct byte_list list = {.after = 0};
     for (int64_t i = 0; i < episodes->columns.n; i++) {
         const struct dt_column *column = &episodes->columns.at[i];
-        if (column->target || column->table > 0 || column->bytes)
-            continue;
-        add_bytes(&bytes, first, column->at);
-        first = column->at + column->end - column->first;
+        if (!column->target && column->table == 0 && !column->bytes)
+            add_others(&list, column, column->at, column->step, column->end - column->first);
+        if (column->valid)
+            add_others(&list, column, column->flag, column->flag_step, 1);
     }
-    add_bytes(&bytes, first, episodes->layout.frame_width);
-    return bytes;
+    add_bytes(&list, episodes->layout.frame_width);
+    return list.bytes;
 }
 
 // Counts the frames of all episodes, from rows counted in each or from starts, and drops the
@@ -412,7 +485,8 @@ static dt_status count_frames(struct dt_reader *reader)
         for (int64_t k = 0; k < columns && (i == 0 || !shared); k++) {
             struct dt_column *column = &episodes->columns.at[k];
             const struct dt_h5_array *array = &episodes->arrays[k];
-            column->bytes = (i == 0 || column->bytes) && array->type == DT_U8; // in every episode
+            column->bytes = (i == 0 || column->bytes) && array->type == DT_U8 &&
+                            !dt_column_is_shifted(column) && !column->valid;
             episodes->types |= 1u << array->type;
             if (!shared)
                 episodes->places[kept * columns + k] = (struct dt_episode_place){

@@ -72,6 +72,9 @@ struct dt_episodes {
     int64_t open;              // -1: none
 };
 
+// Rows of a column's dataset that belong to an episode.
+int64_t dt_episodes_rows(const struct dt_episodes *episodes, int64_t number,
+                         const struct dt_column *column);
 // Opens the datasets of an episode, unless they are open.
 dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number);
 

@@ -26,10 +26,11 @@ struct dt_read_rules {
     bool reset_after;    // … after the token instead of at it
     bool verify;         // check stored checksums of what is read
     bool carry;          // batches have "reset", 1 where a segment starts at the least
-    // Frames: (x - mean) / deviation, both [F], in fp32, then rounded to frames_type (fp32 or
-    // bf16). NULL: as stored; then the columns `bytes`, of dt_dataset.bytes, are an array of their
-    // own.
+    // Frames: (x - mean) / deviation, both [F], 0 of a missing number, in fp32, then rounded to
+    // frames_type (fp32 or bf16). NULL: as stored; then the columns `bytes`, of dt_dataset.bytes,
+    // are an array of their own.
     const float *mean, *deviation;
+    const float *missing; // [F], of frames as stored: in place of a missing number; NULL: 0
     enum dt_dtype frames_type;
     struct dt_byte_columns bytes;
 };

@@ -331,6 +331,7 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
                                                 .carry = s->data.carry_state,
                                                 .mean = as_stored ? NULL : job->mean,
                                                 .deviation = as_stored ? NULL : job->deviation,
+                                                .missing = job->mean,
                                                 .frames_type = dt_model_frames_type(&job->model),
                                                 .bytes = job->model.bytes},
                                       .batch = s->data.batch,

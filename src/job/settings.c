@@ -57,9 +57,10 @@ static struct dt_config_key data_keys[] = {
     TEXT(data, val, "", "shards to evaluate on: globs of HDF5 files, separated by commas", PATHS, NEUTRAL),
     CHOICE(data, format, "auto", "", "layout of the shards; auto: recognised by their datasets"),
     TEXT(data, inputs, "", "datasets of the frames, separated by spaces: PATH, PATH[i:j] (columns), "
-         "PATH:id*N (integers below N, embedded); empty: all observations"),
-    TEXT(data, targets, "", "datasets of the targets, in the order of model.heads; empty: actions, or "
-         "/targets/NAME for each head"),
+         "PATH:id*N (integers below N, embedded), each also with @SHIFT or @FROM:TO (of row t + SHIFT; "
+         ":valid adds whether it exists); empty: all observations"),
+    TEXT(data, targets, "", "datasets of the targets, in the order of model.heads, also PATH@SHIFT and PATH@FROM:TO; empty: "
+         "actions, or /targets/NAME for each head"),
     TEXT(data, mask, "auto", "robomimic: list in /mask of the episodes to train on; auto: train if it "
          "exists; all: every episode"),
     TEXT(data, val_mask, "auto", "robomimic: the list for data.val; auto: valid if it exists", NEUTRAL),

@@ -71,3 +71,21 @@ static inline void refuse_scan(const struct dt_scan_rules *rules, const char *ph
     CHECK_FAILS(dt_dataset_scan(in_scratch("*.h5"), rules, &dataset), DT_USER, phrase);
     dt_dataset_free(dataset);
 }
+
+// The windows that episodes [from, to) give, counted plainly.
+struct expected {
+    int64_t episode, first, n;
+};
+static inline int64_t expect_windows(int64_t from, int64_t to, int64_t stride,
+                                     struct expected *list)
+{
+    int64_t count = 0;
+    for (int64_t e = from; e < to; e++)
+        for (int64_t first = 0;; first += stride) {
+            int64_t left = episode_frames[e] - first;
+            list[count++] = (struct expected){e, first, left < T ? left : T};
+            if (left <= T || left <= stride)
+                break;
+        }
+    return count;
+}

@@ -8,23 +8,6 @@
 #include "data/statistics.h"
 #include "episode_cases.h"
 
-// The windows that episodes [from, to) give, counted plainly.
-struct expected {
-    int64_t episode, first, n;
-};
-static int64_t expect_windows(int64_t from, int64_t to, int64_t stride, struct expected *list)
-{
-    int64_t count = 0;
-    for (int64_t e = from; e < to; e++)
-        for (int64_t first = 0;; first += stride) {
-            int64_t left = episode_frames[e] - first;
-            list[count++] = (struct expected){e, first, left < T ? left : T};
-            if (left <= T || left <= stride)
-                break;
-        }
-    return count;
-}
-
 static const float mean[F] = {0.5f, -1, 2, 100, 7}, deviation[F] = {2, 0.3f, 1, 60, 9};
 
 static float frame_value(const struct dt_read_rules *rules, int64_t e, int64_t t, int64_t c)

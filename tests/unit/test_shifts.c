@@ -1,0 +1,338 @@
+// Columns of other rows (@SHIFT, @FROM:TO, :valid): every number of every window against what was
+// written, in each layout, normalised or as stored, in one pass and in shuffled blocks; what is
+// missing at an episode's ends; statistics of what is there.
+#include "data/order.h"
+#include "episode_cases.h"
+
+// A number of row t + shift: 'a', 'i' (img), 'b' or 'u' (an action), or whether that row exists,
+// 'v'.
+struct want {
+    char kind;
+    int64_t column, shift;
+};
+
+enum { FRAMES = 14, IDS = 2, TARGETS = 9 };
+static const struct want frames_want[FRAMES] = {
+    {'a', 0, -2}, {'a', 1, -2}, {'a', 2, -2}, {'v', 0, -2}, {'a', 0, -1},
+    {'a', 1, -1}, {'a', 2, -1}, {'v', 0, -1}, {'i', 1, 1},  {'i', 2, 1},
+    {'v', 0, 1},  {'a', 0, 0},  {'a', 1, 0},  {'a', 2, 0}};
+static const struct want ids_want[IDS] = {{'b', 0, -1}, {'b', 0, 1}};
+static const struct want targets_want[TARGETS] = {{'u', 0, -1}, {'u', 1, -1}, {'u', 2, -1},
+                                                  {'u', 0, 0},  {'u', 1, 0},  {'u', 2, 0},
+                                                  {'u', 0, 1},  {'u', 1, 1},  {'u', 2, 1}};
+static const char *const names[LAYOUTS][3] = {
+    {"frames", "img", "b"},
+    {"obs/a", "obs/img", "obs/b"},
+    {"observations/a", "observations/img", "observations/b"},
+    {"observations", "img", "b"}};
+
+static struct dt_scan_rules shifted_rules(enum episode_layout layout, int64_t stride)
+{
+    struct dt_scan_rules rules = rules_of(layout, stride);
+    const char *const *name = names[layout];
+    snprintf(rules.inputs, sizeof rules.inputs,
+             "%s@-2:0:valid %s[1:3]@+1 %s:id*7@-1 %s:id*7@1:valid %s", name[0], name[1], name[2],
+             name[2], name[0]);
+    snprintf(rules.targets, sizeof rules.targets, "actions@-1:2");
+    rules.n_targets = 6;
+    for (int i = 2; i < 6; i++)
+        rules.target[i] = rules.target[i % 2];
+    return rules;
+}
+
+// Rows of Minari's observations go one further.
+static bool is_there(enum episode_layout layout, const struct want *want, int64_t e, int64_t t)
+{
+    int64_t rows = episode_frames[e] + (layout == MINARI && want->kind != 'u');
+    return t + want->shift >= 0 && t + want->shift < rows;
+}
+
+// NaN: missing; of ids 0.
+static float value(enum episode_layout layout, const struct want *want, int64_t e, int64_t t)
+{
+    bool there = is_there(layout, want, e, t);
+    t += want->shift;
+    switch (want->kind) {
+    case 'v':
+        return there;
+    case 'b':
+        return there ? (float)value_b(e, t) : 0;
+    case 'a':
+        return there ? value_a(e, t, want->column) : NAN;
+    case 'i':
+        return there ? (float)value_img(e, t, want->column) : NAN;
+    default:
+        return there ? (float)value_action(e, t, want->column) : NAN;
+    }
+}
+
+static enum episode_layout layout_now;
+static float mean[FRAMES], deviation[FRAMES];
+
+static void check_row(const struct dt_batch *batch, int64_t row, const struct dt_read_rules *rules,
+                      const struct expected *window)
+{
+    const float *frames = dt_batch_find(batch, "frames")->data;
+    const dt_bf16 *halves = dt_batch_find(batch, "frames")->data;
+    const int32_t *ids = dt_batch_find(batch, "ids")->data;
+    const float *targets = dt_batch_find(batch, "targets")->data;
+    const uint8_t *mask = dt_batch_find(batch, "mask")->data;
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < T; i++) {
+        int64_t at = row * T + i, e = window ? window->episode : 0,
+                t = window ? window->first + i : 0;
+        bool there = window && i < window->n;
+        for (int64_t c = 0; c < FRAMES; c++) {
+            float x = there ? value(layout_now, &frames_want[c], e, t) : 0;
+            if (isnan(x))
+                x = rules->mean || !rules->missing ? 0 : mean[c];
+            else if (there && rules->mean)
+                x = (x - mean[c]) / deviation[c];
+            wrong += rules->frames_type == DT_F32 ? frames[at * FRAMES + c] != x
+                                                  : halves[at * FRAMES + c] != dt_f32_to_bf16(x);
+        }
+        for (int64_t c = 0; c < IDS; c++)
+            wrong += ids[at * IDS + c] != (there ? value(layout_now, &ids_want[c], e, t) : 0);
+        for (int64_t c = 0; c < TARGETS; c++) {
+            float x = there ? value(layout_now, &targets_want[c], e, t) : 0;
+            float is = targets[at * TARGETS + c];
+            wrong += isnan(x) ? !isnan(is) : is != x;
+        }
+        wrong += mask[at] != there;
+    }
+    CHECK(wrong == 0, "%s: %ld wrong numbers in row %ld, episode %ld from %ld",
+          layout_name[layout_now], (long)wrong, (long)row, (long)(window ? window->episode : -1),
+          (long)(window ? window->first : -1));
+}
+
+// One pass in order, or two shuffled epochs, on `size` ranks.
+static void check_reading(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                          const struct expected *want, int64_t n, bool shuffle, int size)
+{
+    for (int rank = 0; rank < size; rank++) {
+        struct dt_loader_config config = one_pass(dataset);
+        config.rules = *rules;
+        config.sequential = !shuffle;
+        config.shuffle = shuffle;
+        config.rank = rank;
+        config.size = size;
+        struct dt_order_config order_config = {
+            .dataset = dataset, .batch = 4, .block = 3, .shuffle = shuffle, .sequential = !shuffle};
+        struct dt_order *order;
+        struct dt_loader *loader;
+        const struct dt_batch *batch;
+        CHECK_OK(dt_order_create(&order_config, &order));
+        CHECK_OK(dt_loader_open(&config, 0, &loader));
+        int64_t steps = shuffle ? 2 * dt_order_steps_per_epoch(order) : (n + 3) / 4;
+        for (int64_t step = 0; step < steps; step++) {
+            CHECK_OK(dt_loader_next(loader, &batch, NULL));
+            for (int64_t row = 0; row < 4 / size && batch; row++) {
+                struct dt_position at;
+                CHECK_OK(dt_order_at(order, step, rank * (4 / size) + row, &at));
+                check_row(batch, row, rules, at.window < 0 ? NULL : &want[at.window]);
+            }
+        }
+        dt_loader_close(loader);
+        dt_order_free(order);
+    }
+}
+
+// What is missing has no part in them, and flags are not normalised.
+static void check_statistics(const struct dt_dataset *dataset)
+{
+    float of_mean[FRAMES], of_deviation[FRAMES];
+    CHECK_INT(statistics_of(dataset, NULL, NULL, of_mean, of_deviation), 0);
+    for (int64_t c = 0; c < FRAMES; c++) {
+        double sum = 0, squares = 0, count = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t e = 0; e < EPISODES; e++)
+                for (int64_t t = 0; t < episode_frames[e]; t++) {
+                    double x = value(layout_now, &frames_want[c], e, t);
+                    if (isnan(x))
+                        continue;
+                    sum += pass == 0 ? x : 0;
+                    count += pass == 0;
+                    squares += pass == 0 ? 0 : (x - sum / count) * (x - sum / count);
+                }
+        bool flag = frames_want[c].kind == 'v';
+        CHECK_NEAR(of_mean[c], flag ? 0 : sum / count, 1e-6);
+        CHECK_NEAR(of_deviation[c], flag ? 1 : sqrt(squares / count), 1e-6);
+    }
+    int64_t n = dt_statistics_size(dataset, DT_NUMBERS_TARGETS);
+    struct dt_shard_cache *shards;
+    double *blocks = calloc((size_t)n, sizeof *blocks);
+    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_statistics_read(shards, DT_NUMBERS_TARGETS, 0, 1, blocks, NULL, NULL));
+    for (int64_t c = 0; c < TARGETS; c++) // one row of each episode has none, except in the middle
+        CHECK_INT((int64_t)dt_statistics_count(dataset, DT_NUMBERS_TARGETS, blocks, c),
+                  dataset->tokens - (c / 3 == 1 ? 0 : EPISODES));
+    dt_shard_cache_close(shards);
+    free(blocks);
+}
+
+static void test_layouts(void)
+{
+    static struct expected want[EPISODES * LONGEST];
+    struct episode_types zipped = *plain_types();
+    zipped.gzip = true;
+    for (int64_t c = 0; c < FRAMES; c++) {
+        bool flag = frames_want[c].kind == 'v';
+        mean[c] = flag ? 0 : 0.5f * (float)c - 2;
+        deviation[c] = flag ? 1 : 0.3f + (float)c;
+    }
+    for (int zip = 0; zip < 2; zip++)
+        for (layout_now = 0; layout_now < LAYOUTS; layout_now++) {
+            write_episodes(in_scratch("a.h5"), layout_now, zip ? &zipped : plain_types(), 0,
+                           EPISODES);
+            for (int64_t stride = 5; stride <= 27; stride += 11) { // below, at and above T
+                struct dt_scan_rules rules = shifted_rules(layout_now, stride);
+                struct dt_dataset *dataset = scan_all(&rules);
+                int64_t n = expect_windows(0, EPISODES, stride, want);
+                if (!dataset)
+                    return;
+                CHECK_INT(dataset->windows, n);
+                CHECK_INT(dataset->layout.frame_width, FRAMES);
+                CHECK_INT(dataset->layout.n_ids, IDS);
+                CHECK_INT(dataset->layout.target_width, TARGETS);
+                struct dt_read_rules read = {.frames_type = DT_F32, .missing = mean};
+                check_reading(dataset, &read, want, n, false, 2);
+                read = (struct dt_read_rules){
+                    .frames_type = DT_F32, .mean = mean, .deviation = deviation};
+                check_reading(dataset, &read, want, n, true, 1);
+                read.frames_type = DT_BF16;
+                check_reading(dataset, &read, want, n, true, 4);
+                if (stride == 5)
+                    check_statistics(dataset);
+            }
+        }
+}
+
+// The hash of the columns' names, and how many numbers a frame has.
+static uint64_t columns_of(const char *text, int64_t width)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    strcpy(rules.inputs, text);
+    struct dt_dataset *dataset = scan_all(&rules);
+    if (!dataset)
+        return 0;
+    CHECK_INT(dataset->layout.frame_width, width);
+    return dataset->layout.columns;
+}
+
+// Rows of a group: all of its datasets of the first row, then those of the next; its flags.
+static void test_groups(void)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    float frame[18];
+    write_episodes(in_scratch("a.h5"), ROBOMIMIC, plain_types(), 0, 6);
+    strcpy(rules.inputs, "obs@0:2:valid");
+    struct dt_dataset *dataset = scan_all(&rules);
+    struct dt_shard_cache *shards;
+    struct dt_reader *reader;
+    CHECK_INT(dataset->layout.frame_width, 18);
+    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_shard_cache_get(shards, 0, false, &reader));
+    CHECK_OK(dataset->kind->numbers(reader, DT_NUMBERS_FRAMES, 2, 1, frame)); // row 2 of episode 0
+    for (int64_t s = 0; s < 2; s++) {
+        CHECK_INT((int64_t)(8 * frame[9 * s + 2]), (int64_t)(8 * value_a(0, 2 + s, 2)));
+        CHECK_INT((int64_t)frame[9 * s + 3], value_b(0, 2 + s));
+        CHECK_INT((int64_t)frame[9 * s + 7], value_img(0, 2 + s, 3));
+        CHECK(isnan(frame[9 * s + 8]), "a flag has statistics");
+    }
+    dt_shard_cache_close(shards);
+}
+
+// Data that is read with other shifts is other data; a word that says the same is not.
+static void test_identity(void)
+{
+    static const char *const words[] = {
+        "obs/a",         "obs/a@+1",  "obs/a@-1",        "obs/a@-1:valid",
+        "obs/a@0:valid", "obs/a@0:2", "obs/a@0:2:valid", "obs/a@0 obs/a@1:valid"};
+    static const int64_t width[] = {3, 3, 3, 4, 4, 6, 8, 7};
+    enum { N = sizeof words / sizeof *words };
+    uint64_t hash[N];
+    for (int i = 0; i < N; i++) {
+        hash[i] = columns_of(words[i], width[i]);
+        for (int k = 0; k < i; k++)
+            CHECK(hash[i] != hash[k], "%s is the same as %s", words[i], words[k]);
+    }
+    CHECK(columns_of("/obs/a@1:2", 3) == hash[1], "@1:2 is not @+1");
+    CHECK(columns_of("obs/a@0", 3) == hash[0] && columns_of("obs/a[0:3]@-0", 3) == hash[0],
+          "@0 is not the row itself");
+    // Bytes that are shifted, and flags among bytes, are floats.
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    static const uint8_t zeros[LONGEST * 70];
+    for (int e = 0; e < 6; e++) {
+        char path[64];
+        snprintf(path, sizeof path, "/data/demo_%d/obs/wide", e);
+        hid_t file = change("a.h5");
+        put_matrix(file, path, H5T_STD_U8LE, episode_frames[e], 70, zeros);
+        H5Fclose(file);
+    }
+    strcpy(rules.inputs, "obs/wide obs/b:id*7@-1:valid obs/wide@+1 obs/wide");
+    struct dt_dataset *dataset = scan_all(&rules);
+    CHECK_INT(dataset->bytes.n, 2);
+    CHECK_INT(dataset->bytes.at[0].end, 70);
+    CHECK_INT(dataset->bytes.at[1].first, 141);
+    CHECK_INT(dataset->bytes.at[1].end, 211);
+}
+
+static void refuse(const char *text, bool target, const char *phrase)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    strcpy(target ? rules.targets : rules.inputs, text);
+    refuse_scan(&rules, phrase);
+}
+
+static void test_refused(void)
+{
+    static const char *const words[] = {"obs/a@",       "obs/a@x",     "obs/a@1.5",
+                                        "obs/a@--1",    "obs/a@1:",    "obs/a@1:2x",
+                                        "obs/a@1:v",    "obs/a:valid", "obs/a@1[0]",
+                                        "obs/a@1:id*3", "obs/a@1:2:",  "obs/a@99999999999"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        refuse(words[i], false, "data.inputs: 'obs/a");
+    refuse("obs/a@2:2", false, "'obs/a@2:2' is not understood: @FROM:TO means FROM to TO - 1");
+    refuse("obs/a@0:5000", false, "at most 4096 rows");
+    refuse("actions@1:valid", true, "a target that is missing has no loss, and no flag");
+    refuse("actions@0:2", true,
+           "the targets have 6 columns, the heads need 3 (buttons 2, stick 1)");
+    refuse("obs/b:id*7@0:17", false, "data.inputs has 17 columns of ids, the most are 16");
+    refuse("@1", false, "data.inputs: '@1' has no path");
+}
+
+static void refuse_numbers(enum dt_numbers which, const char *phrase)
+{
+    static float numbers[122 * FRAMES];
+    struct dt_scan_rules rules = shifted_rules(ROBOMIMIC, 0);
+    struct dt_dataset *dataset = scan_all(&rules);
+    struct dt_shard_cache *shards;
+    struct dt_reader *reader;
+    CHECK_OK(dt_shard_cache_open(dataset, &shards));
+    CHECK_OK(dt_shard_cache_get(shards, 0, false, &reader));
+    CHECK_FAILS(dataset->kind->numbers(reader, which, 0, 122, numbers), DT_USER, phrase);
+    dt_shard_cache_close(shards);
+}
+
+// A value is named by the row that holds it.
+static void test_values_refused(void)
+{
+    put_value(in_scratch("a.h5"), "/data/demo_5/obs/a", 33, 2, INFINITY);
+    refuse_numbers(DT_NUMBERS_FRAMES,
+                   "/data/demo_5/obs/a, row 33, column 2: inf is not a finite float32");
+    put_value(in_scratch("a.h5"), "/data/demo_1/actions", 0, 2, 5);
+    refuse_numbers(DT_NUMBERS_TARGETS,
+                   "/data/demo_1/actions, row 0, column 2: 5 is not a whole number in [0, 5)");
+}
+
+int main(void)
+{
+    make_scratch();
+    test_layouts();
+    test_groups();
+    test_identity();
+    test_refused();
+    test_values_refused();
+    remove_scratch();
+    return test_end();
+}
