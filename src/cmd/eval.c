@@ -1,6 +1,8 @@
 // `dtrain eval CONFIG`: computes the validation loss of the checkpoint that training would resume
 // from (or of run.init_from), on all ranks.
 #include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "cmd/cmd.h"
 #include "job/job.h"
 #include "train/evaluate.h"
@@ -37,24 +39,54 @@ static dt_status check(const struct dt_job *job)
     return DT_OK;
 }
 
+static void add_matrix(cJSON *json, const double *cells, int64_t n)
+{
+    cJSON *matrix = cJSON_AddArrayToObject(json, "confusion");
+    for (int64_t i = 0; i < n; i++)
+        cJSON_AddItemToArray(matrix, cJSON_CreateDoubleArray(cells + i * n, (int)n));
+}
+
+// For people; the JSON line has it for programs.
+static void show_matrix(const struct dt_output *head, const double *cells)
+{
+    int64_t n = head->classes;
+    dt_info("%s: rows are the classes of the data, columns the predicted ones", head->name);
+    for (int64_t i = -1; i < n; i++) {
+        char line[1024] = "";
+        if (i < 0)
+            dt_append(line, sizeof line, "%8s", "");
+        else
+            dt_append(line, sizeof line, "%8lld", (long long)i);
+        for (int64_t j = 0; j < n; j++)
+            dt_append(line, sizeof line, " %7.6g", i < 0 ? (double)j : cells[i * n + j]);
+        dt_log_message("", "%s", line);
+    }
+}
+
 static dt_status print(const char *from, const struct dt_model *model,
-                       const struct dt_loss_sum *total)
+                       const struct dt_evaluation *e)
 {
     const struct dt_outputs *measured = dt_model_measured(model);
-    double loss = total->loss / total->counted; // cJSON writes null where it is not finite
+    double loss = e->total.loss / e->total.counted; // cJSON writes null where it is not finite
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "event", "eval");
     cJSON_AddStringToObject(json, "model", from);
     cJSON_AddNumberToObject(json, "loss", loss);
     if (dt_model_outputs(model)->perplexity)
         cJSON_AddNumberToObject(json, "perplexity", exp(loss));
-    cJSON_AddNumberToObject(json, "tokens", total->counted);
+    cJSON_AddNumberToObject(json, "tokens", e->total.counted);
     cJSON *heads = measured ? cJSON_AddObjectToObject(json, "heads") : NULL;
-    for (int k = 0; measured && k < measured->n; k++) { // "buttons":{"loss":0.3,"accuracy":0.9}
-        struct dt_head_metrics head = dt_head_metrics(measured, total, k);
-        cJSON *one = cJSON_AddObjectToObject(heads, head.name);
-        cJSON_AddNumberToObject(one, "loss", head.loss);
-        cJSON_AddNumberToObject(one, head.measure, head.value);
+    for (int k = 0; measured && k < measured->n; k++) { // "buttons":{"loss":0.3,"accuracy":0.9, …}
+        struct dt_named_number list[DT_HEAD_NUMBERS];
+        int n = dt_head_numbers(measured, &e->total, e->scores, k, list);
+        const double *confusion = dt_scores_confusion(e->scores, k);
+        cJSON *one = cJSON_AddObjectToObject(heads, measured->list[k].name);
+        for (int i = 0; i < n; i++)
+            cJSON_AddNumberToObject(one, list[i].name, list[i].value);
+        if (confusion)
+            add_matrix(one, confusion, measured->list[k].classes);
+        if (confusion)
+            show_matrix(&measured->list[k], confusion);
     }
     char *text = dt_json_line(json);
     cJSON_Delete(json);
@@ -73,6 +105,10 @@ static dt_status evaluate(struct dt_job *job, bool ema)
     struct dt_snapshot snapshot = {0};
     struct dt_model_shape shape = dt_job_shape(job, false);
     struct dt_stepper_config step = dt_job_stepper(job);
+    struct dt_evaluation e = {.job = job,
+                              .input = &input,
+                              .carry = &carry,
+                              .max_batches = job->settings.log.eval_batches};
     dt_status status;
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out,
@@ -83,15 +119,14 @@ static dt_status evaluate(struct dt_job *job, bool ema)
         status, out,
         dt_snapshot_create(&job->backend, model, NULL, job->comm->info.rank == 0, &snapshot));
     DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), ema, &snapshot));
-    struct dt_evaluation e = {.job = job,
-                              .model = model,
-                              .input = &input,
-                              .carry = &carry,
-                              .max_batches = job->settings.log.eval_batches};
+    e.model = model;
+    DT_TRY_GOTO(status, out, dt_evaluation_warn(job));
+    DT_TRY_GOTO(status, out, dt_evaluation_scores(job, model, &e.scores));
     DT_TRY_GOTO(status, out, dt_evaluate(&e));
     if (job->comm->info.rank == 0)
-        status = print(source(job), model, &e.total);
+        status = print(source(job), model, &e);
 out:
+    dt_scores_destroy(e.scores);
     dt_input_destroy(&input);
     dt_carry_destroy(&carry);
     dt_snapshot_destroy(&snapshot);
@@ -116,7 +151,8 @@ const struct dt_command dt_cmd_eval = {
     .usage = "CONFIG [section.key=value …] [--ema]",
     .help = "validation loss of the run's newest checkpoint",
     .about = "Evaluates the checkpoint that training would resume from, or else run.init_from, on "
-             "data.val (at most log.eval_batches batches) and prints one JSON line.",
+             "data.val (at most log.eval_batches batches) and prints one JSON line; of categorical "
+             "heads of up to 20 classes also the confusion matrix, on stderr.",
     .min_words = 1,
     .max_words = INT_MAX,
     .configured = true,

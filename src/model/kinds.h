@@ -142,11 +142,13 @@ struct dt_head_kind {
     // head's rows.
     dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
                       struct dt_view dh, double scale, struct dt_loss_sum *sum);
-    // As dt_model_logits and dt_model_output; NULL: it has none.
+    // As dt_model_logits, dt_model_output and dt_model_predictions; NULL: it has none.
     dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
                         struct dt_view *logits);
     dt_status (*output)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h, int k,
                         struct dt_view *values);
+    dt_status (*predictions)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
+                             struct dt_predictions *predictions); // where outputs have measures
 };
 
 // kinds.c: each a dt_stem_kind, dt_block_kind or dt_head_kind; ends with NULL. The first stem and

@@ -188,3 +188,13 @@ const struct dt_outputs *dt_model_measured(const struct dt_model *model);
 // "targets" [B, L, …] has at the last position.
 dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *pass, int k,
                           struct dt_view *values);
+// After a forward, where outputs have measures: what they predict at every position and what the
+// data has there, in device memory, valid until the next pass. Where outputs are autoregressive,
+// each is computed from the data's targets of those before it.
+struct dt_predictions {
+    struct dt_view values;  // [B·L, …] fp32: the outputs side by side, each of its `width`
+    struct dt_view targets; // [B·L, W] fp32
+    const uint8_t *mask;    // [B·L], 0: the row does not count; NULL: all do
+};
+dt_status dt_model_predictions(const struct dt_model *model, const struct dt_pass *pass,
+                               struct dt_predictions *predictions);

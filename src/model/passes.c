@@ -137,3 +137,12 @@ dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *ca
     return parts->head->output(parts->head_part, &pass,
                                dt_view_rows(parts->head_part->h, 0, pass.rows), k, values);
 }
+
+dt_status dt_model_predictions(const struct dt_model *model, const struct dt_pass *caller,
+                               struct dt_predictions *predictions)
+{
+    const struct dt_parts *parts = &model->parts;
+    const struct dt_pass pass = complete(model, caller);
+    return parts->head->predictions(parts->head_part, &pass,
+                                    dt_view_rows(parts->head_part->h, 0, pass.rows), predictions);
+}

@@ -172,6 +172,20 @@ static dt_status chained_output(const struct policy *p, const struct dt_pass *pa
                              dt_view_block(p->logits, 0, first, rows, p->down[k].out));
 }
 
+// The logits of all outputs at all positions, without bias.
+static dt_status compute_logits(const struct policy *p, const struct dt_pass *pass,
+                                struct dt_view h)
+{
+    int n = p->outputs.n;
+    struct dt_view inputs = dt_view_rows(p->inputs, 0, pass->rows);
+    if (!p->outputs.autoregressive)
+        return dt_linear_forward(pass, p->all, h, dt_view_rows(p->logits, 0, pass->rows));
+    DT_TRY(encode(p, pass, n - 1, targets_of(p, pass), inputs));
+    for (int k = 0; k < n; k++)
+        DT_TRY(chained_output(p, pass, k, inputs));
+    return DT_OK;
+}
+
 // The gradient of the inputs is added up from the last output, whose inputs are the widest.
 static dt_status chained_backward(const struct policy *p, const struct dt_pass *pass)
 {
@@ -201,8 +215,7 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct d
     int n = p->outputs.n;
     bool chained = p->outputs.autoregressive;
     struct dt_view logits = dt_view_rows(p->logits, 0, pass->rows),
-                   dlogits = dt_view_rows(p->dlogits, 0, pass->rows),
-                   inputs = dt_view_rows(p->inputs, 0, pass->rows);
+                   dlogits = dt_view_rows(p->dlogits, 0, pass->rows);
     struct dt_policy_loss_args args = {.n = n,
                                        .logits = logits,
                                        .bias = dt_net_weight(pass->net, p->bias),
@@ -212,10 +225,7 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct d
                                        .dlogits = scale > 0 ? dlogits : (struct dt_view){0},
                                        .sum = sum};
     memcpy(args.outputs, p->slices, (size_t)n * sizeof *p->slices);
-    DT_TRY(chained ? encode(p, pass, n - 1, args.targets, inputs)
-                   : dt_linear_forward(pass, p->all, h, logits));
-    for (int k = 0; chained && k < n; k++)
-        DT_TRY(chained_output(p, pass, k, inputs));
+    DT_TRY(compute_logits(p, pass, h));
     DT_TRY(DT_RUN(pass, policy_loss, &args));
     if (!(scale > 0))
         return DT_OK;
@@ -243,6 +253,17 @@ static dt_status output(struct dt_part *part, const struct dt_pass *pass, struct
     return dt_add_bias(pass, p->bias, first, *values);
 }
 
+static dt_status predictions(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
+                             struct dt_predictions *predictions)
+{
+    const struct policy *p = (struct policy *)part;
+    *predictions = (struct dt_predictions){.values = dt_view_rows(p->logits, 0, pass->rows),
+                                           .targets = targets_of(p, pass),
+                                           .mask = pass->input.arrays[p->mask]};
+    DT_TRY(compute_logits(p, pass, h));
+    return dt_add_bias(pass, p->bias, 0, predictions->values);
+}
+
 const struct dt_head_kind dt_policy_head = {
     .kind = {.name = "policy",
              .size = sizeof(struct policy),
@@ -255,4 +276,5 @@ const struct dt_head_kind dt_policy_head = {
     .outputs = outputs,
     .loss = loss,
     .output = output,
+    .predictions = predictions,
 };

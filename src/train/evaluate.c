@@ -4,11 +4,99 @@
 #include "train/evaluate.h"
 
 #include "base/memory.h"
+#include "base/round.h"
 
 enum { SUMS = sizeof(struct dt_loss_sum) / sizeof(double) };
 
+// The predictions of a micro-batch in host memory.
+struct predictions {
+    float *values, *targets;
+    uint8_t *mask;
+};
+
+// The most rows that an evaluation has, on all ranks together.
+static int64_t rows_of(const struct dt_job *job)
+{
+    const struct dt_settings *s = &job->settings;
+    int64_t windows = job->val ? job->val->windows : 0;
+    if (s->log.eval_batches > 0)
+        windows = dt_min_i64(windows, s->log.eval_batches * s->data.batch);
+    return windows * s->data.seq_len;
+}
+
+static dt_status measured_of(const struct dt_job *job, struct dt_outputs *outputs)
+{
+    DT_TRY(dt_model_outputs_of(&job->model, outputs));
+    if (outputs->n > 0 && !outputs->list[0].measure)
+        outputs->n = 0;
+    return DT_OK;
+}
+
+dt_status dt_evaluation_plan(const struct dt_job *job, struct dt_memory_plan *plan)
+{
+    struct dt_outputs outputs;
+    int64_t all = rows_of(job), rows = dt_ceil_div(all, job->comm->info.size);
+    DT_TRY(measured_of(job, &outputs));
+    dt_memory_plan_add(plan, "scores", dt_scores_bytes(&outputs, rows, all), true);
+    return DT_OK;
+}
+
+dt_status dt_evaluation_warn(const struct dt_job *job)
+{
+    struct dt_outputs outputs;
+    DT_TRY(measured_of(job, &outputs));
+    dt_scores_warn(&outputs, rows_of(job));
+    return DT_OK;
+}
+
+dt_status dt_evaluation_scores(const struct dt_job *job, const struct dt_model *model,
+                               struct dt_scores **scores)
+{
+    const struct dt_outputs *measured = dt_model_measured(model);
+    *scores = NULL;
+    return measured ? dt_scores_create(measured, rows_of(job), scores) : DT_OK;
+}
+
+// Copies what is there to *host, the address of a pointer that the first copy allocates.
+static dt_status copy_out(const struct dt_evaluation *e, void *host, const void *device,
+                          int64_t bytes)
+{
+    void *to;
+    memcpy(&to, host, sizeof to);
+    if (!device)
+        return DT_OK;
+    if (!to)
+        DT_TRY(dt_alloc_host(&e->job->backend, bytes, host));
+    memcpy(&to, host, sizeof to);
+    return dt_to_host(&e->job->backend, to, device, bytes, e->stream);
+}
+
+// Adds every row of a pass to the scores. All micro-batches have the same shape.
+static dt_status score(const struct dt_evaluation *e, const struct dt_pass *pass,
+                       struct predictions *host)
+{
+    const struct dt_outputs *outputs = dt_model_outputs(e->model);
+    struct dt_predictions on;
+    DT_TRY(dt_model_predictions(e->model, pass, &on));
+    int64_t rows = on.values.rows, row_bytes = rows * (int64_t)sizeof(float);
+    DT_TRY(copy_out(e, &host->values, on.values.data, row_bytes * on.values.stride));
+    DT_TRY(copy_out(e, &host->targets, on.targets.data, row_bytes * on.targets.stride));
+    DT_TRY(copy_out(e, &host->mask, on.mask, rows));
+    DT_TRY(dt_stream_sync(&e->job->backend, e->stream));
+    for (int64_t row = 0; row < rows; row++) {
+        const float *values = host->values + row * on.values.stride,
+                    *targets = host->targets + row * on.targets.stride;
+        if (on.mask && !host->mask[row])
+            continue;
+        for (int k = 0; k < outputs->n; values += outputs->list[k++].width)
+            DT_TRY(dt_scores_add(e->scores, k, values, targets + outputs->list[k].target, 1));
+    }
+    return DT_OK;
+}
+
 static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_batches,
-                                struct dt_loss_sum *sums, int64_t n_sums)
+                                struct dt_loss_sum *sums, int64_t n_sums,
+                                struct predictions *predictions)
 {
     for (int64_t k = 0; k < micro_batches; k++) {
         struct dt_pass pass = {
@@ -17,6 +105,8 @@ static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_bat
         DT_TRY(dt_input_micro_batch(e->input, e->stream, &pass.input));
         DT_TRY(dt_model_forward(e->model, &pass));
         DT_TRY(dt_model_loss(e->model, &pass, 0, sums + k % n_sums));
+        if (e->scores)
+            DT_TRY(score(e, &pass, predictions));
         DT_TRY(dt_carry_store(e->carry, e->carry->next, k, e->stream));
     }
     return DT_OK;
@@ -25,7 +115,8 @@ static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_bat
 // Adds the losses to sums[0]; where there are `n_sums`, each micro-batch has the sum of its place
 // in the batch. Times the ops of the first batch, or of all batches where memory is unified.
 static dt_status evaluate_batches(struct dt_evaluation *e, struct dt_loader *loader,
-                                  struct dt_loss_sum *sums, int64_t n_sums)
+                                  struct dt_loss_sum *sums, int64_t n_sums,
+                                  struct predictions *predictions)
 {
     DT_TRY(dt_carry_clear(e->carry, e->carry->next, e->stream));
     for (int64_t i = 0; e->max_batches == 0 || i < e->max_batches; i++) {
@@ -36,7 +127,7 @@ static dt_status evaluate_batches(struct dt_evaluation *e, struct dt_loader *loa
             break;
         if (timed)
             dt_op_times_start(e->times, DT_LANE_VALIDATION);
-        DT_TRY(evaluate_batch(e, micro_batches, sums, n_sums));
+        DT_TRY(evaluate_batch(e, micro_batches, sums, n_sums, predictions));
         e->batches++;
         if (!timed)
             continue;
@@ -64,13 +155,14 @@ dt_status dt_evaluate(struct dt_evaluation *e)
     struct dt_loader_config config = dt_job_val_loader(job);
     struct dt_loader *loader = NULL;
     struct dt_loss_sum *sums = NULL, *host = NULL;
+    struct predictions predictions = {0};
     bool tree = dt_job_sum_order(job) == DT_SUM_TREE;
     int64_t n = tree ? job->local_batch / job->micro_batch : 1, bytes = n * (int64_t)sizeof *sums;
     dt_status status;
     DT_TRY_GOTO(status, out, dt_alloc(&job->backend, bytes, &sums));
     DT_TRY_GOTO(status, out, DT_NEW(&host, n, "validation sums"));
     DT_TRY_GOTO(status, out, dt_loader_open(&config, 0, &loader));
-    DT_TRY_GOTO(status, out, evaluate_batches(e, loader, sums, n));
+    DT_TRY_GOTO(status, out, evaluate_batches(e, loader, sums, n, &predictions));
     DT_TRY_GOTO(status, out, dt_to_host(&job->backend, host, sums, bytes, e->stream));
     DT_TRY_GOTO(status, out, dt_stream_sync(&job->backend, e->stream));
     add_up(host, n);
@@ -80,11 +172,15 @@ out:
     dt_loader_close(loader);
     free(host);
     dt_free(&job->backend, sums);
+    void *copies[] = {predictions.values, predictions.targets, predictions.mask};
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+        dt_free_host(&job->backend, copies[i]);
     if (status != DT_OK)
         return status;
-    return dt_collective(job->comm, &(struct dt_collective){.operation = DT_ALLREDUCE,
+    DT_TRY(dt_collective(job->comm, &(struct dt_collective){.operation = DT_ALLREDUCE,
                                                             .dtype = DT_F64,
                                                             .count = SUMS,
                                                             .data = &e->total,
-                                                            .order = dt_job_sum_order(job)});
+                                                            .order = dt_job_sum_order(job)}));
+    return e->scores ? dt_scores_finish(e->scores, job->comm) : DT_OK;
 }

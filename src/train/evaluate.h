@@ -1,9 +1,11 @@
-// Validation: the mean loss over the validation shards in file order, every window once.
+// Validation: the mean loss over the validation shards in file order, every window once; and the
+// scores of a policy's heads.
 #pragma once
 
 #include "backend/op_times.h"
 #include "job/job.h"
 #include "train/carry.h"
+#include "train/scores.h"
 
 struct dt_evaluation {
     const struct dt_job *job;
@@ -13,6 +15,7 @@ struct dt_evaluation {
     int64_t max_batches;    // 0: all
     struct dt_stream *stream;
     struct dt_op_times *times; // NULL: ops are not timed
+    struct dt_scores *scores;  // filled and finished; NULL: not wanted
     // The result.
     struct dt_loss_sum total;
     int64_t batches, timed; // those whose ops were timed
@@ -20,3 +23,11 @@ struct dt_evaluation {
 // Every rank evaluates its slots; all get the global sums. All work is queued on `stream`; the host
 // waits for its end.
 dt_status dt_evaluate(struct dt_evaluation *evaluation);
+// Adds the host memory that this rank needs for scores.
+dt_status dt_evaluation_plan(const struct dt_job *job, struct dt_memory_plan *plan);
+// Warns of heads whose scores will be incomplete.
+dt_status dt_evaluation_warn(const struct dt_job *job);
+// Scores to be filled by an evaluation of the job's model, for dt_scores_destroy; NULL: its outputs
+// have no measures.
+dt_status dt_evaluation_scores(const struct dt_job *job, const struct dt_model *model,
+                               struct dt_scores **scores);

@@ -4,6 +4,7 @@
 
 #include "base/round.h"
 #include "base/text.h"
+#include "train/evaluate.h"
 #include "train/profile.h"
 #include "train/replicas.h"
 
@@ -56,6 +57,7 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
         dt_snapshot_bytes(backend, &params, dt_optimizer_states(&stepper.optimizer).n,
                           dt_stepper_held(&params, &stepper), job->comm->info.rank == 0),
         true);
+    DT_TRY(dt_evaluation_plan(job, plan));
     dt_profile_plan(job, plan);
     if (job->settings.comm.verify_replicas > 0)
         dt_replicas_plan(backend, &params, plan);

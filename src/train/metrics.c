@@ -54,6 +54,16 @@ bool dt_metric_has(const struct dt_metric_event *event, const struct dt_metric_f
     return (field->kinds & event->kind) && (field->only_if == 0 || *flag);
 }
 
+int dt_head_numbers(const struct dt_outputs *heads, const struct dt_loss_sum *sum,
+                    const struct dt_scores *scores, int k,
+                    struct dt_named_number list[DT_HEAD_NUMBERS])
+{
+    struct dt_head_metrics head = dt_head_metrics(heads, sum, k);
+    list[0] = (struct dt_named_number){"loss", head.loss};
+    list[1] = (struct dt_named_number){head.measure, head.value};
+    return 2 + (scores ? dt_scores_of(scores, k, list + 2) : 0);
+}
+
 struct dt_metrics {
     int n;          // sinks that were opened
     void *states[]; // theirs, in the order of the table; NULL: not wanted

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "job/settings.h"
-#include "model/model.h"
+#include "train/scores.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,6 +38,7 @@ struct dt_metric_event {
     // Train and eval of a policy: the names of its heads, and their sums; else NULL.
     const struct dt_outputs *heads;
     const struct dt_loss_sum *sum;
+    const struct dt_scores *scores; // eval: of the heads; or NULL
 };
 
 // What every sink and `dtrain eval` report of head k: means over the positions where it has
@@ -56,6 +57,12 @@ static inline struct dt_head_metrics dt_head_metrics(const struct dt_outputs *he
     return (struct dt_head_metrics){head->name, sums[0] / sums[2], head->measure,
                                     sums[1] / sums[2]};
 }
+
+// All that an event says of head k: its loss, its measure, its scores. Returns how many.
+enum { DT_HEAD_NUMBERS = 2 + DT_SCORES_MAX };
+int dt_head_numbers(const struct dt_outputs *heads, const struct dt_loss_sum *sum,
+                    const struct dt_scores *scores, int k,
+                    struct dt_named_number list[DT_HEAD_NUMBERS]);
 
 struct dt_metric_field {
     const char *name;

@@ -151,10 +151,11 @@ static void put_number(FILE *out, const char *before, const char *name, double v
 static void put_heads(FILE *out, const struct dt_metric_event *event)
 {
     for (int k = 0; k < event->heads->n; k++) {
-        struct dt_head_metrics head = dt_head_metrics(event->heads, event->sum, k);
-        fprintf(out, "%s\"%s\":", k ? "," : ",\"heads\":{", head.name);
-        put_number(out, "{", "loss", head.loss);
-        put_number(out, ",", head.measure, head.value);
+        struct dt_named_number list[DT_HEAD_NUMBERS];
+        int n = dt_head_numbers(event->heads, event->sum, event->scores, k, list);
+        fprintf(out, "%s\"%s\":", k ? "," : ",\"heads\":{", event->heads->list[k].name);
+        for (int i = 0; i < n; i++)
+            put_number(out, i ? "," : "{", list[i].name, list[i].value);
         fputs("}", out);
     }
     fputs("}", out);

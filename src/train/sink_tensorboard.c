@@ -31,10 +31,10 @@ static const char file_version[] = "brain.Event:2";
 enum {
     HEAD = 12, // bytes of a record before its Event
     TAG_ROOM = 192,
-    ROOM = 32 << 10,
+    ROOM = 64 << 10,
     FIELDS_MAX = 32, // numbers of an event, besides those of its heads
 };
-_Static_assert((DT_METRICS_MAX + FIELDS_MAX) * (TAG_ROOM + 32) < ROOM,
+_Static_assert((DT_HEAD_NUMBERS * DT_OUTPUTS_MAX + FIELDS_MAX) * (TAG_ROOM + 32) < ROOM,
                "the largest event must fit");
 
 struct message {
@@ -205,11 +205,12 @@ static dt_status write_tensorboard(void *state, const struct dt_metric_event *ev
                                                   : *(const double *)value);
     }
     for (int k = 0; event->heads && k < event->heads->n; k++) {
-        struct dt_head_metrics head = dt_head_metrics(event->heads, event->sum, k);
-        snprintf(tag, sizeof tag, "%s/%s/loss", kind, head.name);
-        put_scalar(sink, tag, head.loss);
-        snprintf(tag, sizeof tag, "%s/%s/%s", kind, head.name, head.measure);
-        put_scalar(sink, tag, head.value);
+        struct dt_named_number list[DT_HEAD_NUMBERS];
+        int n = dt_head_numbers(event->heads, event->sum, event->scores, k, list);
+        for (int i = 0; i < n; i++) {
+            snprintf(tag, sizeof tag, "%s/%s/%s", kind, event->heads->list[k].name, list[i].name);
+            put_scalar(sink, tag, list[i].value);
+        }
     }
     begin_event(sink, event->step);
     put_message(&sink->record, EVENT_SUMMARY, &sink->summary);

@@ -1,5 +1,6 @@
 // Starts a run: from an opened job to the model, weights and files of its next step, fresh or
 // from a checkpoint. All ranks fail together.
+#include "train/evaluate.h"
 #include "train/trainer.h"
 
 #include "base/log.h"
@@ -223,6 +224,7 @@ dt_status dt_trainer_start(struct trainer *t)
     if (dt_job_wants_selftest(job))
         dt_info("collectives give right results on known values (comm.selftest)");
 
+    DT_TRY(dt_evaluation_warn(job));
     t->state = fresh_state(job);
     DT_TRY(dt_agree(job->comm, dt_job_describe_device(job, t->state.device)));
     t->schedule = dt_lr_schedule(&job->settings, job->steps);

@@ -29,7 +29,8 @@ dt_status dt_trainer_save(struct trainer *t, bool waits)
     return waits ? dt_saver_settle(t->saver, DT_WAIT_AND_FAIL) : DT_OK;
 }
 
-static dt_status evaluate(struct trainer *t, struct dt_loss_sum *total)
+// scores: to be filled; or NULL.
+static dt_status evaluate(struct trainer *t, struct dt_scores *scores, struct dt_loss_sum *total)
 {
     struct dt_evaluation e = {.job = t->job,
                               .model = t->model,
@@ -37,7 +38,8 @@ static dt_status evaluate(struct trainer *t, struct dt_loss_sum *total)
                               .carry = &t->stepper->carry,
                               .max_batches = t->job->settings.log.eval_batches,
                               .stream = t->stepper->stream,
-                              .times = t->profile.times};
+                              .times = t->profile.times,
+                              .scores = scores};
     DT_TRY(dt_evaluate(&e));
     t->profile.batches += e.batches;
     t->profile.timed_batches += e.timed;
@@ -57,21 +59,18 @@ static dt_status evaluate_ema(struct trainer *t, double *loss)
     struct dt_optimizer *optimizer = &t->stepper->optimizer;
     struct dt_loss_sum total;
     DT_TRY(dt_optimizer_swap_ema(optimizer, t->stepper->stream));
-    DT_TRY(evaluate(t, &total));
+    DT_TRY(evaluate(t, NULL, &total));
     *loss = mean_loss(&total);
     DT_TRY(dt_optimizer_swap_ema(optimizer, t->stepper->stream));
     return dt_stream_sync(&t->job->backend, t->stepper->stream); // a save may follow
 }
 
 // *improved: the loss is the lowest so far; with a moving average, its loss.
-static dt_status validate(struct trainer *t, bool *improved)
+static dt_status validate_with(struct trainer *t, struct dt_scores *scores, bool *improved)
 {
     struct dt_loss_sum total;
-    *improved = false;
-    if (!t->job->val)
-        return DT_OK;
     dt_comm_progress(t->job->comm, t->state.step, "validation");
-    DT_TRY(evaluate(t, &total));
+    DT_TRY(evaluate(t, scores, &total));
     struct dt_metric_event event = {.kind = DT_METRIC_EVAL,
                                     .step = t->state.step,
                                     .loss = mean_loss(&total),
@@ -80,7 +79,8 @@ static dt_status validate(struct trainer *t, bool *improved)
                                     .has_ema = t->job->settings.optim.ema > 0,
                                     .tokens = (int64_t)total.counted,
                                     .heads = dt_model_measured(t->model),
-                                    .sum = &total};
+                                    .sum = &total,
+                                    .scores = scores};
     if (total.counted > 0 && !isfinite(event.loss))
         dt_warn("step %lld: the validation loss is not finite, since the weights diverged: lower "
                 "optim.lr, or increase optim.warmup_steps",
@@ -98,6 +98,18 @@ static dt_status validate(struct trainer *t, bool *improved)
     }
     dt_run_folder_best(t->state.best_step, t->state.best_loss);
     return dt_metrics_write(t->metrics, &event);
+}
+
+static dt_status validate(struct trainer *t, bool *improved)
+{
+    struct dt_scores *scores;
+    *improved = false;
+    if (!t->job->val)
+        return DT_OK;
+    DT_TRY(dt_evaluation_scores(t->job, t->model, &scores));
+    dt_status status = validate_with(t, scores, improved);
+    dt_scores_destroy(scores);
+    return status;
 }
 
 static int64_t tokens_of_step(const struct trainer *t)

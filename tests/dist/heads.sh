@@ -28,7 +28,7 @@ every = 1
 eval_every = 4
 EOF
 heads_of() { # metrics.jsonl: the heads of each line, what is said of them by name, and the numbers to five digits
-    sed -n 's/.*"heads"://p' "$1" | grep -oE '"[a-z_]+":[0-9{][0-9.e+-]*' | sed 's/:/ /; s/{/0/' | xargs printf '%s %.5g\n'
+    sed -n 's/.*"heads"://p' "$1" | grep -oE '"[a-z_0-9]+":[0-9{-][0-9.e+-]*' | sed 's/:/ /; s/{/0/' | xargs printf '%s %.5g\n'
 }
 first_loss() { # run
     train_lines "runs/$1/metrics.jsonl" | head -n 1 | cut -d' ' -f2
@@ -55,10 +55,33 @@ for chained in false true; do
     check "$chained: the loss falls" test "$(train_lines "$one/metrics.jsonl" |
         awk 'NR == 1 { first = $2 } END { print $2 < 0.97 * first }')" = 1
     line='"heads":\{"buttons":\{"loss":[0-9.e-]+,"accuracy":[0-9.e-]+\},"main_x".*"c_x":\{"loss":[0-9.e-]+,"error":[0-9.e-]+\},"c_y".*"shoulder"'
-    check "$chained: every line has every head" test "$(grep -cE "$line" "$one/metrics.jsonl")" = 10
+    check "$chained: every step has every head" test "$(grep -cE "$line" "$one/metrics.jsonl")" = 8
+    line='"heads":\{"buttons":\{"loss":[0-9.e-]+,"accuracy":[0-9.e-]+,"balanced_accuracy":[0-9.e-]+,"f1":[0-9.e-]+,"auc":[0-9.e-]+\},"main_x".*'
+    line+='"c_x":\{"loss":[0-9.e-]+,"error":[0-9.e-]+,"mae":[0-9.e-]+,"rmse":[0-9.e-]+,"r2":[0-9.e-]+\},"c_y".*"shoulder".*"auc"'
+    check "$chained: every validation has all scores" test "$(grep -cE "$line" "$one/metrics.jsonl")" = 2
+    check "$chained: TensorBoard has them" test "$(grep -aoE 'eval/(main_x/balanced_accuracy|buttons/(f1|auc)|c_y/r2)|train/c_x/(error|mae)' \
+        "$one"/events.out.* | sort -u | tr '\n' ' ')" = "eval/buttons/auc eval/buttons/f1 eval/c_y/r2 eval/main_x/balanced_accuracy train/c_x/error "
     check "$chained: eval" "$dtrain" eval "${common[@]}" run.name=$chained-1 >eval.json 2>eval.log
     check "$chained: eval has the metrics of training" cmp <(heads_of eval.json) \
         <(grep '"event":"eval"' "$one/metrics.jsonl" | tail -n 1 | heads_of /dev/stdin)
+    check "$chained: a confusion matrix of every class" python3 - eval.json eval.log <<'EOF'
+import json, sys
+with open(sys.argv[1]) as file:
+    found = json.load(file)
+table = open(sys.argv[2]).read().split("main_x: rows are")[1].splitlines()[1:19]
+for name, classes in ("main_x", 17), ("main_y", 17), ("shoulder", 5):
+    head, cells = found["heads"][name], found["heads"][name]["confusion"]
+    diagonal, total = sum(cells[i][i] for i in range(classes)), sum(map(sum, cells))
+    recalls = [row[i] / sum(row) for i, row in enumerate(cells) if sum(row) > 0]
+    assert len(cells) == classes and total == found["tokens"], (name, total)
+    assert abs(diagonal / total - head["accuracy"]) < 1e-9, (name, head)
+    assert abs(sum(recalls) / len(recalls) - head["balanced_accuracy"]) < 1e-9, (name, head)
+assert [list(map(float, row.split())) for row in table[1:]] == [
+    [i, *row] for i, row in enumerate(found["heads"]["main_x"]["confusion"])], table
+assert all("confusion" not in found["heads"][name] for name in ("buttons", "c_x", "c_y")), found
+for name in "c_x", "c_y":
+    assert abs(found["heads"][name]["mae"] - found["heads"][name]["error"]) < 1e-5, found
+EOF
     # As it was when it had been killed after step 4.
     check "$chained: saves" "$dtrain" "${common[@]}" run.name=cut-$chained checkpoint.every=4 >cut.log 2>&1
     rm -r runs/cut-$chained/$last
