@@ -4,7 +4,7 @@
 #include "base/round.h"
 #include "comm/buckets.h"
 #include "kernels/sum_squares.h"
-#include "test.h"
+#include "sums.h"
 
 enum { ROWS = 9, STEPS = 3 };
 
@@ -13,24 +13,6 @@ static struct dt_backend backend;
 // Rows of awkward sizes: one is empty, one is larger than a bucket.
 static const int64_t row_ends[ROWS] = {3, 3, 300, 301, 70000, 70017, 90000, 90001, 123457};
 enum { ELEMENTS = 123457 };
-
-// Multiples of 1/4 below 16: exact in bf16, and so are their sums over four ranks.
-static float value(int64_t i, int rank, int step)
-{
-    return (float)((i * 5 + rank * 11 + step * 3) % 31 - 15) * 0.25f;
-}
-
-static void check_sums(const float *gradients, int step)
-{
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < ELEMENTS; i++) {
-        float sum = 0;
-        for (int r = 0; r < comm->info.size; r++)
-            sum += value(i, r, step);
-        wrong += gradients[i] != sum;
-    }
-    CHECK(wrong == 0, "step %d: %lld sums are wrong", step, (long long)wrong);
-}
 
 static int64_t check_steps(enum dt_dtype wire, int64_t bucket_bytes)
 {
@@ -50,8 +32,7 @@ static int64_t check_steps(enum dt_dtype wire, int64_t bucket_bytes)
     CHECK_OK(dt_buckets_connect(buckets));
     CHECK(!dt_buckets_can_be_captured(buckets), "what goes through the host cannot be captured");
     for (int step = 0; step < STEPS; step++) {
-        for (int64_t i = 0; i < ELEMENTS; i++)
-            gradients[i] = value(i, comm->info.rank, step);
+        fill_exact(gradients, DT_F32, ELEMENTS, comm->info.rank, step);
         // Sums travel beside the gradients; doubles that fp32 could not hold.
         sums[0] = 1 + 0x1p-40 * (comm->info.rank + step);
         sums[1] = comm->info.rank;
@@ -61,7 +42,7 @@ static int64_t check_steps(enum dt_dtype wire, int64_t bucket_bytes)
             CHECK_OK(dt_buckets_ready(buckets, row));
         }
         CHECK_OK(dt_buckets_wait(buckets));
-        check_sums(gradients, step);
+        check_reduced("buckets", gradients, DT_F32, 0, ELEMENTS, comm->info.size, step, DT_SUM);
         int n = comm->info.size;
         double ranks = n * (n - 1) / 2.0;
         CHECK(sums[0] == n + 0x1p-40 * (ranks + n * step) && sums[1] == ranks,
@@ -135,19 +116,6 @@ static void check_pieces(const struct sharded *s)
     free(holders);
 }
 
-static void check_sharded_sums(const struct sharded *s, int step)
-{
-    int64_t wrong = 0;
-    for (int64_t k = 0; k < s->pieces.n; k++)
-        for (int64_t i = s->pieces.spans[k].first; i < s->pieces.spans[k].end; i++) {
-            float sum = 0;
-            for (int r = 0; r < comm->info.size; r++)
-                sum += value(i, r, step);
-            wrong += s->config.gradients[i] != sum;
-        }
-    CHECK(wrong == 0, "step %d: %lld sums of this rank's are wrong", step, (long long)wrong);
-}
-
 static void check_norms(struct sharded *s)
 {
     int64_t last = s->pieces.n - 1;
@@ -167,12 +135,13 @@ static void check_sharded(enum dt_dtype wire, int64_t bucket_bytes, int smaller)
     open_sharded(&s, wire, bucket_bytes, smaller);
     check_pieces(&s);
     for (int step = 0; step < STEPS; step++) {
-        for (int64_t i = 0; i < s.config.elements; i++)
-            s.config.gradients[i] = value(i, comm->info.rank, step);
+        fill_exact(s.config.gradients, DT_F32, s.config.elements, comm->info.rank, step);
         for (int row = SHARDED_ROWS - 1; row >= 0; row--)
             CHECK_OK(dt_buckets_ready(s.buckets, row));
         CHECK_OK(dt_buckets_wait(s.buckets));
-        check_sharded_sums(&s, step);
+        for (int64_t k = 0; k < s.pieces.n; k++)
+            check_reduced("sums of this rank", s.config.gradients, DT_F32, s.pieces.spans[k].first,
+                          s.pieces.spans[k].end, comm->info.size, step, DT_SUM);
         check_norms(&s);
         for (int64_t k = 0; k < s.pieces.n; k++)
             for (int64_t i = s.pieces.spans[k].first; i < s.pieces.spans[k].end; i++)

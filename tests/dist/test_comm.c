@@ -3,57 +3,29 @@
 #include "comm/comm.h"
 #include "comm/comm_mpi.h"
 #include "comm/job_control.h"
-#include "test.h"
-#include "typed.h"
+#include "sums.h"
 
 static struct dt_comm *comm;
 static int rank, size;
 
-// Element i of rank r: small integers, so that any order of the sum is exact in fp32.
-static float value(int64_t i, int r)
+static void check_allreduce(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
 {
-    return (float)((i * 7 + r * 3) % 101 - 50);
-}
-
-static float expected(int64_t i, enum dt_reduce_op op)
-{
-    float result = value(i, 0);
-    for (int r = 1; r < size; r++) {
-        float x = value(i, r);
-        result = op == DT_SUM ? result + x : op == DT_MIN ? fminf(result, x) : fmaxf(result, x);
-    }
-    return result;
-}
-
-static void check_f32(int64_t n, enum dt_reduce_op op)
-{
-    float *x = malloc((size_t)n * sizeof *x + 1);
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < n; i++)
-        x[i] = value(i, rank);
-    CHECK_OK(dt_allreduce(comm, x, n, DT_F32, op));
-    for (int64_t i = 0; i < n; i++)
-        wrong += x[i] != expected(i, op);
-    CHECK(wrong == 0, "%lld of %lld elements are wrong (op %d)", (long long)wrong, (long long)n,
-          op);
+    void *x = new_exact(type, n, rank, 0);
+    CHECK_OK(dt_allreduce(comm, x, n, type, op));
+    check_reduced("all-reduce", x, type, 0, n, size, 0, op);
     free(x);
 }
 
-static void check_f64_and_i64(int64_t n)
+// Integers that a double could not hold.
+static void check_large(int64_t n)
 {
-    double *x = malloc((size_t)n * sizeof *x);
-    int64_t *k = malloc((size_t)n * sizeof *k), wrong = 0;
-    int64_t large = INT64_C(1) << 60; // what a double could not hold
-    for (int64_t i = 0; i < n; i++) {
-        x[i] = value(i, rank);
+    int64_t *k = malloc((size_t)n * sizeof *k), wrong = 0, large = INT64_C(1) << 60;
+    for (int64_t i = 0; i < n; i++)
         k[i] = large + i + rank;
-    }
-    CHECK_OK(dt_allreduce(comm, x, n, DT_F64, DT_SUM));
     CHECK_OK(dt_allreduce(comm, k, n, DT_I64, DT_MAX));
     for (int64_t i = 0; i < n; i++)
-        wrong += x[i] != expected(i, DT_SUM) || k[i] != large + i + size - 1;
+        wrong += k[i] != large + i + size - 1;
     CHECK_INT(wrong, 0);
-    free(x);
     free(k);
 }
 
@@ -118,25 +90,19 @@ static void check_many(void)
 {
     enum { N = 24 };
     struct dt_request *requests[N];
-    float *data[N];
+    struct dt_collective sums[N];
     for (int k = 0; k < N; k++) {
         int64_t n = k % 3 ? 100 + k : 150000 * (k + 1);
-        data[k] = malloc((size_t)n * sizeof(float));
-        for (int64_t i = 0; i < n; i++)
-            data[k][i] = value(i + k, rank);
-        CHECK_OK(
-            dt_begin(comm,
-                     &(struct dt_collective){
-                         .operation = DT_ALLREDUCE, .dtype = DT_F32, .count = n, .data = data[k]},
-                     &requests[k]));
+        sums[k] = (struct dt_collective){.operation = DT_ALLREDUCE,
+                                         .dtype = DT_F32,
+                                         .count = n,
+                                         .data = new_exact(DT_F32, n, rank, k)};
+        CHECK_OK(dt_begin(comm, &sums[k], &requests[k]));
     }
     for (int k = N - 1; k >= 0; k--) {
-        int64_t n = k % 3 ? 100 + k : 150000 * (k + 1), wrong = 0;
         CHECK_OK(dt_wait(comm, requests[k]));
-        for (int64_t i = 0; i < n; i++)
-            wrong += data[k][i] != expected(i + k, DT_SUM);
-        CHECK(wrong == 0, "all-reduce %d: %lld wrong", k, (long long)wrong);
-        free(data[k]);
+        check_reduced("one of many", sums[k].data, DT_F32, 0, sums[k].count, size, k, DT_SUM);
+        free(sums[k].data);
     }
 }
 
@@ -164,23 +130,15 @@ static dt_status exchange(const void *out, void *in, int64_t n, enum dt_dtype ty
 // exact in every type.
 static void check_blocks(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
 {
-    int64_t whole = n * size, wrong = 0;
-    char *x = malloc((size_t)(whole * dt_dtype_size(type)) + 1);
-    for (int64_t i = 0; i < whole; i++)
-        set(x, type, i, (double)value(i, rank));
+    int64_t whole = n * size;
+    void *x = new_exact(type, whole, rank, 0);
     CHECK_OK(reduce_scatter(x, n, type, op));
-    for (int64_t i = rank * n; i < (rank + 1) * n; i++)
-        wrong += get(x, type, i) != (double)expected(i, op);
-    CHECK(wrong == 0, "reduce-scatter of %lld %s: %lld wrong (op %d)", (long long)n,
-          dt_dtype_name(type), (long long)wrong, op);
+    check_reduced("reduce-scatter", x, type, rank * n, (rank + 1) * n, size, 0, op);
     for (int64_t i = 0; i < whole; i++)
-        if (i / (n > 0 ? n : 1) != rank)
+        if (i / n != rank)
             set(x, type, i, -77);
     CHECK_OK(all_gather(x, n, type));
-    for (int64_t i = 0; i < whole; i++)
-        wrong += get(x, type, i) != (double)expected(i, op);
-    CHECK(wrong == 0, "all-gather of %lld %s: %lld wrong", (long long)n, dt_dtype_name(type),
-          (long long)wrong);
+    check_reduced("all-gather", x, type, 0, whole, size, 0, op);
     free(x);
 }
 
@@ -228,25 +186,23 @@ static void check_no_trees(void)
 static void check_exchange(int64_t n)
 {
     int to = (rank + 1) % size, from = (rank + size - 1) % size;
-    float *x = malloc((size_t)n * sizeof *x + 1), *y = malloc((size_t)n * sizeof *y + 1), last = 0;
+    float *x = new_exact(DT_F32, n, rank, 0), *y = new_exact(DT_F32, n, rank, 1), last = 0;
     struct dt_collective out = {
         .operation = DT_EXCHANGE, .dtype = DT_F32, .peer = to, .count = n, .mine = x};
     struct dt_collective in = {
         .operation = DT_EXCHANGE, .dtype = DT_F32, .peer = from, .count = n, .data = y};
     struct dt_request *sending, *receiving;
     int64_t wrong = 0;
-    for (int64_t i = 0; i < n; i++)
-        x[i] = value(i, rank);
     CHECK_OK(dt_begin(comm, &in, &receiving));
     CHECK_OK(dt_begin(comm, &out, &sending));
     CHECK_OK(dt_wait(comm, receiving));
     CHECK_OK(dt_wait(comm, sending));
     for (int64_t i = 0; i < n; i++)
-        wrong += y[i] != value(i, from);
+        wrong += (double)y[i] != exact(DT_F32, i, from, 0);
     if (rank < 2) {
         CHECK_OK(exchange(x, y, n, DT_F32, 1 - rank));
         for (int64_t i = 0; i < n; i++)
-            wrong += y[i] != value(i, 1 - rank);
+            wrong += (double)y[i] != exact(DT_F32, i, 1 - rank, 0);
     }
     if (rank == 0)
         for (int k = 1; k <= 2; k++)
@@ -391,9 +347,11 @@ static void check_all(void)
     static const int64_t sizes[] = {0, 1, 77, 8191, 16384, 32769, 65537, 1048583};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int op = DT_SUM; op <= DT_MAX; op++)
-            check_f32(sizes[i], (enum dt_reduce_op)op);
-    check_f64_and_i64(3);
-    check_f64_and_i64(70001);
+            check_allreduce(sizes[i], DT_F32, (enum dt_reduce_op)op);
+    check_allreduce(3, DT_F64, DT_SUM);
+    check_allreduce(70001, DT_F64, DT_SUM);
+    check_large(3);
+    check_large(70001);
     check_bf16(5);
     check_bf16(200003);
     check_same_bits(1001);

@@ -5,8 +5,7 @@
 
 #include "base/rng.h"
 #include "comm/selftest.h"
-#include "test.h"
-#include "typed.h"
+#include "sums.h"
 
 #include <stdlib.h>
 #ifndef REAL_NCCL
@@ -44,41 +43,11 @@ static struct dt_device_comm *open_nccl(void)
     return device_comm;
 }
 
-// Multiples of 1/4 below 8: exact in bf16, and so are their sums over four ranks.
-static double value(int64_t i, int rank, int round)
-{
-    return (double)((i * 5 + rank * 11 + round * 3) % 31 - 15) * 0.25;
-}
-
-static double sum(int64_t i, int round)
-{
-    double total = 0;
-    for (int r = 0; r < comm->info.size; r++)
-        total += value(i, r, round);
-    return total;
-}
-
 static dt_status enqueue(struct dt_device_comm *nccl, int index, enum dt_operation operation,
                          void *data, int64_t count, enum dt_dtype type)
 {
     struct dt_collective c = {.operation = operation, .dtype = type, .count = count, .data = data};
     return dt_nccl_table.enqueue(nccl, index, &c, stream);
-}
-
-// Whole numbers have room for four times the values.
-static double scale_of(dt_dtype type)
-{
-    return type == DT_I64 ? 4 : 1;
-}
-
-static void put(void *data, dt_dtype type, int64_t i, double x)
-{
-    set(data, type, i, scale_of(type) * x);
-}
-
-static double number_at(const void *data, dt_dtype type, int64_t i)
-{
-    return get(data, type, i) / scale_of(type);
 }
 
 struct buffers {
@@ -109,33 +78,21 @@ static void to_host(const struct buffers *buffers, int64_t bytes)
     need(dt_stream_sync(&backend, stream));
 }
 
-static void fill(const struct buffers *buffers, dt_dtype type, int64_t n, int round)
-{
-    for (int64_t i = 0; i < n; i++)
-        put(buffers->host, type, i, value(i, comm->info.rank, round));
-}
-
-static void check_sums(const struct buffers *buffers, dt_dtype type, int64_t n, int round,
-                       double factor, const char *what)
-{
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < n; i++)
-        wrong += number_at(buffers->host, type, i) != factor * sum(i, round);
-    CHECK(wrong == 0, "%s of %lld %s: %lld sums are wrong", what, (long long)n, dt_dtype_name(type),
-          (long long)wrong);
-}
-
 // One after the other on one buffer: the second sums what the first made.
 static void check_eager(struct dt_device_comm *nccl, const struct buffers *buffers, dt_dtype type,
                         int64_t n)
 {
-    int64_t bytes = n * dt_dtype_size(type);
-    fill(buffers, type, n, 0);
+    int64_t bytes = n * dt_dtype_size(type), wrong = 0;
+    int size = comm->info.size;
+    fill_exact(buffers->host, type, n, comm->info.rank, 0);
     to_device(buffers, bytes);
     need(enqueue(nccl, 0, DT_ALLREDUCE, buffers->device, n, type));
     need(enqueue(nccl, 1, DT_ALLREDUCE, buffers->device, n, type));
     to_host(buffers, bytes);
-    check_sums(buffers, type, n, 0, comm->info.size, "two all-reduces");
+    for (int64_t i = 0; i < n; i++)
+        wrong += get(buffers->host, type, i) != size * reduced(type, i, size, 0, DT_SUM);
+    CHECK(wrong == 0, "two all-reduces of %lld %s: %lld sums are wrong", (long long)n,
+          dt_dtype_name(type), (long long)wrong);
 }
 
 // One all-reduce of values whose sums round, to the host.
@@ -144,7 +101,7 @@ static void sum_random(struct dt_device_comm *nccl, const struct buffers *buffer
     int64_t bytes = MOST * dt_dtype_size(type);
     struct dt_philox random = dt_philox_init(7, (uint32_t)comm->info.rank, 0);
     for (int64_t i = 0; i < MOST; i++)
-        put(buffers->host, type, i,
+        set(buffers->host, type, i,
             (double)(1 + i % 5) * ((double)dt_philox_uniform(&random) - 0.5));
     to_device(buffers, bytes);
     need(enqueue(nccl, 2, DT_ALLREDUCE, buffers->device, MOST, type));
@@ -196,11 +153,11 @@ static void check_graph(struct dt_device_comm *nccl, const struct buffers *buffe
     struct dt_graph *graph = capture(nccl, buffers, input.device);
     check_counts(nccl, 0);
     for (int round = 0; round < LAUNCHES; round++) {
-        fill(&input, DT_F32, MOST, round);
+        fill_exact(input.host, DT_F32, MOST, comm->info.rank, round);
         to_device(&input, bytes);
         need(dt_graph_launch(&backend, graph, stream));
         to_host(buffers, bytes);
-        check_sums(buffers, DT_F32, MOST, round, 1, "a graph");
+        check_reduced("a graph", buffers->host, DT_F32, 0, MOST, comm->info.size, round, DT_SUM);
     }
     check_counts(nccl, LAUNCHES);
     dt_graph_destroy(&backend, graph);
@@ -220,21 +177,19 @@ static void check_blocks(struct dt_device_comm *nccl, const struct buffers *buff
     need(enqueue(nccl, 1, DT_ALL_GATHER, buffers->device, n, type));
     need(dt_capture_end(&backend, stream, &graph));
     for (int round = 0; round < 2; round++) {
-        fill(buffers, type, size * n, round);
+        fill_exact(buffers->host, type, size * n, rank, round);
         to_device(buffers, bytes);
         need(dt_graph_launch(&backend, graph, stream));
         to_host(buffers, bytes);
-        check_sums(buffers, type, size * n, round, 1, "reduce-scatter and all-gather");
+        check_reduced("reduce-scatter and all-gather", buffers->host, type, 0, size * n, size,
+                      round, DT_SUM);
     }
     dt_graph_destroy(&backend, graph);
-    fill(buffers, type, size * n, 0);
+    fill_exact(buffers->host, type, size * n, rank, 0);
     to_device(buffers, bytes);
     need(enqueue(nccl, 0, DT_REDUCE_SCATTER, buffers->device, n, type));
     to_host(buffers, bytes);
-    int64_t wrong = 0;
-    for (int64_t i = rank * n; i < (rank + 1) * n; i++)
-        wrong += number_at(buffers->host, type, i) != sum(i, 0);
-    CHECK_INT(wrong, 0);
+    check_reduced("reduce-scatter", buffers->host, type, rank * n, (rank + 1) * n, size, 0, DT_SUM);
 }
 
 // Ranks 0 and 1 exchange both ways, then rank 1 sends alone; the others do nothing.
@@ -252,7 +207,7 @@ static void check_exchange(struct dt_device_comm *nccl, const struct buffers *bu
                               .mine = buffers->device};
     if (rank > 1 || comm->info.size == 1)
         return;
-    fill(buffers, type, 2 * n, 0);
+    fill_exact(buffers->host, type, 2 * n, rank, 0);
     to_device(buffers, bytes);
     need(dt_nccl_table.enqueue(nccl, 2, &c, stream));
     c.data = rank == 0 ? buffers->device : NULL;
@@ -260,25 +215,10 @@ static void check_exchange(struct dt_device_comm *nccl, const struct buffers *bu
     need(dt_nccl_table.enqueue(nccl, 2, &c, stream));
     to_host(buffers, bytes);
     for (int64_t i = 0; i < n; i++)
-        wrong += number_at(buffers->host, type, i) != value(i, rank, 0) ||
-                 number_at(buffers->host, type, n + i) != value(i, 1 - rank, 0);
+        wrong += get(buffers->host, type, i) != exact(type, i, rank, 0) ||
+                 get(buffers->host, type, n + i) != exact(type, i, 1 - rank, 0);
     CHECK(wrong == 0, "exchange of %lld %s: %lld are wrong", (long long)n, dt_dtype_name(type),
           (long long)wrong);
-}
-
-// Sums that round differently in any other order: of ranks 0 + 1, 2 + 3, …, then of those sums.
-static double leaf(int64_t i, int rank, dt_dtype type)
-{
-    double x = sin((double)(i % 9973) * 0.37 + rank) * exp((double)((i + 5 * rank) % 17));
-    return type == DT_F32 ? (double)(float)x : x;
-}
-
-static double tree(int64_t i, int first, int n, dt_dtype type)
-{
-    if (n == 1)
-        return leaf(i, first, type);
-    double sum = tree(i, first, n / 2, type) + tree(i, first + n / 2, n / 2, type);
-    return type == DT_F32 ? (double)(float)sum : sum; // exact in double but for this
 }
 
 static void check_tree(struct dt_device_comm *nccl, const struct buffers *buffers,
@@ -287,7 +227,7 @@ static void check_tree(struct dt_device_comm *nccl, const struct buffers *buffer
     int size = comm->info.size;
     bool in_blocks = operation == DT_REDUCE_SCATTER;
     int64_t whole = in_blocks ? size * n : n, first = in_blocks ? comm->info.rank * n : 0;
-    int64_t bytes = whole * dt_dtype_size(type), wrong = 0;
+    int64_t bytes = whole * dt_dtype_size(type);
     struct dt_graph *graph = NULL;
     struct dt_collective c = {.operation = operation,
                               .dtype = type,
@@ -297,16 +237,13 @@ static void check_tree(struct dt_device_comm *nccl, const struct buffers *buffer
     need(dt_capture_begin(&backend, stream));
     need(dt_nccl_table.enqueue(nccl, 1, &c, stream));
     need(dt_capture_end(&backend, stream, &graph));
-    for (int64_t i = 0; i < whole; i++)
-        put(buffers->host, type, i, leaf(i, comm->info.rank, type));
+    fill_leaves(buffers->host, type, whole, comm->info.rank);
     to_device(buffers, bytes);
     need(dt_graph_launch(&backend, graph, stream));
     to_host(buffers, bytes);
     dt_graph_destroy(&backend, graph);
-    for (int64_t i = first; i < first + n; i++)
-        wrong += number_at(buffers->host, type, i) != tree(i, 0, size, type);
-    CHECK(wrong == 0, "%s of %lld %s by a tree: %lld are wrong", dt_collective_name(&c),
-          (long long)n, dt_dtype_name(type), (long long)wrong);
+    check_tree_sums(dt_collective_name(&c), (char *)buffers->host + first * dt_dtype_size(type),
+                    type, first, first + n, size);
 }
 
 // Wholes and halves, of odd counts; on three ranks there is no tree.
