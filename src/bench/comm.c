@@ -21,8 +21,6 @@ enum { LEAST = 5, BATCH = 32, STAGE = 16 << 20 }; // repeats; bytes of a copy to
 static const double default_seconds = 0.1, batch_seconds = 2e-3;
 
 static const enum dt_dtype types[] = {DT_F32, DT_BF16, DT_F64, DT_I64}; // as --type lists them
-static const char *const names[DT_OPERATIONS] = {"all-reduce", "reduce-scatter", "all-gather",
-                                                 "broadcast", "exchange"};
 
 // One backend's memory, and what is measured in it now.
 struct bench {
@@ -50,22 +48,17 @@ struct row {
 
 // ---- one row
 
-static bool is_in_blocks(enum dt_operation operation)
-{
-    return operation == DT_REDUCE_SCATTER || operation == DT_ALL_GATHER;
-}
-
 static struct dt_collective collective_of(const struct bench *b, const struct row *row)
 {
     bool exchange = row->operation == DT_EXCHANGE;
-    return (struct dt_collective){.operation = row->operation,
-                                  .dtype = b->type,
-                                  .peer = exchange ? dt_known_partner(b->info) : b->info->size - 1,
-                                  .count = row->count /
-                                           (is_in_blocks(row->operation) ? b->info->size : 1),
-                                  .data = b->route.data,
-                                  .mine = exchange ? b->route.mine : NULL,
-                                  .order = row->order};
+    return (struct dt_collective){
+        .operation = row->operation,
+        .dtype = b->type,
+        .peer = exchange ? dt_known_partner(b->info) : b->info->size - 1,
+        .count = row->count / (dt_operation_kinds[row->operation].in_blocks ? b->info->size : 1),
+        .data = b->route.data,
+        .mine = exchange ? b->route.mine : NULL,
+        .order = row->order};
 }
 
 dt_status dt_bench_run_collective(const struct dt_bench_route *route, const struct dt_collective *c,
@@ -203,7 +196,7 @@ static void print_header(const struct bench *b)
 
 static const char *order_name(const struct row *row)
 {
-    if (row->operation != DT_ALLREDUCE && row->operation != DT_REDUCE_SCATTER)
+    if (!dt_operation_kinds[row->operation].reduces)
         return "-";
     return row->order == DT_SUM_TREE ? "tree" : "fast";
 }
@@ -213,9 +206,9 @@ static void print_row(const struct bench *b, struct row *row)
     const struct dt_bench_clock *clock = &row->clock;
     double median = dt_bench_median(clock), most = 0, n = b->info->size;
     double algbw = (double)row->bytes / median / 1e9;
-    double busbw = algbw * (row->operation == DT_ALLREDUCE ? 2 * (n - 1) / n
-                            : is_in_blocks(row->operation) ? (n - 1) / n
-                                                           : 1);
+    double busbw = algbw * (row->operation == DT_ALLREDUCE                 ? 2 * (n - 1) / n
+                            : dt_operation_kinds[row->operation].in_blocks ? (n - 1) / n
+                                                                           : 1);
     for (int64_t i = 0; i < clock->n; i++)
         most = fmax(most, clock->seconds[i]);
     if (row->first_bytes == 0) {
@@ -232,15 +225,16 @@ static void print_row(const struct bench *b, struct row *row)
                "\"hosts\":%lld,\"oversubscribed\":%d,\"bytes\":%lld,\"count\":%lld,\"type\":\"%s\","
                "\"min_us\":%.2f,\"median_us\":%.2f,\"max_us\":%.2f,\"algbw_gb_per_s\":%.5f,"
                "\"busbw_gb_per_s\":%.5f,\"wrong\":%lld,\"iterations\":%lld}\n",
-               b->route.name, names[row->operation], order_name(row), b->info->size,
-               (long long)b->hosts, is_oversubscribed(b), (long long)row->bytes,
+               b->route.name, dt_operation_kinds[row->operation].name, order_name(row),
+               b->info->size, (long long)b->hosts, is_oversubscribed(b), (long long)row->bytes,
                (long long)row->count, dt_dtype_name(b->type), dt_bench_best(clock) * 1e6,
                median * 1e6, most * 1e6, algbw, busbw, (long long)row->wrong, (long long)clock->n);
     else
         printf("  %-7s %-14s %-4s %11lld %10lld %5s %10.2f %10.2f %10.2f %8.3f %8.3f %6lld\n",
-               b->route.name, names[row->operation], order_name(row), (long long)row->bytes,
-               (long long)row->count, dt_dtype_name(b->type), dt_bench_best(clock) * 1e6,
-               median * 1e6, most * 1e6, algbw, busbw, (long long)row->wrong);
+               b->route.name, dt_operation_kinds[row->operation].name, order_name(row),
+               (long long)row->bytes, (long long)row->count, dt_dtype_name(b->type),
+               dt_bench_best(clock) * 1e6, median * 1e6, most * 1e6, algbw, busbw,
+               (long long)row->wrong);
 }
 
 // ---- all rows of a backend
@@ -249,7 +243,7 @@ static void print_row(const struct bench *b, struct row *row)
 static dt_status measure_sizes(struct bench *b, struct row *row)
 {
     int64_t unit = dt_dtype_size(b->type), before = 0;
-    unit *= is_in_blocks(row->operation) ? b->info->size : 1;
+    unit *= dt_operation_kinds[row->operation].in_blocks ? b->info->size : 1;
     for (int64_t bytes = b->first; bytes <= b->last; bytes *= b->options->factor) {
         int64_t whole = dt_max_i64(bytes / unit, 1) * unit;
         if (whole > b->limit)
@@ -283,8 +277,8 @@ static dt_status measure_operation(struct bench *b, enum dt_operation operation,
         if (b->route.json || b->info->rank != 0 || row->first_bytes == 0)
             continue;
         printf("# %s %s%s: %.1f us at %lld bytes (the first call %.1f us)", b->route.name,
-               names[operation], row->order == DT_SUM_TREE ? " by a tree" : "", row->latency * 1e6,
-               (long long)row->first_bytes, row->connecting * 1e6);
+               dt_operation_kinds[operation].name, row->order == DT_SUM_TREE ? " by a tree" : "",
+               row->latency * 1e6, (long long)row->first_bytes, row->connecting * 1e6);
         if (row->best_bus > 0)
             printf("; best busbw %.3f GB/s at %lld bytes", row->best_bus,
                    (long long)row->best_bytes);

@@ -13,8 +13,14 @@ struct shape {
     float dt_min, dt_max; // 0, 0: no clamp
 };
 
+static const char name[] = "ssd";
 enum { X, DT, B_, C_, A_LOG, D_SKIP, DT_BIAS, INPUTS }; // those with gradients
 static const char *const input_name[] = {"x", "dt", "b", "c", "a_log", "d_skip", "dt_bias"};
+enum { SHOWS = 1 << X | 1 << DT | 1 << C_ | 1 << D_SKIP };
+#define FORGET(forward) ((forward)->states = NULL)
+typedef struct dt_ssd_inputs inputs_args;
+typedef struct dt_ssd_forward_args forward_args;
+typedef struct dt_ssd_backward_args backward_args;
 
 // A problem in dense doubles, or the gradients of one.
 struct values {
@@ -23,6 +29,8 @@ struct values {
     const uint8_t *reset;
     double *in[INPUTS], *h0;
 };
+
+#include "recurrence.h"
 
 static struct tensors inputs_of(const struct dt_ssd_inputs *in)
 {
@@ -137,6 +145,11 @@ REFERENCE(ssd_forward)
     return DT_OK;
 }
 
+static void reference_y(const struct values *v, double *y)
+{
+    reference_values(v, v->L, y, NULL, NULL);
+}
+
 static void head_backward(const struct values *v, const struct dt_view *dy, int64_t b, int64_t h,
                           const double *s, double *const *g)
 {
@@ -187,27 +200,9 @@ REFERENCE(ssd_backward)
 
 // ---- on the tested backend
 
-struct op {
-    struct dt_ssd_forward_args forward;
-    struct dt_ssd_backward_args backward;
-};
-
-static struct dt_view input(const struct shape *s, int64_t width, int64_t gap, double scale,
-                            uint32_t seed)
-{
-    return normal_view(s->type, s->batch * s->length, width,
-                       aligned_stride(s->type, width + (s->wide ? gap : 0)), scale, seed);
-}
-
-static struct dt_view output(const struct shape *s, int64_t width, int64_t gap)
-{
-    return fresh_view(s->type, s->batch * s->length, width,
-                      aligned_stride(s->type, width + (s->wide ? gap : 0)));
-}
-
 // Inputs of the size that Mamba-2 has: Δ between about 0.01 and 1, A between -0.4 and -7, and
 // states of about 1 whatever N.
-static struct op make_op(const struct shape *s)
+static struct op make_op(const struct parity *p __attribute__((unused)), const struct shape *s)
 {
     int64_t H = s->heads, E = H * s->P, BC = s->groups * s->N, state = s->batch * E * s->N,
             chunks = (s->length - 1) / s->chunk + 1;
@@ -275,28 +270,10 @@ static void backward(struct parity *p, struct dt_ssd_backward_args *a)
     PARITY(p, ssd_backward, a, OTHERS(.norm = in_products(p, a->in.x.dtype)));
 }
 
-static void run(struct parity *p, struct op *op)
+static double slope_tolerance(const struct parity *p, dt_dtype type,
+                              int input __attribute__((unused)))
 {
-    p->run_only = true;
-    forward(p, &op->forward);
-    backward(p, &op->backward);
-    p->run_only = false;
-}
-
-static void y_of(const void *values, double *y)
-{
-    const struct values *v = values;
-    reference_values(v, v->L, y, NULL, NULL);
-}
-
-static void check_directions(const struct parity *p, const struct dt_ssd_backward_args *a)
-{
-    struct values v = make_values(&a->in);
-    struct tensors g = gradients_of(a);
-    const struct objective objective = {&a->dy, y_of, &v};
-    for (int i = 0; i < INPUTS; i++)
-        check_direction(p, input_name[i], v.in[i], dense_tensor(&g, i), tensor_size(&g, i),
-                        &objective, 5.0 * in_products(p, a->dy.dtype));
+    return in_products(p, type);
 }
 
 static void compare(struct parity *p, const struct shape *s)
@@ -307,84 +284,13 @@ static void compare(struct parity *p, const struct shape *s)
             (int)s->chunk, dt_dtype_name(s->type), s->h0 ? " h0" : "", s->wide ? " wide" : "",
             s->accumulate ? " +=" : "", s->resets, (double)s->dt_min, (double)s->dt_max))
         return;
-    struct op op = make_op(s);
+    struct op op = make_op(p, s);
     forward(p, &op.forward);
     backward(p, &op.backward);
     // a clamp's edge has no derivative
     if (p->is_cpu && !s->accumulate && s->dt_max == 0 &&
         s->batch * s->length * s->heads * s->P * s->N < 40000)
         check_directions(p, &op.backward);
-}
-
-// A sequence in two parts, h_last of the first going in as h0 of the second in place, gives the
-// whole's y and state.
-static void check_carry(struct parity *p, int64_t first)
-{
-    const struct shape s = {2, 50, 3, 1, 20, 5, 32, DT_F32, .h0 = true, .resets = MANY};
-    const int64_t state = s.heads * s.P * s.N;
-    if (!parity_case(p, "ssd: a sequence in two parts, the first of %d", (int)first))
-        return;
-    struct op whole = make_op(&s), parts = make_op(&s);
-    run(p, &whole);
-    float *h = guarded(state * 4);
-    p->run_only = true;
-    for (int64_t b = 0; b < s.batch; b++)
-        for (int part = 0; part < 2; part++) {
-            struct dt_ssd_forward_args f = parts.forward;
-            int64_t from = b * s.length + part * first,
-                    to = part ? (b + 1) * s.length : from + first;
-            struct dt_view *views[] = {&f.in.x, &f.in.dt, &f.in.b, &f.in.c, &f.y};
-            for (int i = 0; i < 5; i++)
-                *views[i] = dt_view_rows(*views[i], from, to);
-            f.in.batch = 1, f.in.length = to - from, f.in.reset += from;
-            f.in.h0 = part ? h : f.in.h0 + b * state;
-            f.h_last = h, f.states = NULL;
-            forward(p, &f);
-            for (int64_t i = 0; i < state && part; i++)
-                CHECK(fabsf(h[i] - whole.forward.h_last[b * state + i]) < 2e-5f,
-                      "h_last %lld of sequence %d is %g", (long long)i, (int)b, (double)h[i]);
-        }
-    p->run_only = false;
-    for (int64_t i = 0; i < s.batch * s.length * s.heads * s.P; i++) {
-        int64_t row = i / (s.heads * s.P), col = i % (s.heads * s.P);
-        double got = get_at(&parts.forward.y, row, col), want = get_at(&whole.forward.y, row, col);
-        CHECK(fabs(got - want) < 5e-5, "y %lld is %g, in one part %g", (long long)i, got, want);
-    }
-}
-
-// Without states forward alone; h_last may be h0 itself.
-static void check_h_last_over_h0(struct parity *p, int64_t length)
-{
-    const struct shape s = {2, length, 2, 2, 8, 16, 32, DT_F32, .h0 = true};
-    if (!parity_case(p, "ssd: h_last over h0, no states, L %d", (int)length))
-        return;
-    struct op whole = make_op(&s), over = make_op(&s);
-    run(p, &whole);
-    over.forward.states = NULL;
-    over.forward.h_last = (float *)(uintptr_t)over.forward.in.h0;
-    forward(p, &over.forward);
-    CHECK(same_bits(over.forward.y.data, whole.forward.y.data), "%s: y differs", p->text);
-    CHECK(same_bits(over.forward.h_last, whole.forward.h_last), "%s: h_last differs", p->text);
-}
-
-// A NaN in any one input reaches y, and some gradient.
-static void check_nan(struct parity *p, dt_dtype type, int which)
-{
-    const struct shape s = {1, 40, 4, 1, 8, 8, 32, type, .h0 = true};
-    if (!parity_case(p, "ssd: a NaN in input %d, %s", which, dt_dtype_name(type)))
-        return;
-    struct op op = make_op(&s);
-    const struct dt_ssd_inputs *in = &op.forward.in;
-    const void *array[] = {in->x.data, in->dt.data, in->b.data,  in->c.data,
-                           in->a_log,  in->d_skip,  in->dt_bias, in->h0};
-    set((void *)(uintptr_t)array[which], which <= C_ ? type : DT_F32, 3, NAN);
-    run(p, &op);
-    const struct dt_ssd_backward_args *g = &op.backward;
-    CHECK(count_nans(op.forward.y.data, type, 0, 40 * 32) > 0, "%s: not in y", p->text);
-    CHECK(count_nans(g->dx.data, type, 0, 40 * 32) + count_nans(g->ddt.data, type, 0, 40 * 4) +
-                  count_nans(g->dc.data, type, 0, 40 * 8) + count_nans(g->dd_skip, DT_F32, 0, 4) >
-              0,
-          "%s: in no gradient", p->text);
 }
 
 void parity_ssd(struct parity *p)
@@ -416,12 +322,15 @@ void parity_ssd(struct parity *p)
                                 p->tested[0].op->ssd_chunk, type ? DT_BF16 : DT_F32, .h0 = true});
     if (p->model)
         return;
-    check_carry(p, 1);
-    check_carry(p, 19);
-    check_h_last_over_h0(p, 1);
-    check_h_last_over_h0(p, 77);
+    for (int i = 0; i < 2; i++) {
+        check_carry(p, &(struct shape){2, 50, 3, 1, 20, 5, 32, DT_F32, .h0 = true, .resets = MANY},
+                    i ? 19 : 1, 2e-5);
+        check_h_last_over_h0(p,
+                             &(struct shape){2, i ? 77 : 1, 2, 2, 8, 16, 32, DT_F32, .h0 = true});
+    }
     for (int i = 0; i <= INPUTS; i++)
-        check_nan(p, i % 2 ? DT_BF16 : DT_F32, i);
+        check_nan(p, &(struct shape){1, 40, 4, 1, 8, 8, 32, i % 2 ? DT_BF16 : DT_F32, .h0 = true},
+                  i);
 }
 
 // ---- the gated norm
