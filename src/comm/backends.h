@@ -44,13 +44,6 @@ void dt_comm_prepare(struct dt_comm *comm, const struct dt_comm_table *table,
 // Appends "rank 2 on n1, step 41, backward: ".
 void dt_comm_append_place(const struct dt_comm *comm, char *text, size_t size);
 
-struct dt_operation_kind {
-    const char *name;
-    bool reduces, has_peer;
-    bool in_blocks; // `data` has a block for each rank
-};
-extern const struct dt_operation_kind dt_operation_kinds[DT_OPERATIONS];
-
 // "all-reduce", "send".
 const char *dt_collective_name(const struct dt_collective *collective);
 // Elements of `data`, those of all blocks.

@@ -43,6 +43,12 @@ enum dt_operation {
                        // unless it is NULL
     DT_OPERATIONS
 };
+struct dt_operation_kind {
+    const char *name;
+    bool reduces, has_peer;
+    bool in_blocks; // `data` has a block for each rank
+};
+extern const struct dt_operation_kind dt_operation_kinds[DT_OPERATIONS];
 
 // Every rank begins the same collectives in the same order; an exchange concerns two ranks alone,
 // which begin theirs with each other in the same order.

@@ -18,8 +18,7 @@ static double delay;          // seconds, of its exchanges
 
 static void change(const struct dt_collective *c, bool mine)
 {
-    bool in_blocks = c->operation == DT_REDUCE_SCATTER || c->operation == DT_ALL_GATHER;
-    int64_t first = in_blocks ? comm->info.rank * c->count : 0;
+    int64_t first = dt_operation_kinds[c->operation].in_blocks ? comm->info.rank * c->count : 0;
     if (comm->info.rank != culprit || c->operation != hit || c->count < 100)
         return;
     char *data = (char *)(mine ? (void *)(uintptr_t)c->mine : c->data);

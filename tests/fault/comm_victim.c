@@ -1,39 +1,15 @@
 // A job that only all-reduces, once per step, until one rank fails in the way that FATE names.
 //   comm_victim FATE RANK [TIMEOUT_S]
-#include "base/log.h"
 #include "tests/victim.h"
 
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { FATAL_STEP = 41, STEPS = 60, ELEMENTS = 300000 };
-
-static atomic_bool stop;
-
-static void on_signal(int number)
-{
-    (void)number;
-    atomic_store(&stop, true);
-    dt_comm_terminated(comm);
-}
 
 static dt_status meet(const char *fate)
 {
     wait_for_beats();
     mark_fate();
-    if (strcmp(fate, "kill") == 0)
-        raise(SIGKILL);
-    if (strcmp(fate, "stop") == 0)
-        raise(SIGSTOP);
     if (strcmp(fate, "exit") == 0)
         _exit(0);
-    if (strcmp(fate, "sleep") == 0)
-        dt_sleep(60);
-    if (strcmp(fate, "late") == 0)
-        dt_sleep(1.5);
     if (strncmp(fate, "busy", 4) == 0)
         for (double until = dt_seconds() + 6; dt_seconds() < until; dt_sleep(0.2))
             dt_comm_busy(comm);
@@ -41,9 +17,7 @@ static dt_status meet(const char *fate)
         mark_fate();
         dt_sleep(60);
     }
-    if (strcmp(fate, "fail") == 0)
-        return DT_FAIL(DT_MACHINE, "free some space", "the disk is full");
-    return DT_OK;
+    return suffer(fate);
 }
 
 // Stops inside a collective that it has begun and announced, before the others join it.
@@ -113,7 +87,7 @@ static dt_status train(const char *fate, int victim)
         DT_TRY(step(number, fate, victim));
     if (strcmp(fate, "term") == 0) {
         dt_sleep(1.5); // past the time in which the survivors of a death would look for it
-        if (!atomic_load(&stop))
+        if (!atomic_load(&terminated))
             return DT_FAIL(DT_MACHINE, NULL, "the signal was lost");
     }
     return DT_OK;
@@ -121,23 +95,8 @@ static dt_status train(const char *fate, int victim)
 
 int main(int argc, char **argv)
 {
-    dt_status status;
-    char text[16384];
     if (argc < 3)
         return 2;
-    if (dt_comm_open(DT_COMM_KIND_AUTO, &comm) != DT_OK)
-        dt_die();
-    dt_die_register(die);
-    signal(SIGTERM, on_signal);
-    dt_comm_set_timeout(comm, argc > 3 ? atof(argv[3]) : 600);
-    dt_log_quiet(comm->info.rank != 0);
-    status = train(argv[1], atoi(argv[2]));
-    if (status != DT_OK && !comm->agreed)
-        dt_die();
-    if (status != DT_OK && comm->info.rank == 0) {
-        dt_error_format(dt_error_current(), 0, text, sizeof text);
-        fprintf(stderr, "dtrain: error: %s", text);
-    }
-    dt_comm_close(comm);
-    return (int)status;
+    open_job(DT_COMM_KIND_AUTO, argv[3]);
+    return close_job(train(argv[1], atoi(argv[2])));
 }

@@ -1,14 +1,8 @@
 // A job that trains nothing: steps of two sums by NCCL, launched as a graph and waited for in the
 // device as the program's own thread does, in which one rank meets its fate.
 //   nccl_victim FATE RANK [TIMEOUT_S]
-#include "base/log.h"
 #include "comm/device_comm.h"
 #include "tests/victim.h"
-
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { FATAL_STEP = 11, STEPS = 20, ELEMENTS = 3000, COLLECTIVES = 2 };
 
@@ -17,12 +11,6 @@ static struct dt_stream *stream;
 static struct dt_device_comm *nccl;
 static void *memory;
 static int victim;
-
-static void on_signal(int number)
-{
-    (void)number;
-    dt_comm_terminated(comm);
-}
 
 static dt_status sum(int index)
 {
@@ -73,22 +61,14 @@ static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
     if (mine)
         wait_for_beats();
     mark_fate();
-    if (mine && strcmp(fate, "kill") == 0)
-        raise(SIGKILL);
-    if (mine && strcmp(fate, "stop") == 0)
-        raise(SIGSTOP);
-    if (mine && strcmp(fate, "sleep") == 0)
-        dt_sleep(60);
-    if (mine && strcmp(fate, "late") == 0)
-        dt_sleep(1.5);
+    if (mine)
+        DT_TRY(suffer(fate));
     if (strcmp(fate, "idle") == 0)
         dt_sleep(mine ? 3.2 : 2.5);
     if (strcmp(fate, "uneven") == 0)
         DT_TRY(sum_twice());
     if (strcmp(fate, "mute") == 0)
         DT_TRY(receive_from_victim(mine));
-    if (mine && strcmp(fate, "fail") == 0)
-        return DT_FAIL(DT_MACHINE, "free some space", "the disk is full");
     return launch(graph);
 }
 
@@ -140,17 +120,7 @@ int main(int argc, char **argv)
     if (argc < 3)
         return 2;
     dt_nccl_table.prepare();
-    if (dt_comm_open(DT_COMM_KIND_MPI, &comm) != DT_OK)
-        dt_die();
-    dt_die_register(die);
-    signal(SIGTERM, on_signal);
-    dt_comm_set_timeout(comm, argc > 3 ? atof(argv[3]) : 600);
-    dt_log_quiet(comm->info.rank != 0);
+    open_job(DT_COMM_KIND_MPI, argv[3]);
     victim = atoi(argv[2]);
-    dt_status status = train(argv[1]);
-    dt_comm_end_if_alone(comm, status);
-    if (status != DT_OK && comm->info.rank == 0)
-        dt_error_print(dt_error_current(), 0);
-    dt_comm_close(comm);
-    return (int)status;
+    return close_job(train(argv[1]));
 }
