@@ -31,8 +31,8 @@ struct dt_order_keys {
     int64_t seed, batch, seq_len, block, reset_token;
     bool shuffle, reset_after, carry_state;
     // Keys of datasets of frames; zeros for others.
-    int64_t stride;
-    char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT], mask[DT_DATA_TEXT];
+    int64_t stride, time_axis;
+    char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT], mask[DT_DATA_TEXT], episodes[DT_DATA_TEXT];
 };
 
 // Statistics of the losses so far (train/spikes.h).

@@ -9,8 +9,9 @@
 #include <string.h>
 
 static const char form[] =
-    "write PATH, PATH[i], PATH[i:j] (columns i to j - 1) or PATH:id*N (integers below N), each "
-    "also with @SHIFT (of row t + SHIFT) or @FROM:TO, separated by spaces";
+    "write PATH, PATH/@ATTRIBUTE or @ATTRIBUTE, each also with [i], [i:j] (columns i to j - 1) or "
+    ":id*N (integers below N), then with @SHIFT (of row t + SHIFT) or @FROM:TO, separated by "
+    "spaces";
 
 // Reads a whole number at *text, which moves past it; -1: there is none.
 static int64_t number(const char **text)
@@ -49,9 +50,19 @@ static bool parse_shifts(const char *text, struct dt_column *column)
     return fine && (column->valid || !*text);
 }
 
+// The bytes of a path, which may end in an attribute: "obs/@unit", or "@label" of the episode. A
+// digit or a sign after the @ is none's.
+static size_t path_length(const char *word, bool *attribute)
+{
+    size_t n = strcspn(word, "[:@");
+    *attribute =
+        word[n] == '@' && (n == 0 || word[n - 1] == '/') && !strchr("+-0123456789", word[n + 1]);
+    return *attribute ? n + 1 + strcspn(word + n + 1, "[:@/") : n;
+}
+
 static dt_status parse_word(const char *key, const char *word, struct dt_column *column)
 {
-    size_t length = strcspn(word, "[:@");
+    size_t length = path_length(word, &column->attribute);
     const char *text = word + length, *why = "";
     bool fine = true;
     while (*word == '/') // of the file's root, or of the episode
@@ -161,8 +172,7 @@ void dt_columns_to_floats(dt_dtype type, const void *from, int64_t rows, int64_t
     case TYPE:                                                                                     \
         return (int64_t)((const type *)from)[i];
 
-// Reads one value of an integer type; one that int64 cannot hold is negative.
-static int64_t integer_at(dt_dtype type, const void *from, int64_t i)
+int64_t dt_columns_integer(dt_dtype type, const void *from, int64_t i)
 {
     switch (type) {
         INTEGERS(READ)
@@ -177,7 +187,7 @@ int64_t dt_columns_to_ids(dt_dtype type, const void *from, int64_t rows, int64_t
 {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < n; j++) {
-            int64_t value = integer_at(type, from, i * width + first + j);
+            int64_t value = dt_columns_integer(type, from, i * width + first + j);
             if (value < 0 || value >= table) {
                 *wrong = value;
                 return i * n + j;

@@ -10,7 +10,8 @@ enum { DT_COLUMN_PATH = 256, DT_SHIFTS_MOST = 4096 };
 // t + from, …, t + to - 1, in this order: the columns that one word of the key names (several where
 // its path is a group) of the first of these rows, then all of the next.
 struct dt_column {
-    char path[DT_COLUMN_PATH]; // "obs/a", within the episode
+    char path[DT_COLUMN_PATH]; // "obs/a", within the episode; "obs/@unit", "@label"
+    bool attribute;            // … one of these: an attribute
     int64_t first, end;        // end -1: all
     int64_t table;             // ids: integers in [0, table); 0: floats
     int64_t from, to;          // 0, 1: its own row
@@ -49,6 +50,8 @@ void dt_columns_to_floats(dt_dtype type, const void *from, int64_t rows, int64_t
 int64_t dt_columns_to_ids(dt_dtype type, const void *from, int64_t rows, int64_t width,
                           int64_t first, int64_t n, int64_t table, int32_t *to, int64_t stride,
                           int64_t *wrong);
+// Value i of an integer type; of DT_U64 its bits.
+int64_t dt_columns_integer(dt_dtype type, const void *from, int64_t i);
 // Decimal text of such a value.
 enum { DT_INTEGER_TEXT = 24 };
 const char *dt_columns_integer_text(dt_dtype type, int64_t bits, char text[DT_INTEGER_TEXT]);

@@ -56,7 +56,10 @@ struct dt_scan_rules {
     // episode numbers of frames and targets are missing (NaN), ids are 0; with :valid after the
     // shift the frame has one more number after those of each row: 1 where the row exists, else 0.
     char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT];
-    int64_t stride; // frames from a window's start to the next one's; 0: seq_len
+    // Names of the episodes' groups: "/subject_*/trial_*"; "": what the schema has.
+    char episodes[DT_DATA_NAME];
+    int64_t time_axis; // of datasets with more than one dimension: 0 or 1
+    int64_t stride;    // frames from a window's start to the next one's; 0: seq_len
     // Reads only the episodes that /mask/NAME lists; "" reads those of the list that mask_default
     // names (train or valid) where the shard has it, else all.
     char mask[DT_DATA_NAME], mask_default[DT_DATA_NAME];
@@ -94,6 +97,7 @@ struct dt_shard {
     struct dt_frame_layout layout;
     struct dt_byte_columns bytes; // of frames, uint8 in every episode
     int64_t episodes, empty;      // with frames, and those without any, which are skipped
+    char mask[DT_DATA_NAME];      // the list in /mask that names them; "": all
     int64_t vocab_size;           // attribute; 0 where absent
     int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
     // Bytes of compressed datasets once decoded; 0: there are none.

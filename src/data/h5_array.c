@@ -1,6 +1,7 @@
 // Opens one dataset of a file: finds out what it is made of, checks that all its bytes are there,
 // and reads them.
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "data/h5_chunks.h"
 
@@ -87,12 +88,17 @@ static dt_status read_space(hid_t space, struct dt_h5_array *array)
     array->n_dims = H5Sget_simple_extent_dims(space, dims, NULL);
     if (array->n_dims < 0)
         return dt_h5_fail(DT_USER, "read the shape in", array->file->path, NULL);
-    array->shape[0] = (int64_t)dims[0];
-    array->shape[1] = 1;
+    array->axis = array->file->time_axis < array->n_dims ? array->file->time_axis : 0;
+    array->shape[0] = (int64_t)dims[array->axis];
+    array->shape[1] = array->outer = 1;
     bool large = array->shape[0] < 0;
-    for (int i = 1; i < array->n_dims; i++)
-        large |= __builtin_mul_overflow(array->shape[1], (int64_t)dims[i], &array->shape[1]) ||
-                 array->shape[1] < 0;
+    for (int i = 0; i < array->n_dims; i++) {
+        if (i == array->axis)
+            array->outer = array->shape[1];
+        else
+            large |= __builtin_mul_overflow(array->shape[1], (int64_t)dims[i], &array->shape[1]) ||
+                     array->shape[1] < 0;
+    }
     int64_t bytes;
     if (large || __builtin_mul_overflow(array->shape[0], array->shape[1], &bytes) ||
         __builtin_mul_overflow(bytes, (int64_t)8, &bytes))
@@ -211,9 +217,69 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
     return inspect(array);
 }
 
+// The path of what has the attribute, "/episode_3", with a slash of the root alone; and the name.
+static const char *split_attribute(const char *path, char owner[DT_H5_PATH])
+{
+    const char *name = strrchr(path, '/') + 1;
+    int n = (int)(name - path);
+    snprintf(owner, DT_H5_PATH, "%.*s", n > 1 ? n - 1 : n, path);
+    return name + 1;
+}
+
+static dt_status read_value(hid_t attribute, hid_t type, hid_t space, struct dt_h5_array *array)
+{
+    if (type < 0 || space < 0)
+        return dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
+    read_type(type, array);
+    DT_TRY(read_space(space, array));
+    bool empty = H5Sget_simple_extent_type(space) == H5S_NULL;
+    array->shape[1] *= empty ? 0 : array->shape[0];
+    array->shape[0] = array->outer = 1;
+    if (array->type == DT_DTYPE_COUNT || array->shape[1] == 0)
+        return DT_OK;
+    DT_TRY(DT_NEW_BYTES(&array->value, array->shape[1] * dt_h5_element(array), "%s of %s",
+                        array->name, array->file->path));
+    if (H5Aread(attribute, type, array->value) < 0)
+        return dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
+    return DT_OK;
+}
+
+dt_status dt_h5_attribute_open(const struct dt_h5_file *file, const char *path,
+                               struct dt_h5_array *array, bool *found)
+{
+    char owner[DT_H5_PATH];
+    const char *name = split_attribute(path, owner), *last;
+    hid_t group;
+    enum dt_h5_node node;
+    uint64_t address;
+    *array =
+        (struct dt_h5_array){.file = file, .name = path, .id = -1, .offset = -1, .constant = true};
+    DT_TRY(dt_h5_find(file, owner, &node, &address));
+    *found = node == DT_H5_GROUP || node == DT_H5_DATASET;
+    if (!*found)
+        return DT_OK;
+    DT_TRY(dt_h5_check_types(file, owner, address));
+    DT_TRY(dt_h5_locate(file, owner, &group, &last, found));
+    htri_t exists = H5Aexists_by_name(group, last, name, H5P_DEFAULT);
+    *found = exists > 0;
+    if (exists == 0)
+        return DT_OK;
+    hid_t attribute =
+        exists < 0 ? -1 : H5Aopen_by_name(group, last, name, H5P_DEFAULT, H5P_DEFAULT);
+    if (attribute < 0)
+        return dt_h5_fail(DT_USER, "read an attribute of", file->path, NULL);
+    hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
+    dt_status status = read_value(attribute, type, space, array);
+    H5Tclose(type);
+    H5Sclose(space);
+    H5Aclose(attribute);
+    return status;
+}
+
 void dt_h5_array_close(struct dt_h5_array *array)
 {
     dt_h5_chunks_close(array->chunks);
+    free(array->value);
     if (array->file && array->file->id >= 0 && array->id >= 0) {
         dt_h5_enter(array->file->path);
         H5Dclose(array->id);
@@ -231,16 +297,20 @@ hid_t dt_h5_type(dt_dtype type)
     return types[type];
 }
 
-// Reads rows in the stored type: nothing is converted.
+// Reads rows in the stored type and order: nothing is converted.
 static dt_status read_by_library(const struct dt_h5_array *array, int64_t first, int64_t count,
                                  void *data)
 {
-    hsize_t start[H5S_MAX_RANK] = {(hsize_t)first}, size[H5S_MAX_RANK];
+    hsize_t start[H5S_MAX_RANK] = {0}, size[H5S_MAX_RANK];
     hid_t in_file = H5Dget_space(array->id), type = H5Dget_type(array->id);
     H5Sget_simple_extent_dims(in_file, size, NULL);
-    size[0] = (hsize_t)count;
-    hid_t in_memory = H5Screate_simple(array->n_dims, size, NULL);
-    herr_t failed = H5Sselect_hyperslab(in_file, H5S_SELECT_SET, start, NULL, size, NULL);
+    start[array->axis] = (hsize_t)first;
+    size[array->axis] = (hsize_t)count;
+    hid_t in_memory =
+        array->n_dims > 0 ? H5Screate_simple(array->n_dims, size, NULL) : H5Screate(H5S_SCALAR);
+    herr_t failed = 0;
+    if (array->n_dims > 0)
+        failed = H5Sselect_hyperslab(in_file, H5S_SELECT_SET, start, NULL, size, NULL);
     if (failed >= 0)
         failed = H5Dread(array->id, type, in_memory, in_file, H5P_DEFAULT, data);
     dt_status status = DT_OK;
@@ -253,23 +323,57 @@ static dt_status read_by_library(const struct dt_h5_array *array, int64_t first,
     return status;
 }
 
-dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
-                           void *data)
+// Reads rows as they are stored: `outer` pieces of all rows, one after another.
+static dt_status read_stored(const struct dt_h5_array *array, int64_t first, int64_t count,
+                             char *data)
 {
-    int64_t row = array->shape[1] * dt_h5_element(array);
-    dt_status status;
-    if (count == 0 || row == 0)
-        return DT_OK;
+    int64_t piece = array->shape[1] / array->outer * dt_h5_element(array);
+    dt_status status = DT_OK;
     if (array->offset >= 0) { // needs no lock: other threads may read other shards
-        status = dt_pread_all(array->file->fd, array->file->path, data, count * row,
-                              array->offset + first * row);
-    } else if (array->chunks) {
-        status = dt_h5_chunks_read(array->chunks, array, first, count, data);
+        for (int64_t i = 0; i < array->outer && status == DT_OK; i++)
+            status =
+                dt_pread_all(array->file->fd, array->file->path, data + i * count * piece,
+                             count * piece, array->offset + (i * array->shape[0] + first) * piece);
     } else {
         dt_h5_enter(array->file->path);
         status = read_by_library(array, first, count, data);
         dt_h5_leave();
     }
+    return status;
+}
+
+static dt_status read_rows(const struct dt_h5_array *array, int64_t first, int64_t count,
+                           char *data)
+{
+    int64_t row = array->shape[1] * dt_h5_element(array), n = array->outer, piece = row / n;
+    char *stored;
+    if (array->chunks)
+        return dt_h5_chunks_read(array->chunks, array, first, count, data);
+    if (n == 1)
+        return read_stored(array, first, count, data);
+    DT_TRY(DT_NEW_BYTES(&stored, count * row, "%" PRId64 " rows of %s", count, array->name));
+    dt_status status = read_stored(array, first, count, stored);
+    for (int64_t t = 0; t < count && status == DT_OK; t++)
+        for (int64_t i = 0; i < n; i++)
+            memcpy(data + t * row + i * piece, stored + (i * count + t) * piece, (size_t)piece);
+    free(stored);
+    return status;
+}
+
+dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
+                           void *data)
+{
+    int64_t row = array->shape[1] * dt_h5_element(array);
+    dt_status status = DT_OK;
+    if (count == 0 || row == 0)
+        return DT_OK;
+    if (array->value)
+        memcpy(data, array->value, (size_t)row);
+    else
+        status =
+            array->constant ? read_rows(array, 0, 1, data) : read_rows(array, first, count, data);
+    for (int64_t i = 1; i < count && array->constant && status == DT_OK; i++)
+        memcpy((char *)data + i * row, data, (size_t)row);
     DT_TRY_NOTE(status, "reading rows %" PRId64 " to %" PRId64 " of %s", first, first + count - 1,
                 array->name);
     return DT_OK;

@@ -1,7 +1,7 @@
 // Reads datasets that are stored in filtered chunks. A chunk is read as stored, decoded back and
 // forth between two buffers of limited size, and kept as part of a band: the rows of the chunks
-// that are side by side. Windows come from all over a dataset, so bands stay decoded while there is
-// room for them: a small dataset is decoded once.
+// that are side by side, of the same steps in time. Windows come from all over a dataset, so bands
+// stay decoded while there is room for them: a small dataset is decoded once.
 #include "data/h5_chunks.h"
 
 #include "base/list.h"
@@ -38,15 +38,17 @@ struct dt_h5_chunks {
     int n_dims;
     int64_t shape[H5S_MAX_RANK]; // of the dataset, in elements
     int64_t chunk[H5S_MAX_RANK]; // of a chunk
+    int axis;                    // the dimension of time: rows follow it
     int64_t columns;             // chunks side by side: of the same rows
     bool whole_rows;             // … there is one, which ends where its rows end
     int64_t row;                 // elements of a row of the dataset
-    int64_t size;                // bytes of an element
-    size_t chunk_bytes;          // decoded
-    size_t room;                 // of a buffer: what filters add to incompressible data included
-    unsigned char *from, *to;    // [room]
-    size_t used;                 // bytes in `from`
-    struct band *bands;          // [n_bands]
+    int64_t band_step[H5S_MAX_RANK], chunk_step[H5S_MAX_RANK]; // from an element to the next
+    int64_t size;                                              // bytes of an element
+    size_t chunk_bytes;                                        // decoded
+    size_t room;              // of a buffer: what filters add to incompressible data included
+    unsigned char *from, *to; // [room]
+    size_t used;              // bytes in `from`
+    struct band *bands;       // [n_bands]
     int64_t n_bands;
     int64_t clock;
 };
@@ -89,6 +91,7 @@ static dt_status read_shape(struct dt_h5_chunks *chunks, const struct dt_h5_arra
         H5Pget_chunk_opts(plist, &options) < 0)
         return dt_h5_fail(DT_USER, "read the chunks' shape in", array->file->path, NULL);
     chunks->n_dims = n;
+    chunks->axis = array->axis;
     chunks->plain_edges = (options & H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS) != 0;
     chunks->size = dt_h5_element(array);
     chunks->row = array->shape[1];
@@ -102,9 +105,15 @@ static dt_status read_shape(struct dt_h5_chunks *chunks, const struct dt_h5_arra
         elements *= chunk[i];
         chunks->shape[i] = (int64_t)shape[i];
         chunks->chunk[i] = (int64_t)chunk[i];
-        if (i > 0)
+        if (i != array->axis)
             chunks->columns *= dt_ceil_div(chunks->shape[i], chunks->chunk[i]);
-        chunks->whole_rows &= i == 0 || chunks->shape[i] == chunks->chunk[i];
+        chunks->whole_rows &= i == 0 ? array->axis == 0 : chunks->shape[i] == chunks->chunk[i];
+    }
+    int64_t band_step = 1, chunk_step = 1;
+    for (int i = n - 1; i >= 0; chunk_step *= chunks->chunk[i--]) {
+        chunks->chunk_step[i] = chunk_step;
+        chunks->band_step[i] = i == array->axis ? chunks->row : band_step;
+        band_step *= i == array->axis ? 1 : chunks->shape[i];
     }
     chunks->chunk_bytes = (size_t)elements * (size_t)chunks->size;
     chunks->room = chunks->chunk_bytes + chunks->chunk_bytes / 16 + 1024;
@@ -126,7 +135,8 @@ dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
 
 static int64_t band_bytes(const struct dt_h5_chunks *chunks)
 {
-    return dt_min_i64(chunks->chunk[0], chunks->shape[0]) * chunks->row * chunks->size;
+    int axis = chunks->axis;
+    return dt_min_i64(chunks->chunk[axis], chunks->shape[axis]) * chunks->row * chunks->size;
 }
 
 void dt_h5_chunks_note(const struct dt_h5_array *array, struct dt_shard *shard)
@@ -286,22 +296,21 @@ static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
 static void copy_part(const struct dt_h5_chunks *chunks, const struct place *place,
                       struct band *band, int dim, int64_t to, int64_t from)
 {
-    int64_t to_step = 1, from_step = 1, n = chunks->shape[dim] - (int64_t)place->offset[dim];
+    int64_t step = chunks->band_step[dim], size = chunks->size;
+    int64_t n = chunks->shape[dim] - (int64_t)place->offset[dim];
     n = dt_min_i64(n, chunks->chunk[dim]);
-    if (dim == chunks->n_dims - 1 || (dim == 0 && chunks->whole_rows)) {
-        memcpy(band->rows + to * chunks->size, chunks->from + from * chunks->size,
-               (size_t)(n * (dim == 0 ? chunks->row : 1) * chunks->size));
-        return;
-    }
-    for (int i = dim + 1; i < chunks->n_dims; i++) {
-        to_step *= chunks->shape[i];
-        from_step *= chunks->chunk[i];
-    }
-    int64_t at = (int64_t)place->offset[dim + 1];
-    for (int i = dim + 2; i < chunks->n_dims; i++)
-        at *= chunks->shape[i];
-    for (int64_t i = 0; i < n; i++)
-        copy_part(chunks, place, band, dim + 1, to + i * to_step + at, from + i * from_step);
+    if (dim != chunks->axis) // a band starts where its chunks do in time
+        to += (int64_t)place->offset[dim] * step;
+    if (dim == 0 && chunks->whole_rows)
+        memcpy(band->rows, chunks->from, (size_t)(n * chunks->row * size));
+    else if (dim == chunks->n_dims - 1 && step == 1)
+        memcpy(band->rows + to * size, chunks->from + from * size, (size_t)(n * size));
+    else
+        for (int64_t i = 0; i < n; i++, to += step, from += chunks->chunk_step[dim])
+            if (dim == chunks->n_dims - 1)
+                memcpy(band->rows + to * size, chunks->from + from * size, (size_t)size);
+            else
+                copy_part(chunks, place, band, dim + 1, to, from);
 }
 
 static dt_status fill_band(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,
@@ -317,14 +326,16 @@ static dt_status fill_band(struct dt_h5_chunks *chunks, const struct dt_h5_array
         DT_TRY(DT_NEW_HINT(&band->rows, band_bytes(chunks), hint, "chunks of %s", path));
     band->number = -1; // until it is whole
     for (int64_t column = 0; column < chunks->columns; column++) {
-        struct place place = {array, number * chunks->columns + column, {0}};
-        int64_t index = column;
-        for (int i = chunks->n_dims - 1; i > 0; i--) {
+        struct place place = {array, 0, {0}};
+        int64_t index = column, step = 1;
+        for (int i = chunks->n_dims - 1; i >= 0; i--) {
             int64_t n = dt_ceil_div(chunks->shape[i], chunks->chunk[i]);
-            place.offset[i] = (hsize_t)(index % n * chunks->chunk[i]);
-            index /= n;
+            int64_t at = i == chunks->axis ? number : index % n;
+            place.offset[i] = (hsize_t)(at * chunks->chunk[i]);
+            place.number += at * step;
+            step *= n;
+            index /= i == chunks->axis ? 1 : n;
         }
-        place.offset[0] = (hsize_t)(number * chunks->chunk[0]);
         DT_TRY(decode(chunks, &place));
         copy_part(chunks, &place, band, 0, 0, 0);
     }
@@ -362,8 +373,8 @@ dt_status dt_h5_chunks_read(struct dt_h5_chunks *chunks, const struct dt_h5_arra
     int64_t row = chunks->row * chunks->size;
     for (char *to = data; count > 0;) {
         const struct band *band = NULL;
-        int64_t number = first / chunks->chunk[0], skip = first % chunks->chunk[0];
-        int64_t n = dt_min_i64(chunks->chunk[0] - skip, count);
+        int64_t n = chunks->chunk[chunks->axis], number = first / n, skip = first % n;
+        n = dt_min_i64(n - skip, count);
         DT_TRY(get_band(chunks, array, number, &band));
         memcpy(to, band->rows + skip * row, (size_t)(n * row));
         to += n * row;

@@ -19,7 +19,7 @@ dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
 // Adds what the array, which the shard's windows read, is decoded in; nothing for other arrays.
 void dt_h5_chunks_note(const struct dt_h5_array *array, struct dt_shard *shard);
 void dt_h5_chunks_close(struct dt_h5_chunks *chunks); // NULL is fine
-// Reads rows [first, first + count) of the first dimension, in the stored type. DT_USER names the
+// Reads rows [first, first + count), in the stored type. DT_USER names the
 // file and the chunk that does not decode to exactly its size. Uses the library's lock for raw
 // bytes only.
 dt_status dt_h5_chunks_read(struct dt_h5_chunks *chunks, const struct dt_h5_array *array,

@@ -1,5 +1,6 @@
 // The schema D4RL [Fu et al. 2020] has /observations and /actions of all episodes, one after
-// another; an episode ends with a row where /terminals or /timeouts is true.
+// another; an episode ends with a row where /terminals or /timeouts (either may be missing) is
+// true.
 #include "data/h5_episodes.h"
 
 #include <inttypes.h>
@@ -10,7 +11,7 @@ enum { PIECE = 4096, ENDS = 2 };
 static dt_status add_episodes(const struct dt_h5_array *arrays, int64_t n,
                               struct dt_episodes *episodes)
 {
-    bool ended = true;
+    bool ended = true; // … by the row before
     char stored[PIECE * 8];
     float values[PIECE];
     for (int64_t first = 0; first < n; first += PIECE) {
@@ -35,24 +36,25 @@ static dt_status add_episodes(const struct dt_h5_array *arrays, int64_t n,
             ended = ends[i];
         }
     }
+    if (episodes->n == 1 && !ended)
+        snprintf(episodes->warning, sizeof episodes->warning,
+                 "all %" PRId64 " rows are one episode, since /terminals and /timeouts mark no "
+                 "end; store /timeouts, true in the last row of each episode",
+                 n);
     return DT_OK;
 }
 
-static dt_status list_ends(struct dt_reader *reader, const struct dt_scan_rules *rules,
-                           struct dt_episodes *episodes)
+static dt_status list_ends(struct dt_reader *reader, struct dt_episodes *episodes)
 {
     static const char *const names[ENDS] = {"/terminals", "/timeouts"};
     static const char hint[] = "store a boolean for each row of /observations";
     struct dt_h5_array arrays[ENDS] = {0};
     int64_t n = reader->arrays[0].shape[0];
-    bool any = false;
     dt_status status = DT_OK;
-    (void)rules;
     for (int i = 0; i < ENDS && status == DT_OK; i++) {
         bool found = false;
         const struct dt_h5_array *array = &arrays[i];
         status = dt_h5_array_open(&reader->file, names[i], &arrays[i], &found);
-        any |= found;
         if (status == DT_OK && found && array->type == DT_DTYPE_COUNT)
             status = DT_H5_REJECT(array, hint, "holds %s", array->type_text);
         else if (status == DT_OK && found && (array->shape[1] != 1 || array->shape[0] != n))
@@ -61,16 +63,8 @@ static dt_status list_ends(struct dt_reader *reader, const struct dt_scan_rules 
                                   " values, /observations has %" PRId64 " rows",
                                   array->shape[0], array->shape[1], n);
     }
-    if (status == DT_OK && !any)
-        status = DT_FAIL(DT_USER, "store where episodes end",
-                         "%s has neither /terminals nor /timeouts", reader->file.path);
     if (status == DT_OK)
         status = add_episodes(arrays, n, episodes);
-    if (episodes->n == 1 && arrays[1].n_dims == 0) // a time limit is no terminal
-        snprintf(episodes->warning, sizeof episodes->warning,
-                 "all %" PRId64 " rows are one episode, since none is marked in /terminals and "
-                 "there is no /timeouts; store /timeouts, true in the last row of each episode",
-                 n);
     for (int i = 0; i < ENDS; i++)
         dt_h5_array_close(&arrays[i]);
     return status;

@@ -67,7 +67,7 @@ static const char *name_row(const struct dt_episodes *episodes, int64_t column, 
         snprintf(text, size, "%s, row %" PRId64, name, row);
     else
         snprintf(text, size, "%s, row %" PRId64 " (row %" PRId64 " of episode %" PRId64 ")", name,
-                 at->first + row, row, number);
+                 at->row + row, row, number);
     return text;
 }
 
@@ -180,7 +180,7 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
     const struct dt_h5_array *array = &episodes->arrays[column];
     int64_t bytes = array->shape[1] * dt_dtype_size(array->type),
             at_once = bytes < PIECE_BYTES ? PIECE_BYTES / bytes : 1;
-    int64_t base = episodes->at[number].group ? 0 : episodes->at[number].first, before;
+    int64_t base = episodes->at[number].row, before;
     int64_t limit = dt_episodes_rows(episodes, number, c), some;
     int64_t first = dt_max_i64(row + c->from, 0), end = dt_min_i64(row + n + c->to - 1, limit);
     int part = part_of(c, to->split, &before);
@@ -365,7 +365,7 @@ void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, siz
     if (at->group)
         snprintf(text, size, "%s:%" PRId64, at->group, row);
     else
-        snprintf(text, size, "%" PRId64, at->first + row);
+        snprintf(text, size, "%" PRId64, at->row + row);
 }
 
 // Windows. A block's memory holds a struct window for each, then all rows from the first window's

@@ -24,41 +24,14 @@ enum {
 dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first)
 {
     DT_TRY(dt_list_grow(&episodes->at, episodes->n, sizeof *episodes->at));
-    episodes->at[episodes->n++] = (struct dt_episode){.first = first};
+    episodes->at[episodes->n++] = (struct dt_episode){.row = first};
     return DT_OK;
 }
 
-dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *parent, const char *name)
+dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *group)
 {
     DT_TRY(dt_episodes_add_start(episodes, 0));
-    return dt_memory_text(&episodes->at[episodes->n - 1].group, "%s/%s", parent, name);
-}
-
-int dt_episodes_by_number(const void *a, const void *b)
-{
-    const char *x = *(char *const *)a, *y = *(char *const *)b;
-    size_t n = strlen(x), m = strlen(y);
-    return n != m ? (n > m) - (n < m) : strcmp(x, y);
-}
-
-dt_status dt_episodes_numbered(const struct dt_h5_file *file, const char *group, const char *prefix,
-                               struct dt_h5_names *names, struct dt_h5_names *others)
-{
-    struct dt_h5_names all;
-    dt_status status = dt_h5_list(file, group, &all);
-    *names = (struct dt_h5_names){0};
-    for (int64_t i = 0; i < all.n && status == DT_OK; i++) {
-        const char *name = all.at[i], *number = name + strlen(prefix);
-        bool numbered = strncmp(name, prefix, strlen(prefix)) == 0 && *number &&
-                        number[strspn(number, "0123456789")] == 0;
-        struct dt_h5_names *to = numbered ? names : others;
-        if (to)
-            status = dt_h5_names_add(to, name, strlen(name));
-    }
-    dt_h5_names_free(&all);
-    if (names->n > 0)
-        qsort(names->at, (size_t)names->n, sizeof *names->at, dt_episodes_by_number);
-    return status;
+    return dt_memory_text(&episodes->at[episodes->n - 1].group, "%s", group);
 }
 
 // Columns.
@@ -122,6 +95,8 @@ static dt_status expand(const struct dt_reader *reader, struct dt_episodes *epis
     enum dt_h5_node node;
     uint64_t address;
     struct dt_h5_names names;
+    if (column->attribute)
+        return dt_columns_add(&episodes->columns, column);
     DT_TRY(path_of(reader, episodes->at[0].group, column->path, full));
     DT_TRY(dt_h5_find(&reader->file, full, &node, &address));
     if (node == DT_H5_DATASET && episodes->columns.n == COLUMNS_MOST)
@@ -150,6 +125,14 @@ static dt_status add_columns(const struct dt_reader *reader, struct dt_episodes 
 {
     struct dt_columns named = {0};
     int64_t before = episodes->columns.n;
+    char hint[DT_ERROR_HINT] = "";
+    if (!text[0]) {
+        const char *group = episodes->at[0].group;
+        dt_h5_name_members(&reader->file, group[0] ? group : "/", hint, sizeof hint);
+        return DT_FAIL(DT_USER, hint,
+                       "%s is required: name datasets of the episodes of %s, such as %s", key,
+                       reader->file.path, group[0] ? group : "the whole file");
+    }
     dt_status status = dt_columns_parse(key, text, target, &named);
     for (int64_t i = 0; i < named.n && status == DT_OK; i++) {
         struct walk walk = {.key = key};
@@ -191,6 +174,10 @@ static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes
         DT_TRY(add_columns(reader, episodes, "data.targets",
                            rules->targets[0] ? rules->targets : schema->targets, true));
     int64_t n = episodes->columns.n;
+    for (int64_t i = 0; i < n && schema->longer; i++) {
+        struct dt_column *column = &episodes->columns.at[i];
+        column->longer = strncmp(column->path, schema->longer, strlen(schema->longer)) == 0;
+    }
     DT_TRY(DT_NEW(&episodes->arrays, n, "%" PRId64 " columns", n));
     return DT_NEW(&episodes->paths, n, "%" PRId64 " columns", n);
 }
@@ -207,12 +194,11 @@ static void close_arrays(struct dt_episodes *episodes)
 static dt_status check_array(const struct dt_h5_array *array, const struct dt_column *column)
 {
     int64_t width = array->shape[1], end = column->end < 0 ? width : column->end;
-    if (array->n_dims < 1 || array->type == DT_DTYPE_COUNT)
+    if (array->type == DT_DTYPE_COUNT)
         return DT_H5_REJECT(array,
                             "store little-endian integers, booleans or floats of 16 to 64 bits, "
                             "one row per frame, or name other datasets",
-                            "%s%s", array->n_dims < 1 ? "is a single value of " : "holds ",
-                            array->type_text);
+                            "holds %s", array->type_text);
     if (width < 1)
         return DT_H5_REJECT(array, "store at least one number per frame", "has no columns");
     if (end > width)
@@ -223,6 +209,22 @@ static dt_status check_array(const struct dt_h5_array *array, const struct dt_co
                             "holds %s; data.inputs says :id*%" PRId64, array->type_text,
                             column->table);
     return DT_OK;
+}
+
+// Opens a column's dataset or attribute, checked. One value or row is that of every frame, except
+// where an episode of one frame more has it.
+static dt_status open_array(const struct dt_reader *reader, const struct dt_column *column,
+                            const char *full, struct dt_h5_array *array)
+{
+    bool found;
+    if (column->attribute)
+        DT_TRY(dt_h5_attribute_open(&reader->file, full, array, &found));
+    else
+        DT_TRY(dt_h5_array_open(&reader->file, full, array, &found));
+    if (!found)
+        return fail_missing(reader, column->target ? "data.targets" : "data.inputs", full);
+    array->constant |= array->n_dims == 0 || (array->shape[0] == 1 && !column->longer);
+    return check_array(array, column);
 }
 
 dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
@@ -240,22 +242,19 @@ dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
         char *full = episodes->paths[i];
         const struct dt_episode_place *place =
             episodes->places ? &episodes->places[number * n + i] : NULL;
-        bool found = true;
         DT_TRY_GOTO(status, out, path_of(reader, at->group, column->path, full));
         if (place && place->offset > 0) {
-            *array = (struct dt_h5_array){
-                .file = &reader->file,
-                .name = full,
-                .id = -1,
-                .type = place->type,
-                .shape = {dt_episodes_rows(episodes, number, column), column->width},
-                .offset = place->offset};
+            *array = (struct dt_h5_array){.file = &reader->file,
+                                          .name = full,
+                                          .id = -1,
+                                          .type = place->type,
+                                          .shape = {place->rows, column->width},
+                                          .outer = place->outer,
+                                          .constant = place->constant,
+                                          .offset = place->offset};
             continue;
         }
-        DT_TRY_GOTO(status, out, dt_h5_array_open(&reader->file, full, array, &found));
-        status = found
-                     ? check_array(array, column)
-                     : fail_missing(reader, column->target ? "data.targets" : "data.inputs", full);
+        status = open_array(reader, column, full, array);
     }
     if (status == DT_OK)
         episodes->open = number;
@@ -353,7 +352,6 @@ static dt_status place_columns(struct dt_reader *reader)
     struct dt_episodes *episodes = reader->own;
     struct dt_frame_layout *layout = &episodes->layout;
     struct dt_columns *columns = &episodes->columns;
-    const char *longer = reader->kind->schema->longer;
     XXH64_state_t *hash = XXH64_createState();
     if (!hash)
         return DT_FAIL(DT_MACHINE, NULL, "no memory to open %s", reader->file.path);
@@ -363,7 +361,6 @@ static dt_status place_columns(struct dt_reader *reader)
         column->width = episodes->arrays[i].shape[1];
         if (column->end < 0)
             column->end = column->width;
-        column->longer = longer && strncmp(column->path, longer, strlen(longer)) == 0;
     }
     for (int64_t i = 0, end; i < columns->n; i = end) {
         for (end = i; end < columns->n && columns->at[end].word == columns->at[i].word;)
@@ -391,26 +388,32 @@ static dt_status place_columns(struct dt_reader *reader)
                        "%s: a frame has %" PRId64 " numbers and %" PRId64
                        " targets, the most are %d",
                        reader->file.path, layout->frame_width, layout->target_width, WIDTH_MOST);
-    return check_targets(reader, episodes);
+    return DT_OK;
 }
 
 // Counts the rows of the open episode's datasets that are frames; all must agree, also in their
-// widths.
+// widths. An episode of constants alone has one.
 static dt_status count_rows(const struct dt_reader *reader, int64_t *rows)
 {
     const struct dt_episodes *episodes = reader->own;
-    *rows = -1;
+    const struct dt_h5_array *first = NULL;
+    *rows = 1;
     for (int64_t i = 0; i < episodes->columns.n; i++) {
         const struct dt_column *column = &episodes->columns.at[i];
         const struct dt_h5_array *array = &episodes->arrays[i];
         int64_t n = array->shape[0] - (column->longer && array->shape[0] > 0);
-        if (*rows < 0)
+        if (!first && !array->constant) {
+            first = array;
             *rows = n;
-        if (n != *rows)
+        }
+        if (n != *rows && !array->constant)
             return DT_H5_REJECT(
-                array, "make all datasets of an episode equally long",
-                "has %" PRId64 " rows, %s has %" PRId64 "%s", array->shape[0],
-                episodes->arrays[0].name, episodes->arrays[0].shape[0],
+                array,
+                array->n_dims > 1 ? "make all datasets of an episode equally long; where time is "
+                                    "the second dimension, set data.time_axis = 1"
+                                  : "make all datasets of an episode equally long",
+                "has %" PRId64 " rows, %s has %" PRId64 "%s", array->shape[0], first->name,
+                first->shape[0],
                 reader->kind->schema->longer ? " (observations have one more than actions)" : "");
         if (array->shape[1] != column->width)
             return DT_H5_REJECT(array, "make a dataset equally wide in all episodes",
@@ -478,6 +481,8 @@ static dt_status count_frames(struct dt_reader *reader)
             DT_TRY(place_columns(reader));
         if (i == 0 || !shared)
             DT_TRY(count_rows(reader, &rows));
+        if (i == 0)
+            DT_TRY(check_targets(reader, episodes));
         if (i == 0 && shared && rows != known->shape[0]) // starts are rows of that dataset
             return DT_FAIL(DT_USER, "make all datasets of a shard equally long",
                            "%s: %s has %" PRId64 " rows, %s has %" PRId64, known->file->path,
@@ -489,16 +494,17 @@ static dt_status count_frames(struct dt_reader *reader)
                             !dt_column_is_shifted(column) && !column->valid;
             episodes->types |= 1u << array->type;
             if (!shared)
-                episodes->places[kept * columns + k] = (struct dt_episode_place){
-                    .offset = array->offset > 0 ? array->offset : 0, .type = array->type};
+                episodes->places[kept * columns + k] =
+                    (struct dt_episode_place){.offset = array->offset > 0 ? array->offset : 0,
+                                              .type = array->type,
+                                              .rows = array->shape[0],
+                                              .outer = array->outer,
+                                              .constant = array->constant};
         }
-        if (shared) {
-            total = known->shape[0];
-            rows = (i + 1 < n ? episodes->at[i + 1].first : total) - at.first;
-        } else {
-            at.first = total;
-            total += rows;
-        }
+        if (shared)
+            rows = (i + 1 < n ? episodes->at[i + 1].row : known->shape[0]) - at.row;
+        at.first = total;
+        total += rows;
         episodes->at[i].group = NULL;
         if (rows > 0) {
             episodes->at[kept++] = at;
@@ -541,10 +547,16 @@ dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules 
     episodes->open = -1;
     if (rules->stride == 0)
         episodes->rules.stride = rules->seq_len;
-    if (rules->mask[0] && !schema->masks)
-        return DT_FAIL(DT_USER, "only shards of robomimic have lists of episodes",
+    const char *groups = rules->episodes[0] ? rules->episodes : schema->groups;
+    if (rules->episodes[0] && schema->list)
+        return DT_FAIL(DT_USER, "remove data.episodes, or set data.format = groups",
+                       "%s is %s: its episodes share datasets and have no groups", path,
+                       reader->kind->name);
+    if (rules->mask[0] && (schema->list || !groups[strspn(groups, "/")]))
+        return DT_FAIL(DT_USER, "only episodes that have groups of their own are in lists",
                        "%s is %s: it has no mask %s", path, reader->kind->name, rules->mask);
-    DT_TRY(schema->list(reader, rules, episodes));
+    DT_TRY(schema->list ? schema->list(reader, episodes)
+                        : dt_groups_list(&reader->file, groups, episodes));
     if (episodes->n == 0)
         return DT_FAIL(DT_USER, "remove the shard, or create it again", "%s has no episodes", path);
     DT_TRY(list_columns(reader, episodes));
@@ -563,6 +575,7 @@ dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules 
     for (int64_t i = 0; i < episodes->columns.n && !episodes->places; i++)
         dt_h5_chunks_note(&episodes->arrays[i], shard);
     memcpy(shard->warning, episodes->warning, sizeof shard->warning);
+    memcpy(shard->mask, episodes->mask, sizeof shard->mask);
     return DT_OK;
 }
 

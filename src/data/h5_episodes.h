@@ -19,33 +19,23 @@
 struct dt_episodes;
 
 struct dt_episode_schema {
-    const char *inputs, *targets; // data.inputs and data.targets where they are empty
+    const char *inputs, *targets; // data.inputs and data.targets where they are empty; "": required
     bool by_head;                 // `targets` is a group with a dataset for each head
     const char *longer;           // datasets whose path begins so have one row more than the others
-    bool masks;                   // /mask/NAME lists episodes
-    // Adds the episodes in order.
-    dt_status (*list)(struct dt_reader *reader, const struct dt_scan_rules *rules,
-                      struct dt_episodes *episodes);
+    // Episodes have groups of their own, of these names (h5_groups.c) unless data.episodes has
+    // others; "": the file is one. NULL: they share datasets, and `list` adds them in order.
+    const char *groups;
+    dt_status (*list)(struct dt_reader *reader, struct dt_episodes *episodes);
 };
 
-// `list` adds each episode by one of these two: an episode with datasets of its own in the group
-// parent/name; or, of datasets that episodes share, one that starts at row `first`, not below that
-// of the one before.
-dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *parent, const char *name);
+// Adds the episode that starts at row `first` of shared datasets, not below that of the one before.
 dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first);
-// The members of a group whose names are `prefix` and a number, by number, and the names of its
-// other members, in no order (NULL: not wanted). Both are empty where the file has none.
-dt_status dt_episodes_numbered(const struct dt_h5_file *file, const char *group, const char *prefix,
-                               struct dt_h5_names *names, struct dt_h5_names *others);
-// Orders names of the same prefix by number, and any names somehow; for qsort.
-int dt_episodes_by_number(const void *a, const void *b);
 
 // What the files h5_episode*.c share.
 
-enum { DT_H5_PATH = 512 };
-
 struct dt_episode {
-    char *group;    // "/data/demo_3"; NULL: episodes share datasets
+    char *group;    // "/data/demo_3", "": the root; NULL: episodes share datasets
+    int64_t row;    // its first one in its datasets
     int64_t first;  // number of its first frame in the shard
     int64_t window; // number of its first window
 };
@@ -55,6 +45,8 @@ struct dt_episode {
 struct dt_episode_place {
     int64_t offset; // 0: it is to be opened
     dt_dtype type;
+    int64_t rows, outer; // as dt_h5_array has them, …
+    bool constant;       // … as this
 };
 
 struct dt_episodes {
@@ -63,6 +55,7 @@ struct dt_episodes {
     struct dt_columns columns;
     unsigned types; // a bit for each one that is stored
     char warning[DT_SHARD_WARNING];
+    char mask[DT_DATA_NAME]; // the list that names them; "": all
     int64_t n, empty;
     struct dt_episode *at;           // [n + 1]; the last says where all end
     struct dt_episode_place *places; // [n, columns.n]; NULL: episodes share datasets
@@ -71,6 +64,14 @@ struct dt_episodes {
     char (*paths)[DT_H5_PATH]; // [columns.n] of the arrays
     int64_t open;              // -1: none
 };
+
+// h5_groups.c: adds the episodes of the groups that a pattern names ("/data/demo_*"; "": the file
+// is one), in natural order, or those of a list in /mask.
+dt_status dt_groups_list(const struct dt_h5_file *file, const char *pattern,
+                         struct dt_episodes *episodes);
+// *found: whether the file has such a group.
+dt_status dt_groups_has(const struct dt_h5_file *file, const char *pattern, bool *found);
+dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *group);
 
 // Rows of a column's dataset that belong to an episode.
 int64_t dt_episodes_rows(const struct dt_episodes *episodes, int64_t number,

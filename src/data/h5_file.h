@@ -34,6 +34,8 @@ dt_status dt_h5_reject(const struct dt_h5_array *array, const char *file, int li
 // it.
 hid_t dt_h5_access(void);
 
+enum { DT_H5_PATH = 512 }; // bytes of a path in a file
+
 struct dt_h5_trail; // h5_tree.c; free() it with the file closed
 dt_status dt_h5_trail_new(struct dt_h5_trail **trail);
 
@@ -42,7 +44,8 @@ struct dt_h5_file {
     hid_t id;         // -1: not open
     int fd;           // the library's, which closes it; for pread
     int64_t bytes;
-    int64_t base; // what addresses in the file count from; -1: they do not have 8 bytes
+    int64_t base;  // what addresses in the file count from; -1: they do not have 8 bytes
+    int time_axis; // that of datasets with more dimensions than this
     struct dt_h5_trail *trail; // the groups of the path that was looked up last
 };
 
@@ -61,7 +64,11 @@ struct dt_h5_array {
     dt_dtype type;      // DT_DTYPE_COUNT: one that dtrain does not read; booleans are DT_U8
     char type_text[64]; // "big-endian unsigned 16-bit integers"
     int n_dims;
-    int64_t shape[2]; // [0] is 1 for a scalar; [1] is the product of all other dimensions
+    int axis;         // the dimension of time, which rows follow
+    int64_t shape[2]; // [0] is its size, 1 for a scalar; [1] is the product of all other dimensions
+    int64_t outer;    // … of those before it: a row is pieces of shape[1] / outer elements
+    bool constant;    // has one row, which is read for every row
+    void *value;      // … of an attribute; malloc
     int64_t string;   // bytes of each of its strings; 0: it does not hold strings
     bool variable;    // … of the references to them, since their lengths vary
     int64_t offset;   // of contiguous bytes in the file; -1: chunked or compact
@@ -102,6 +109,9 @@ void dt_h5_names_free(struct dt_h5_names *names);
 // written, or a filter that dtrain does not support is an error.
 dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
                            struct dt_h5_array *array, bool *found);
+// The same for an attribute of a dataset or group, "/episode_3/@label": a constant.
+dt_status dt_h5_attribute_open(const struct dt_h5_file *file, const char *name,
+                               struct dt_h5_array *array, bool *found);
 // An array of zeros is fine, and one whose file is closed.
 void dt_h5_array_close(struct dt_h5_array *array);
 // Bytes of a stored element; 0: dtrain does not read its type.
@@ -109,7 +119,8 @@ static inline int64_t dt_h5_element(const struct dt_h5_array *array)
 {
     return array->type != DT_DTYPE_COUNT ? dt_dtype_size(array->type) : array->string;
 }
-// Reads rows [first, first + count) of the first dimension, in the stored type.
+// Reads rows [first, first + count), in the stored type; the elements of a row are in their order
+// in the file.
 dt_status dt_h5_array_read(const struct dt_h5_array *array, int64_t first, int64_t count,
                            void *data);
 hid_t dt_h5_type(dt_dtype type); // in the file and in memory

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "data/h5_episodes.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -40,8 +41,8 @@ const struct dt_reader_kind *dt_reader_source(const char *text)
 // The i-th name that recognises a kind; NULL after the last.
 static const char *name_of(const struct dt_reader_kind *kind, int i)
 {
-    if (kind->mark)
-        return i == 0 ? kind->mark : NULL;
+    if (i == 0 && kind->schema && kind->schema->groups && kind->schema->groups[0])
+        return kind->schema->groups;
     return i < DT_READER_DATASETS ? kind->datasets[i] : NULL;
 }
 
@@ -64,24 +65,33 @@ static dt_status look_for(const struct dt_reader *reader, const struct dt_reader
     *has = *lacks = NULL;
     for (int i = 0; name_of(kind, i); i++) {
         bool found;
-        if (kind->has)
-            DT_TRY(kind->has(&reader->file, &found));
+        if (kind->datasets[0])
+            DT_TRY(dt_h5_has(&reader->file, kind->datasets[i], &found));
         else
-            DT_TRY(dt_h5_has(&reader->file, name_of(kind, i), &found));
+            DT_TRY(dt_groups_has(&reader->file, kind->schema->groups, &found));
         const char **which = found ? has : lacks;
         *which = *which ? *which : name_of(kind, i);
     }
     return DT_OK;
 }
 
+// The kind of any datasets has no names that recognise it: it is what data.episodes asks for or,
+// where no other kind is, data.inputs.
 static dt_status recognise(struct dt_reader *reader, const struct dt_scan_rules *rules)
 {
     bool automatic = !rules->format[0] || strcmp(rules->format, "auto") == 0;
-    const struct dt_reader_kind *only = automatic ? NULL : dt_reader_find(rules->format);
+    const struct dt_reader_kind *any = dt_reader_find("groups");
+    const struct dt_reader_kind *only = !automatic           ? dt_reader_find(rules->format)
+                                        : rules->episodes[0] ? any
+                                                             : NULL;
     const char *path = reader->file.path, *first = NULL, *missing = NULL;
-    char hint[256] = "a shard holds ", instead[256] = "neither ";
+    char hint[384] = "a shard holds ", instead[256] = "neither ";
     if (!automatic && !only)
         return DT_FAIL(DT_USER, NULL, "data.format: no reader for %s", rules->format);
+    if (only && (!name_of(only, 0) || rules->episodes[0])) {
+        reader->kind = only;
+        return DT_OK;
+    }
     for (const struct dt_reader_kind *const *k = dt_reader_kinds; *k; k++) {
         const char *has = NULL, *lacks = NULL;
         if (!only || *k == only)
@@ -98,6 +108,10 @@ static dt_status recognise(struct dt_reader *reader, const struct dt_scan_rules 
     }
     if (first && !missing)
         return DT_OK;
+    if (!first && automatic && any && rules->inputs[0]) {
+        reader->kind = any;
+        return DT_OK;
+    }
     list_datasets(only, true, hint, sizeof hint);
     list_datasets(only, false, instead, sizeof instead);
     if (first)
@@ -106,6 +120,7 @@ static dt_status recognise(struct dt_reader *reader, const struct dt_scan_rules 
         return DT_FAIL(DT_USER, "data.format = auto finds the schema by the datasets",
                        "%s has no %s: it is not %s, as data.format says", path,
                        missing ? missing : name_of(only, 0), only->name);
+    dt_append(hint, sizeof hint, "; or name other datasets with data.inputs and data.targets");
     return DT_FAIL(DT_USER, hint, "%s has %s", path, instead);
 }
 
@@ -113,12 +128,15 @@ static dt_status open_file(struct dt_reader *reader, const char *path,
                            const struct dt_scan_rules *rules, struct dt_shard *shard)
 {
     DT_TRY(dt_h5_open(path, &reader->file));
+    reader->file.time_axis = (int)rules->time_axis;
     DT_TRY(recognise(reader, rules));
-    const char *key = rules->inputs[0]    ? "data.inputs"
-                      : rules->targets[0] ? "data.targets"
-                      : rules->mask[0]    ? "data.mask"
-                      : rules->stride > 0 ? "data.stride"
-                                          : NULL;
+    const char *key = rules->inputs[0]       ? "data.inputs"
+                      : rules->targets[0]    ? "data.targets"
+                      : rules->mask[0]       ? "data.mask"
+                      : rules->episodes[0]   ? "data.episodes"
+                      : rules->time_axis > 0 ? "data.time_axis"
+                      : rules->stride > 0    ? "data.stride"
+                                             : NULL;
     if (key && !reader->kind->numbers)
         return DT_FAIL(DT_USER, "remove the key, or use shards of episodes",
                        "%s holds %s: %s is for episodes of frames", path, reader->kind->name, key);

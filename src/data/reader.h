@@ -10,8 +10,7 @@
 
 enum { DT_READER_DATASETS = 4, DT_READER_ALIGN = 64 };
 
-struct dt_reader; // one open shard
-struct dt_h5_file;
+struct dt_reader;         // one open shard
 struct dt_episode_schema; // h5_episodes.h
 
 // The numbers of a frame that have statistics.
@@ -50,10 +49,8 @@ struct dt_reader_kind {
     const char *unit;   // what dt_shard.count counts: "tokens", "rows"
     const char *source; // value of data.train that means data without files; NULL: HDF5 shards, …
     const char *datasets[DT_READER_DATASETS]; // … recognised by these: all must be there
-    const char *mark;                         // … or by this group; `datasets` is then empty
-    // … or by more than a name; `mark` is an example of it for messages.
-    dt_status (*has)(const struct dt_h5_file *file, bool *found);
-    const struct dt_episode_schema *schema; // where episodes are; NULL: the kind has none
+    const struct dt_episode_schema *schema;   // where episodes are; NULL: the kind has none. Its
+                                              // groups recognise a kind without `datasets`
 
     // Checks all that metadata can show, and fills shard->type, count, windows, row, width, stride
     // and, where they apply, hash_block and doc_starts. The kind's own state is a struct from

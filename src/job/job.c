@@ -141,6 +141,14 @@ dt_status dt_job_targets(const struct dt_model_config *model, struct dt_scan_rul
     return DT_OK;
 }
 
+static dt_status copy_name(const struct dt_job *job, const char *key, const char *value,
+                           char name[DT_DATA_NAME])
+{
+    if (snprintf(name, DT_DATA_NAME, "%s", value) < DT_DATA_NAME)
+        return DT_OK;
+    return dt_config_reject(job->config, key, NULL, "longer than %d bytes", DT_DATA_NAME - 1);
+}
+
 // How the shards of one side are read.
 static dt_status scan_rules(const struct dt_job *job, const char *mask_key, const char *mask,
                             const char *mask_default, struct dt_scan_rules *rules)
@@ -150,15 +158,14 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     *rules = (struct dt_scan_rules){.seq_len = s->data.seq_len,
                                     .vocab_size = job->model.vocab_size,
                                     .stride = s->data.stride,
+                                    .time_axis = s->data.time_axis,
                                     .frame_width = job->model.frame_size}; // of synthetic:frames
-    if (strlen(mask) >= sizeof rules->mask)
-        return dt_config_reject(job->config, mask_key, NULL, "longer than %d bytes",
-                                DT_DATA_NAME - 1);
+    DT_TRY(copy_name(job, mask_key, all || automatic ? "" : mask, rules->mask));
+    DT_TRY(copy_name(job, "data.episodes", s->data.episodes, rules->episodes));
     snprintf(rules->format, sizeof rules->format, "%s",
              dt_config_find(job->config, "data.format")->text);
     snprintf(rules->inputs, sizeof rules->inputs, "%s", s->data.inputs);
     snprintf(rules->targets, sizeof rules->targets, "%s", s->data.targets);
-    snprintf(rules->mask, sizeof rules->mask, "%s", all || automatic ? "" : mask);
     snprintf(rules->mask_default, sizeof rules->mask_default, "%s", automatic ? mask_default : "");
     return dt_job_targets(&job->model, rules);
 }

@@ -56,7 +56,10 @@ static struct dt_config_key data_keys[] = {
          .required = true, PATHS, NEUTRAL),
     TEXT(data, val, "", "shards to evaluate on: globs of HDF5 files, separated by commas", PATHS, NEUTRAL),
     CHOICE(data, format, "auto", "", "layout of the shards; auto: recognised by their datasets"),
-    TEXT(data, inputs, "", "datasets of the frames, separated by spaces: PATH, PATH[i:j] (columns), "
+    TEXT(data, episodes, "", "names of the groups that are episodes: subject_*/trial_* (* and ? within a name); "
+         "empty: as the layout has them, or the file is one"),
+    WHOLE(data, time_axis, "0", 0, 1, "dimension of the datasets that is time; 1: channels x time"),
+    TEXT(data, inputs, "", "datasets of the frames, separated by spaces: PATH, PATH[i:j] (columns), PATH/@ATTRIBUTE, "
          "PATH:id*N (integers below N, embedded), each also with @SHIFT or @FROM:TO (of row t + SHIFT; "
          ":valid adds whether it exists); empty: all observations"),
     TEXT(data, targets, "", "datasets of the targets, in the order of model.heads, also PATH@SHIFT and PATH@FROM:TO; empty: "

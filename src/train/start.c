@@ -28,6 +28,8 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
         state.order.stride = job->train->shards[0].stride;
         snprintf(state.order.inputs, sizeof state.order.inputs, "%s", rules->inputs);
         snprintf(state.order.targets, sizeof state.order.targets, "%s", rules->targets);
+        state.order.time_axis = rules->time_axis;
+        snprintf(state.order.episodes, sizeof state.order.episodes, "%s", rules->episodes);
         snprintf(state.order.mask, sizeof state.order.mask, "%s", s->data.mask);
     }
     return state;

@@ -32,11 +32,13 @@ three_lines() { # layout, inputs instead of its own; sets the array `lines`
     robomimic) inputs='obs/a obs/img[1:3] obs/b:id*7' ;;
     minari) inputs='observations/a observations/img[1:3] observations/b:id*7' ;;
     d4rl) inputs='observations img[1:3] b:id*7' ;;
+    groups) inputs='obs/a obs/img[1:3] obs/b:id*7' ;;
     esac
     lines=(data.train=train.h5 data.inputs="${2:-$inputs}" data.targets=actions)
+    [ "$1" != groups ] || lines+=(data.episodes='subject_*/trial_?')
 }
 
-for layout in episodes robomimic minari d4rl; do
+for layout in episodes robomimic minari d4rl groups; do
     "$make_episodes" $layout train.h5 0 13 || exit 1
     three_lines $layout
     for n in 1 2; do

@@ -11,14 +11,17 @@ enum { T = 16 };
 enum { F = A + 2, W = ACTIONS };
 static const char *const inputs[LAYOUTS] = {
     "frames img[1:3] b:id*7", "obs/a /obs/img[1:3]\tobs/b:id*7",
-    "observations/a observations/img[1:3] observations/b:id*7", "observations img[1:3] b:id*7"};
+    "observations/a observations/img[1:3] observations/b:id*7", "observations img[1:3] b:id*7",
+    "obs/a obs/img[1:3] obs/b:id*7"};
 
 // The two of img.
 static const struct dt_byte_columns img_bytes = {.n = 1, .at = {{A, F}}};
 
 static inline struct dt_scan_rules rules_of(enum episode_layout layout, int64_t stride)
 {
-    struct dt_scan_rules rules = {.seq_len = T, .stride = stride};
+    struct dt_scan_rules rules = {.seq_len = T, .stride = stride, .time_axis = time_second};
+    if (layout_episodes[layout])
+        strcpy(rules.episodes, layout_episodes[layout]);
     snprintf(rules.inputs, sizeof rules.inputs, "%s", inputs[layout]);
     snprintf(rules.targets, sizeof rules.targets, "actions");
     rules.n_targets = 2;

@@ -1,13 +1,16 @@
-// Files of episodes in the layouts of dtrain, robomimic, Minari and D4RL, of known numbers: in each
-// frame a [3] floats, b an integer in [0, B_TABLE), img [2, 2] bytes, and actions [3]: two that are
-// 0 or 1, and a class in [0, CLASSES).
+// Files of episodes in the layouts of dtrain, robomimic, Minari and D4RL, and in groups of groups,
+// of known numbers: in each frame a [3] floats, b an integer in [0, B_TABLE), img [2, 2] bytes, and
+// actions [3]: two that are 0 or 1, and a class in [0, CLASSES).
 #pragma once
 
 #include "shards.h"
 
 enum { A = 3, IMG = 4, ACTIONS = 3, B_TABLE = 7, CLASSES = 5, EPISODES = 13, LONGEST = 60 };
-enum episode_layout { NATIVE, ROBOMIMIC, MINARI, D4RL, LAYOUTS };
-static const char *const layout_name[LAYOUTS] = {"episodes", "robomimic", "minari", "d4rl"};
+enum episode_layout { NATIVE, ROBOMIMIC, MINARI, D4RL, GROUPS, LAYOUTS };
+static const char *const layout_name[LAYOUTS] = {"episodes", "robomimic", "minari", "d4rl",
+                                                 "groups"};
+// Where an episode's datasets are; in groups, beside some that are no episodes.
+static const char *const layout_episodes[LAYOUTS] = {[GROUPS] = "subject_*/trial_?"};
 // Lengths around windows of 16: empty, one frame, one less, equal, one more, two windows.
 static const int64_t episode_frames[EPISODES] = {5, 1, 17, 16, 33, 50, 15, 32, 60, 2, 48, 31, 7};
 
@@ -93,7 +96,7 @@ static inline void put_numbers(hid_t file, const char *group, const char *name, 
                                hid_t memory, int n_dims, int64_t n, int64_t width, const void *data,
                                bool gzip)
 {
-    char path[256];
+    char path[256], *turned = NULL;
     snprintf(path, sizeof path, "%s/%s", group, name);
     struct put what = {.name = path, .disk = disk, .memory = memory, .n_dims = n_dims};
     what.dims[0] = (hsize_t)n;
@@ -103,7 +106,19 @@ static inline void put_numbers(hid_t file, const char *group, const char *name, 
     what.data = data;
     what.chunk = gzip ? (n < 7 ? (hsize_t)n : 7) : 0;
     what.gzip = gzip ? 4 : 0;
+    if (time_second && n_dims > 1) {
+        size_t outer = what.dims[1], piece = H5Tget_size(memory) * (size_t)width / outer;
+        what.dims[0] = outer;
+        what.dims[1] = (hsize_t)n;
+        turned = malloc((size_t)n * outer * piece);
+        for (size_t t = 0; data && t < (size_t)n; t++)
+            for (size_t i = 0; i < outer; i++)
+                memcpy(turned + (i * (size_t)n + t) * piece,
+                       (const char *)data + (t * outer + i) * piece, piece);
+        what.data = data ? turned : NULL;
+    }
     put(file, &what);
+    free(turned);
 }
 
 // a, b and img in `group`, actions in `parent`.
@@ -181,7 +196,13 @@ static inline void write_groups(hid_t file, enum episode_layout layout,
         names[e - from] = texts[e];
         snprintf(group, sizeof group, layout == ROBOMIMIC ? "/data/demo_%ld" : "/episode_%ld",
                  (long)e);
-        snprintf(inner, sizeof inner, "%s/%s", group, layout == ROBOMIMIC ? "obs" : "observations");
+        if (layout == GROUPS) { // by number: 8, 9, 10
+            snprintf(group, sizeof group, "/subject_%ld", (long)(8 + e / 5));
+            if (e == from || e % 5 == 0)
+                new_group(file, group);
+            snprintf(group, sizeof group, "/subject_%ld/trial_%ld", (long)(8 + e / 5), (long)e % 5);
+        }
+        snprintf(inner, sizeof inner, "%s/%s", group, layout == MINARI ? "observations" : "obs");
         frames.n = actions.n = 0;
         add_numbers(&frames, e, layout == MINARI);
         add_numbers(&actions, e, 0);
@@ -189,6 +210,11 @@ static inline void write_groups(hid_t file, enum episode_layout layout,
         new_group(file, inner);
         put_frames(file, inner, "a", types, &frames);
         put_actions(file, group, types, &actions);
+    }
+    if (layout == GROUPS) {
+        new_group(file, "/subject_8/notes");
+        new_group(file, "/other");
+        new_group(file, "/other/trial_1");
     }
     if (layout == ROBOMIMIC) { // the first four, in no order; the others
         const char *first[4] = {names[2], names[0], names[3], names[1]};

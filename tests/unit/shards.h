@@ -19,11 +19,15 @@ struct put {
     bool fletcher, compact;
 };
 
+static bool time_second = false; // datasets of more than one dimension are channels x time
+
 static inline void put(hid_t file, const struct put *what)
 {
     hid_t space = H5Screate_simple(what->n_dims, what->dims, NULL);
     hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
     hsize_t chunk[3] = {what->chunk, what->dims[1], what->dims[2]};
+    if (time_second && what->n_dims > 1)
+        chunk[0] = 1, chunk[1] = what->chunk;
     if (what->chunk)
         H5Pset_chunk(plist, what->n_dims, chunk);
     if (what->gzip)

@@ -222,7 +222,144 @@ static void test_layouts(void)
     for (enum episode_layout layout = 0; layout < LAYOUTS; layout++)
         for (size_t i = 0; i < sizeof types / sizeof *types; i++)
             check_layout(layout, &types[i]);
+    time_second = true;
+    for (enum episode_layout layout = 0; layout < LAYOUTS; layout++)
+        for (size_t i = 0; i < 2; i++)
+            check_layout(layout, &types[i]);
+    time_second = false;
     H5Tclose(f16);
+}
+
+static void put_scalar(hid_t file, const char *path, hid_t type, const void *value, bool compact)
+{
+    hid_t space = H5Screate(H5S_SCALAR), plist = H5Pcreate(H5P_DATASET_CREATE);
+    if (compact)
+        H5Pset_layout(plist, H5D_COMPACT);
+    hid_t id = H5Dcreate2(file, path, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    CHECK(H5Dwrite(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, value) >= 0, "no %s", path);
+    H5Dclose(id);
+    H5Pclose(plist);
+    H5Sclose(space);
+}
+
+static void put_numbers_of(hid_t file, const char *owner, const char *name, hid_t type, int64_t n,
+                           const void *values)
+{
+    hid_t space = n > 0 ? H5Screate_simple(1, &(hsize_t){(hsize_t)n}, NULL) : H5Screate(H5S_SCALAR);
+    hid_t id = H5Oopen(file, owner, H5P_DEFAULT);
+    hid_t attribute = H5Acreate2(id, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+    CHECK(H5Awrite(attribute, type, values) >= 0, "no %s", name);
+    H5Aclose(attribute);
+    H5Oclose(id);
+    H5Sclose(space);
+}
+
+// One value of an episode, as a scalar, a vector of one, a row, or an attribute, is that of each of
+// its frames: as a frame, an id or a target.
+static void test_constants(void)
+{
+    struct dt_scan_rules rules = {.seq_len = T};
+    hid_t boolean = bool_type();
+    strcpy(rules.inputs, "obs/a level obs/one:id*9 row[1:3] @speeds[1:3] obs/a/@unit:id*50 @flag");
+    strcpy(rules.targets, "actions @label");
+    write_a(ROBOMIMIC);
+    hid_t file = change("a.h5");
+    for (int64_t e = 0; e < 6; e++) {
+        char group[64], path[96];
+        double level = (double)e / 4, speeds[3] = {-1, (double)(e + 10), (double)(e + 20)};
+        float row[3] = {0, (float)(e + 30), (float)(e + 40)};
+        snprintf(group, sizeof group, "/data/demo_%ld", (long)e);
+        snprintf(path, sizeof path, "%s/level", group);
+        put_scalar(file, path, H5T_IEEE_F64LE, &level, e % 2);
+        snprintf(path, sizeof path, "%s/obs/one", group);
+        put_vector(file, path, H5T_STD_I64LE, 1, &e);
+        snprintf(path, sizeof path, "%s/row", group);
+        put_matrix(file, path, H5T_IEEE_F32LE, 1, 3, row);
+        put_numbers_of(file, group, "speeds", H5T_IEEE_F64LE, 3, speeds);
+        put_numbers_of(file, group, "label", H5T_STD_I16LE, 0, &(int16_t){(int16_t)(e % CLASSES)});
+        put_numbers_of(file, group, "flag", boolean, 0, &(int8_t){(int8_t)(e % 2)});
+        snprintf(path, sizeof path, "%s/obs/a", group);
+        put_numbers_of(file, path, "unit", H5T_STD_U64LE, 0, &(uint64_t){(uint64_t)(e + 40)});
+    }
+    H5Fclose(file);
+    H5Tclose(boolean);
+    static struct expected want[EPISODES * LONGEST];
+    int64_t n = expect_windows(0, 6, T, want), wrong = 0, step = 0;
+    struct dt_dataset *dataset = scan_all(&rules);
+    struct dt_loader_config config = one_pass(dataset);
+    struct dt_loader *loader;
+    const struct dt_batch *batch;
+    enum { F_ALL = A + 1 + 2 + 2 + 1 };
+    CHECK_INT(dataset->layout.frame_width, F_ALL);
+    CHECK_INT(dataset->layout.target_width, W + 1);
+    CHECK_INT(dataset->windows, n);
+    config.batch = 1;
+    CHECK_OK(dt_loader_open(&config, 0, &loader));
+    for (; dt_loader_next(loader, &batch, NULL) == DT_OK && batch; step++) {
+        const float *frames = dt_batch_find(batch, "frames")->data;
+        const float *targets = dt_batch_find(batch, "targets")->data;
+        const int32_t *ids = dt_batch_find(batch, "ids")->data;
+        for (int64_t t = 0; t < want[step].n; t++) {
+            int64_t e = want[step].episode, at = want[step].first + t;
+            const float all[F_ALL] = {value_a(e, at, 0), value_a(e, at, 1), value_a(e, at, 2),
+                                      (float)e / 4,      (float)(e + 30),   (float)(e + 40),
+                                      (float)(e + 10),   (float)(e + 20),   (float)(e % 2)};
+            wrong += memcmp(frames + t * F_ALL, all, sizeof all) != 0;
+            wrong += ids[2 * t] != e || ids[2 * t + 1] != e + 40;
+            wrong += targets[t * (W + 1)] != (float)value_action(e, at, 0) ||
+                     targets[t * (W + 1) + W] != (float)(e % CLASSES);
+        }
+    }
+    dt_loader_close(loader);
+    CHECK_INT(step, n);
+    CHECK_INT(wrong, 0);
+}
+
+// The groups that a pattern names, in natural order, or those of them that a list names; a file
+// that is one episode.
+static void test_patterns(void)
+{
+    static const char *const groups[] = {"a",      "a/10",  "a/2",  "a-b",  "a-b/1",
+                                         "a1",     "a1/03", "a1/3", "c",    "c/x",
+                                         "c/x/10", "c/x/9", "d*",   "d*/1", "mask"};
+    static const struct {
+        const char *pattern, *mask, *first, *last;
+        int64_t n;
+    } cases[] = {{"*/*", "", "/a/2", "/d*/1", 7},     {"a*/?", "", "/a/2", "/a1/3", 3},
+                 {"/a//2", "", "/a/2", "/a/2", 1},    {"?/x/*", "", "/c/x/9", "/c/x/10", 2},
+                 {"*/*", "some", "/a/10", "/c/x", 2}, {"", "", "", "", 1},
+                 {"d*/1", "", "/d*/1", "/d*/1", 1},   {"a1/*3*", "", "/a1/03", "/a1/3", 2}};
+    static const char *const some[] = {"c/x", "a/10"};
+    static float rows[4];
+    hid_t file = new_file(in_scratch("a.h5"));
+    put_vector(file, "/v", H5T_NATIVE_FLOAT, 4, rows);
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "/%s", groups[i]);
+        new_group(file, path);
+        snprintf(path, sizeof path, "/%s/v", groups[i]);
+        put_vector(file, path, H5T_NATIVE_FLOAT, 4, rows);
+    }
+    put_names(file, "/mask/some", 2, some, true);
+    H5Fclose(file);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dt_scan_rules rules = {.seq_len = 4, .inputs = "v", .targets = "v"};
+        struct dt_shard shard;
+        struct dt_reader *reader;
+        strcpy(rules.episodes, cases[i].pattern);
+        strcpy(rules.mask, cases[i].mask);
+        CHECK_OK(dt_reader_open(in_scratch("a.h5"), &rules, &shard, &reader));
+        char text[64], want[64];
+        snprintf(want, sizeof want, "%s:0", cases[i].first);
+        shard.kind->place(reader, 0, text, sizeof text);
+        CHECK_STR(text, want);
+        snprintf(want, sizeof want, "%s:0", cases[i].last);
+        shard.kind->place(reader, shard.windows - 1, text, sizeof text);
+        CHECK_STR(text, want);
+        CHECK_INT(shard.episodes, cases[i].n);
+        CHECK_STR(shard.mask, cases[i].mask);
+        dt_reader_close(reader);
+    }
 }
 
 // "wide" in each of the first six episodes of robomimic, 70 columns.
@@ -432,7 +569,7 @@ static void test_f16(void)
 // Without rules all observations are inputs, so that `dtrain verify` reads a whole shard.
 static void test_verify(void)
 {
-    for (enum episode_layout layout = 0; layout < LAYOUTS; layout++) {
+    for (enum episode_layout layout = 0; layout < GROUPS; layout++) {
         struct dt_shard shard = {0};
         write_a(layout);
         CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &shard));
@@ -447,6 +584,8 @@ int main(void)
     make_scratch();
     test_bytes();
     test_some_episodes();
+    test_constants();
+    test_patterns();
     test_targets_by_head();
     test_changed_shard();
     test_progress();

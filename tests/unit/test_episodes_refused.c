@@ -65,7 +65,7 @@ static void test_columns_refused(void)
     strcpy(rules.mask, "expert");
     refuse_scan(&rules, "a.h5 has no list of episodes /mask/expert");
     strcpy(rules.format, "minari");
-    refuse_scan(&rules, "a.h5 has no /episode_0: it is not minari, as data.format says");
+    refuse_scan(&rules, "a.h5 has no /episode_*: it is not minari, as data.format says");
     put_zeros("a.h5", "/data/demo_0/obs/none", 2, episode_frames[0], 0);
     refuse_inputs(ROBOMIMIC, "obs/none", "/data/demo_0/obs/none has no columns");
     remove_name("a.h5", "/data/demo_4/obs/a");
@@ -94,8 +94,69 @@ static void test_paths_refused(void)
     refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "/data/demo_4/obs is a link");
     put_zeros("a.h5", "/data/demo_4/obs", 2, episode_frames[4], A);
     refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
-    put_zeros("a.h5", "/data/demo_4", 2, episode_frames[4], A);
-    refuse_inputs(ROBOMIMIC, inputs[ROBOMIMIC], "a.h5 has no /data/demo_4/obs/a");
+    put_zeros("a.h5", "/data/demo_4", 2, episode_frames[4], A); // no group, so no episode
+    CHECK_INT(scan_all(&(struct dt_scan_rules){.seq_len = T})->episodes, 5);
+}
+
+// Attributes that are not there, or hold no numbers; wrong patterns of groups; time on another
+// axis.
+static void test_layouts_refused(void)
+{
+    struct dt_scan_rules rules = rules_of(GROUPS, 0);
+    write_a(GROUPS);
+    hid_t file = change("a.h5"), type = H5Tcopy(H5T_C_S1), space = H5Screate(H5S_SCALAR);
+    hid_t group = H5Gopen2(file, "/subject_8/trial_0", H5P_DEFAULT), null = H5Screate(H5S_NULL);
+    H5Aclose(H5Acreate2(group, "text", type, space, H5P_DEFAULT, H5P_DEFAULT));
+    H5Aclose(H5Acreate2(group, "empty", H5T_STD_I8LE, null, H5P_DEFAULT, H5P_DEFAULT));
+    H5Aclose(H5Acreate2(group, "unit", H5T_IEEE_F32LE, space, H5P_DEFAULT, H5P_DEFAULT));
+    H5Gclose(group);
+    H5Sclose(null);
+    H5Sclose(space);
+    H5Tclose(type);
+    H5Fclose(file);
+    refuse_inputs(GROUPS, "@none", "a.h5 has no /subject_8/trial_0/@none (data.inputs)");
+    refuse_inputs(GROUPS, "obs/none/@unit", "a.h5 has no /subject_8/trial_0/obs/none/@unit");
+    refuse_inputs(GROUPS, "@text", "/subject_8/trial_0/@text holds strings");
+    refuse_inputs(GROUPS, "@empty", "/subject_8/trial_0/@empty has no columns");
+    refuse_inputs(GROUPS, "@unit[1]",
+                  "/subject_8/trial_0/@unit has 1 columns; there is no column 1");
+    refuse_inputs(GROUPS, "@unit:id*3", "/subject_8/trial_0/@unit holds 32-bit floating-point");
+    refuse_inputs(GROUPS, "obs/a @unit", "a.h5 has no /subject_8/trial_1/@unit (data.inputs)");
+    static const char *const words[] = {"@", "obs/@", "@a/b", "obs@a", "@a[", "@3"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        refuse_inputs(GROUPS, words[i], "data.inputs: '");
+    refuse_inputs(GROUPS, "", "data.inputs is required: name datasets of the episodes of");
+    rules.targets[0] = 0;
+    refuse_scan(&rules, "data.targets is required");
+    rules = rules_of(GROUPS, 0);
+    strcpy(rules.episodes, "subject_*/run_?");
+    refuse_scan(&rules, "a.h5 has no episodes: no group is named subject_*/run_?");
+    strcpy(rules.episodes, "subject_*/trial_0/obs/a");
+    refuse_scan(&rules, "no group is named subject_*/trial_0/obs/a");
+    strcpy(rules.episodes, "subject_*");
+    refuse_scan(&rules, "a.h5 has no /subject_8/obs/a (data.inputs)");
+    rules = rules_of(GROUPS, 0);
+    strcpy(rules.mask, "train");
+    refuse_scan(&rules, "a.h5 has no list of episodes /mask/train");
+    strcpy(rules.episodes, "/");
+    refuse_scan(&rules, "is groups: it has no mask train");
+    rules = rules_of(GROUPS, 0);
+    rules.time_axis = 1;
+    refuse_scan(&rules, "/subject_8/trial_0/obs/img has 2 rows, /subject_8/trial_0/obs/a has 3");
+    time_second = true;
+    write_a(GROUPS);
+    time_second = false;
+    rules.time_axis = 0;
+    refuse_scan(&rules, "obs/img has 2 rows, /subject_8/trial_0/obs/a has 3");
+    strcpy(rules.format, "robomimic");
+    strcpy(rules.episodes, "subject_*/trial_?");
+    rules.time_axis = 1;
+    scan_all(&rules); // a pattern in the place of the layout's own
+    write_a(D4RL);
+    rules = rules_of(D4RL, 0);
+    strcpy(rules.format, "d4rl");
+    strcpy(rules.episodes, "a*");
+    refuse_scan(&rules, "is d4rl: its episodes share datasets and have no groups");
 }
 
 static void test_schemas_refused(void)
@@ -123,8 +184,6 @@ static void test_schemas_refused(void)
     rules = rules_of(D4RL, 0);
     remove_name("a.h5", "/terminals");
     scan_all(&rules); // timeouts remain
-    remove_name("a.h5", "/timeouts");
-    refuse_scan(&rules, "a.h5 has neither /terminals nor /timeouts");
 
     write_a(MINARI);
     rules = rules_of(MINARI, 0);
@@ -404,22 +463,27 @@ static void test_warnings(void)
     write_a(ROBOMIMIC);
     put_zeros("a.h5", "/data/notes", 1, 3, 1);
     expect_warning(&rules, "");
-    hid_t file = change("a.h5");
-    new_group(file, "/data/expert_3");
-    new_group(file, "/data/demo_x");
+    hid_t file = change("a.h5"); // an episode of any name
+    H5Lmove(file, "/data/demo_3", file, "/data/expert", H5P_DEFAULT, H5P_DEFAULT);
     H5Fclose(file);
-    expect_warning(&rules,
-                   "skipped groups of /data that are not named demo_NUMBER: demo_x, expert_3");
+    CHECK_INT(scan_all(&rules)->episodes, 6);
 
     rules = rules_of(D4RL, 0);
     write_a(D4RL);
     remove_name("a.h5", "/timeouts");
     expect_warning(&rules, "");
+    static const char one[] =
+        "all 122 rows are one episode, since /terminals and /timeouts mark no "
+        "end; store /timeouts";
     put_zeros("a.h5", "/terminals", 1, 122, 1);
-    expect_warning(&rules, "all 122 rows are one episode, since none is marked in /terminals and "
-                           "there is no /timeouts");
+    expect_warning(&rules, one);
     put_zeros("a.h5", "/timeouts", 1, 122, 1);
+    expect_warning(&rules, one);
+    put_value(in_scratch("a.h5"), "/timeouts", 121, 0, 1);
     expect_warning(&rules, "");
+    remove_name("a.h5", "/timeouts");
+    remove_name("a.h5", "/terminals");
+    expect_warning(&rules, one);
 }
 
 // The values that mark where episodes of D4RL end.
@@ -486,6 +550,7 @@ int main(void)
     test_columns_refused();
     test_paths_refused();
     test_schemas_refused();
+    test_layouts_refused();
     test_values_refused();
     test_ends_refused();
     test_unsigned();

@@ -24,7 +24,8 @@ static const char *const names[LAYOUTS][3] = {
     {"frames", "img", "b"},
     {"obs/a", "obs/img", "obs/b"},
     {"observations/a", "observations/img", "observations/b"},
-    {"observations", "img", "b"}};
+    {"observations", "img", "b"},
+    {"obs/a", "obs/img", "obs/b"}};
 
 static struct dt_scan_rules shifted_rules(enum episode_layout layout, int64_t stride)
 {
@@ -182,6 +183,7 @@ static void test_layouts(void)
     }
     for (int zip = 0; zip < 2; zip++)
         for (layout_now = 0; layout_now < LAYOUTS; layout_now++) {
+            time_second = layout_now == GROUPS;
             write_episodes(in_scratch("a.h5"), layout_now, zip ? &zipped : plain_types(), 0,
                            EPISODES);
             for (int64_t stride = 5; stride <= 27; stride += 11) { // below, at and above T
@@ -205,6 +207,7 @@ static void test_layouts(void)
                     check_statistics(dataset);
             }
         }
+    time_second = false;
 }
 
 // The hash of the columns' names, and how many numbers a frame has.
