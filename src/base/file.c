@@ -392,6 +392,14 @@ dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size)
     return dt_fsync_parent(path);
 }
 
+dt_status dt_fsync_file(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return DT_FAIL_ERRNO("open", path);
+    return dt_close_synced(fd, path);
+}
+
 dt_status dt_fsync_dir(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -432,6 +440,24 @@ dt_status dt_pread_all(int fd, const char *path, void *data, int64_t size, int64
             return DT_FAIL(DT_USER, "the file is truncated; copy or create it again",
                            "%s ends at byte %" PRId64 ", expected %" PRId64 " bytes", path, offset,
                            end);
+        at += n;
+        offset += n;
+        dt_file_progress();
+    }
+    return DT_OK;
+}
+
+dt_status dt_pwrite_all(int fd, const char *path, const void *data, int64_t size, int64_t offset)
+{
+    const char *at = data;
+    int64_t end = offset + size;
+    while (offset < end) {
+        int64_t want = end - offset < CALL_MAX ? end - offset : CALL_MAX;
+        ssize_t n = pwrite(fd, at, (size_t)want, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return DT_FAIL_ERRNO("write", path);
         at += n;
         offset += n;
         dt_file_progress();

@@ -79,14 +79,16 @@ dt_status dt_write_synced(const char *path, const void *data, int64_t size);
 dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size);
 // fsync(2), again where a signal interrupted it; 0, or -1 and errno.
 int dt_fsync(int fd);
+dt_status dt_fsync_file(const char *path);
 dt_status dt_fsync_dir(const char *path);
 dt_status dt_fsync_parent(const char *path); // the folder that holds `path`
 // fsync and close, both checked; fd is closed whatever is returned.
 dt_status dt_close_synced(int fd, const char *path);
 
-// write(2) until all is written; read(2)/pread until all is read (a short file is an error).
+// write(2)/pwrite until all is written; read(2)/pread until all is read (a short file is an error).
 dt_status dt_write_all(int fd, const char *path, const void *data, int64_t size);
 dt_status dt_pread_all(int fd, const char *path, void *data, int64_t size, int64_t offset);
+dt_status dt_pwrite_all(int fd, const char *path, const void *data, int64_t size, int64_t offset);
 
 // xxh64 (seed 0) of a whole regular file, as `xxhsum -H64` prints it. `size` may be NULL.
 dt_status dt_hash_file(const char *path, uint64_t *hash, int64_t *size);

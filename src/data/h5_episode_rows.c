@@ -357,6 +357,21 @@ dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *sha
     return status;
 }
 
+bool dt_episodes_segment(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
+                         struct dt_segment *segment)
+{
+    const struct dt_episodes *episodes = reader->own;
+    const struct dt_episode *at = &episodes->at[number];
+    (void)shard;
+    if (number >= episodes->n)
+        return false;
+    *segment = (struct dt_segment){.group = at->group,
+                                   .first = at->first,
+                                   .count = at[1].first - at->first,
+                                   .window = at->window};
+    return true;
+}
+
 void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, size_t size)
 {
     const struct dt_episodes *episodes = reader->own;

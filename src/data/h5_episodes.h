@@ -98,6 +98,8 @@ dt_status dt_episodes_write(const struct dt_dataset *dataset, const struct dt_re
                             const struct dt_block *block, int64_t window, void *const *rows);
 dt_status dt_episodes_numbers(struct dt_reader *reader, enum dt_numbers which, int64_t first,
                               int64_t n, float *numbers);
+bool dt_episodes_segment(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
+                         struct dt_segment *segment);
 void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, size_t size);
 
 #define DT_EPISODES_FUNCTIONS                                                                      \
@@ -105,4 +107,4 @@ void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, siz
     .fingerprint = dt_episodes_fingerprint, .hash = dt_episodes_hash,                              \
     .verify = dt_episodes_verify, .arrays = dt_episodes_arrays,                                    \
     .block_bytes = dt_episodes_block_bytes, .read = dt_episodes_read, .write = dt_episodes_write,  \
-    .numbers = dt_episodes_numbers, .place = dt_episodes_place
+    .numbers = dt_episodes_numbers, .segment = dt_episodes_segment, .place = dt_episodes_place

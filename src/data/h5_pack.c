@@ -10,7 +10,6 @@
 #include "data/h5_starts.h"
 #include "data/xxh3.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -179,14 +178,6 @@ static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
     return failed < 0 ? fail_write(writer) : DT_OK;
 }
 
-static dt_status sync_file(const char *path)
-{
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return DT_FAIL_ERRNO("open", path);
-    return dt_close_synced(fd, path);
-}
-
 dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents)
 {
     dt_status status = flush(writer);
@@ -195,7 +186,7 @@ dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents)
         status = write_tail(writer, documents);
     dt_h5_leave();
     if (status == DT_OK)
-        status = sync_file(writer->path);
+        status = dt_fsync_file(writer->path);
     dt_shard_abandon(writer);
     return status;
 }
@@ -228,5 +219,5 @@ dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size)
         status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     dt_h5_leave();
     DT_TRY(status);
-    return sync_file(path);
+    return dt_fsync_file(path);
 }

@@ -92,6 +92,15 @@ static dt_status verify_pairs(struct dt_reader *reader, const struct dt_shard *s
     return DT_OK;
 }
 
+// Each row is one.
+static bool segment(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
+                    struct dt_segment *segment)
+{
+    (void)reader;
+    *segment = (struct dt_segment){.first = number, .count = 1, .window = number};
+    return number < shard->count;
+}
+
 // A block is its document starts, where batches have them, then ids, then labels.
 static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                            const struct dt_shard *shard, int64_t windows)
@@ -147,6 +156,7 @@ const struct dt_reader_kind dt_pairs_reader = {
     .fingerprint = fingerprint,
     .hash = hash_pairs,
     .verify = verify_pairs,
+    .segment = segment,
     .arrays = dt_tokens_arrays,
     .block_bytes = block_bytes,
     .read = read_pairs,

@@ -1,7 +1,8 @@
 // The reader kind of token streams reads /tokens, one dimension of unsigned 8, 16 or 32 bit, with
 // optional checksums (h5_hashes.h) and document starts (h5_starts.h). A shard is one segment; n
 // tokens give (n - 1) / T windows of T + 1 tokens, the last token of one being the first of the
-// next.
+// next. With rules->whole they give ceil(n / T): in the last one ids after the end are 0, and
+// labels from the last token's on are ignored.
 #include "data/tokens.h"
 
 #include "base/memory.h"
@@ -11,6 +12,7 @@
 #include "data/h5_starts.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 struct stream {
     struct dt_h5_hashes hashes[DT_H5_HASH_KINDS];
@@ -33,7 +35,8 @@ static dt_status open_tokens(struct dt_reader *reader, const struct dt_scan_rule
     shard->type = tokens->type;
     shard->count = tokens->shape[0];
     shard->stride = seq_len;
-    shard->windows = seq_len > 0 && shard->count > 0 ? (shard->count - 1) / seq_len : 0;
+    shard->windows =
+        seq_len > 0 && shard->count > 0 ? (shard->count - 1) / seq_len + (rules->whole ? 1 : 0) : 0;
     for (int i = 0; i < DT_H5_HASH_KINDS; i++) {
         struct dt_h5_hashes *hashes = &stream->hashes[i];
         DT_TRY(dt_h5_hashes_open(&reader->file, &dt_h5_hash_kinds[i], tokens, hashes));
@@ -153,6 +156,14 @@ static dt_status verify_tokens(struct dt_reader *reader, const struct dt_shard *
                                  dt_tokens_get(shard->type, tokens, i), false);
 }
 
+static bool segment(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
+                    struct dt_segment *segment)
+{
+    (void)reader;
+    *segment = (struct dt_segment){.count = shard->count, .label = 1};
+    return number == 0;
+}
+
 // A block is its document starts, where batches have them, then tokens as read.
 static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                            const struct dt_shard *shard, int64_t windows)
@@ -168,16 +179,19 @@ static dt_status read_tokens(struct dt_reader *reader, const struct dt_dataset *
 {
     const struct stream *stream = reader->own;
     const struct dt_shard *shard = &dataset->shards[block->shard];
-    int64_t T = dataset->rules.seq_len, from = block->first * T, n = block->windows * T;
-    int64_t before = from > 0;
+    int64_t T = dataset->rules.seq_len, from = block->first * T;
+    int64_t before = from > 0, n = dt_min_i64(block->windows * T, shard->count - from);
+    int64_t after = from + n < shard->count; // a label
     bool reset = dt_tokens_have_reset(dataset, rules);
     uint8_t *starts = (uint8_t *)block->memory;
     const void *tokens;
-    DT_TRY(dt_tokens_read(reader, from - before, before + n + 1, rules->verify,
-                          block->memory + (reset ? dt_reader_align(n) : 0), &tokens));
+    int64_t marks = reset ? dt_reader_align(block->windows * T) : 0;
+    DT_TRY(dt_tokens_read(reader, from - before, before + n + after, rules->verify,
+                          block->memory + marks, &tokens));
     block->data = dt_tokens_at(shard->type, tokens, before);
     if (!reset)
         return DT_OK;
+    memset(starts + n, 0, (size_t)(block->windows * T - n));
     if (shard->doc_starts)
         DT_TRY(dt_h5_starts_mark(&stream->starts, from, n, starts));
     else
@@ -196,11 +210,16 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
     char where[64];
     if (rows[DT_TOKENS_RESET])
         memcpy(rows[DT_TOKENS_RESET], block->memory + at, (size_t)T);
-    int64_t largest =
-        dt_tokens_widen(shard->type, tokens, T, rows[DT_TOKENS_IDS], rows[DT_TOKENS_LABELS]);
+    int32_t *ids = rows[DT_TOKENS_IDS], *labels = rows[DT_TOKENS_LABELS];
+    int64_t n = dt_min_i64(T, shard->count - 1 - window * T); // that have a label
+    int64_t largest = dt_tokens_widen(shard->type, tokens, n, ids, labels);
+    for (int64_t i = n; i < T; i++) {
+        ids[i] = i == n ? (int32_t)dt_tokens_get(shard->type, tokens, n) : 0;
+        labels[i] = DT_IGNORED;
+    }
     if (largest < rules->vocab_size)
         return DT_OK;
-    int64_t i = dt_tokens_find(shard->type, tokens, T + 1, rules->vocab_size);
+    int64_t i = dt_tokens_find(shard->type, tokens, n + 1, rules->vocab_size);
     snprintf(where, sizeof where, "/tokens at offset %" PRId64, window * T + i);
     return dt_tokens_fail(shard, where, dt_tokens_get(shard->type, tokens, i), rules->vocab_size);
 }
@@ -215,6 +234,7 @@ const struct dt_reader_kind dt_tokens_reader = {
     .hash = hash_tokens,
     .check = check_starts,
     .verify = verify_tokens,
+    .segment = segment,
     .arrays = dt_tokens_arrays,
     .block_bytes = block_bytes,
     .read = read_tokens,

@@ -42,6 +42,15 @@ struct dt_block {
     int64_t rows;                  // the kind's own, too
 };
 
+// A part of a shard that no window leaves, and from whose start to whose end a recurrent state
+// goes: an episode, a stream of tokens, a row of pairs.
+struct dt_segment {
+    const char *group;    // "/data/demo_3", which has its datasets; NULL: segments share datasets
+    int64_t first, count; // its units of the shard; of a group `first` counts those before it, too
+    int64_t window;       // its first one
+    int64_t label;        // the label of a position is that many positions after it
+};
+
 // Functions other than open, arrays and write may be NULL: nothing to do. One thread at a time
 // uses a reader.
 struct dt_reader_kind {
@@ -81,6 +90,11 @@ struct dt_reader_kind {
     // Writes one window of the block into rows[i], [seq_len, width] of array i. Checks values.
     dt_status (*write)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                        const struct dt_block *block, int64_t window, void *const *rows);
+
+    // For predictions of whole segments (rules->whole): describes segment `number`, counted from 0,
+    // in the order of their windows. False: the shard has fewer. NULL: it is not a file's data.
+    bool (*segment)(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
+                    struct dt_segment *segment);
 
     // For kinds with frames: reads the numbers of frames [first, first + n) of the shard as stored,
     // [n, F or W] fp32, NaN where one is missing.

@@ -170,9 +170,9 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     return dt_job_targets(&job->model, rules);
 }
 
-static dt_status fit_model(struct dt_job *job)
+static dt_status fit_model(struct dt_job *job, const struct dt_dataset *train)
 {
-    const struct dt_dataset *train = job->train, *val = job->val;
+    const struct dt_dataset *val = job->val;
     struct dt_model_data data = {.config = job->config,
                                  .path = train->shards[0].path,
                                  .unit = train->kind->unit,
@@ -202,7 +202,7 @@ static dt_status scan_data(struct dt_job *job)
                                 "name the datasets in data.inputs and data.targets",
                                 "%s has different columns from %s", job->val->shards[0].path,
                                 job->train->shards[0].path);
-    DT_TRY(fit_model(job));
+    DT_TRY(fit_model(job, job->train));
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",
@@ -212,6 +212,21 @@ static dt_status scan_data(struct dt_job *job)
     struct dt_loader_config train = dt_job_train_loader(job), val = dt_job_val_loader(job);
     DT_TRY(check_arrays(job, "data.train", &train));
     return job->val ? check_arrays(job, "data.val", &val) : DT_OK;
+}
+
+static dt_status scan_whole(struct dt_job *job)
+{
+    const struct dt_settings *s = &job->settings;
+    struct dt_scan_rules rules;
+    if (!s->data.val[0])
+        return DT_FAIL(DT_USER, "set data.val, or give --data GLOB", "data.val is empty");
+    DT_TRY(scan_rules(job, "data.val_mask", s->data.val_mask, "valid", &rules));
+    rules.stride = 0;
+    rules.whole = true;
+    DT_TRY_NOTE(dt_dataset_scan(s->data.val, &rules, &job->val), "scanning %s", s->data.val);
+    DT_TRY(fit_model(job, job->val));
+    struct dt_loader_config loader = dt_job_val_loader(job);
+    return check_arrays(job, "the data", &loader);
 }
 
 // A core decodes about 150 MB/s: up to this many times as much as is trained keeps a device busy.
@@ -240,6 +255,8 @@ static dt_status look(struct dt_job *job, enum dt_purpose purpose)
     if (purpose == DT_PURPOSE_TRAIN)
         dt_run_folder_explain(&job->folder);
     DT_TRY(dt_job_resolve_model(job));
+    if (purpose == DT_PURPOSE_WHOLE)
+        return scan_whole(job);
     DT_TRY(scan_data(job));
     const struct dt_shard *shard;
     int64_t block = job->settings.data.block;
@@ -279,13 +296,17 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const
     DT_TRY(dt_broadcast(comm, job->resume, sizeof job->resume, 0));
     DT_TRY(dt_broadcast(comm, &job->settings.data.block, sizeof job->settings.data.block, 0));
     DT_TRY(broadcast_dataset(comm, &job->train));
-    job->train->may_differ = job->settings.data.allow_changed;
     DT_TRY(broadcast_dataset(comm, &job->val));
-    dt_status status = dt_shard_cache_open(job->train, &job->train_shards);
+    dt_status status = DT_OK;
+    if (job->train)
+        status = dt_shard_cache_open(job->train, &job->train_shards);
     if (status == DT_OK && job->val)
         status = dt_shard_cache_open(job->val, &job->val_shards);
     DT_TRY(dt_agree(comm, status));
+    if (!job->train)
+        return DT_OK;
 
+    job->train->may_differ = job->settings.data.allow_changed;
     job->steps_per_epoch = job->train->windows / s->data.batch;
     job->steps = s->run.steps > 0 ? s->run.steps : s->run.epochs * job->steps_per_epoch;
     return dt_agree(comm, dt_settings_check_steps(s, job->config, job->steps));

@@ -16,6 +16,7 @@ enum dt_purpose {
     DT_PURPOSE_TRAIN, // owns the run's folder; the others write nothing
     DT_PURPOSE_CHECK, // everything that training needs is checked
     DT_PURPOSE_EVAL,  // forward passes only
+    DT_PURPOSE_WHOLE, // forward passes over whole episodes of data.val, the only data
     DT_PURPOSE_ORDER, // the data alone: no device but the CPU
 };
 
@@ -27,7 +28,7 @@ struct dt_job {
     int ranks_on_device;         // ranks on this rank's device, itself among them
     struct dt_run_folder folder; // rank 0 of a training job
     struct dt_model_config model;
-    struct dt_dataset *train, *val;                   // val NULL: none
+    struct dt_dataset *train, *val;                   // NULL: none
     struct dt_shard_cache *train_shards, *val_shards; // theirs, open
     int64_t local_batch, micro_batch; // sequences of this rank's step, and of one forward pass
     int64_t steps_per_epoch, steps;

@@ -43,7 +43,9 @@ dt_status dt_job_check_launch(const struct dt_job *job, enum dt_purpose purpose)
         return dt_config_reject(job->config, "comm.backend",
                                 "start with mpirun -np N dtrain …, or leave it at auto",
                                 "mpi, but no launcher started this process");
-    return dt_settings_check_batch(&job->settings, job->config, info->size);
+    return purpose == DT_PURPOSE_WHOLE
+               ? DT_OK
+               : dt_settings_check_batch(&job->settings, job->config, info->size);
 }
 
 dt_status dt_job_check_device(const struct dt_job *job)

@@ -123,6 +123,8 @@ struct dt_pass {
 dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *pass);
 // After a forward: the residual stream at the head's norm, [B·L, d_model] fp32 on the device.
 struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *pass);
+// What the head reads, the residual stream after the last norm: [B·L, d_model] in storage type.
+struct dt_view dt_model_hidden(const struct dt_model *model, const struct dt_pass *pass);
 // Runs the head: *sum += the losses; with `scale` > 0 also the head's gradients, of scale · Σ loss,
 // and the gradient that backward starts from.
 dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *pass, double scale,

@@ -78,6 +78,11 @@ struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_p
     return dt_view_rows(model->residual[model->parts.layers], 0, rows);
 }
 
+struct dt_view dt_model_hidden(const struct dt_model *model, const struct dt_pass *pass)
+{
+    return dt_view_rows(model->parts.head_part->h, 0, pass->input.sequences * pass->input.length);
+}
+
 dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *caller, double scale,
                         struct dt_loss_sum *sum)
 {

@@ -1,8 +1,8 @@
 // For LD_PRELOAD: faults of the machine, at the n-th call of a kind. FAULT holds blank-separated
 // settings; a setting that is absent leaves all calls alone:
-//   call=write,fsync,rename,read,get,open,stat,hdf5,mpi,sum   which calls count ("read": pread,
-//                                           "get": read; "hdf5": H5Dopen2, whose path is the
-//                                           dataset's; "mpi": MPI_Test and MPI_Testall;
+//   call=write,put,fsync,rename,read,get,open,stat,hdf5,mpi,sum   which calls count ("read": pread,
+//                                           "get": read; "put": pwrite; "hdf5": H5Dopen2, whose
+//                                           path is the dataset's; "mpi": MPI_Test and MPI_Testall;
 //                                           "sum": MPI_Iallreduce, whose path is "N elements")
 //   path=TEXT                               those whose path contains TEXT
 //   rank=N                                  on this rank alone
@@ -202,6 +202,12 @@ int open(const char *path, int flags, ...)
 int stat(const char *path, struct stat *info)
 {
     return fails("stat", path) ? -1 : NEXT(stat)(path, info);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
+{
+    char path[4096];
+    return fails("put", path_of(fd, path, sizeof path)) ? -1 : NEXT(pwrite)(fd, data, size, offset);
 }
 
 ssize_t pread(int fd, void *data, size_t size, off_t offset)

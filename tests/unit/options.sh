@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Every option of every subcommand: its default is the one that --help and this table say, and another value changes
-# what the command gives. An option without a row here is a failure.
+# what the command gives. An option without a row here is a failure. $2: the tool that writes episodes.
+make_episodes=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
 small_run
 "$dtrain" small.ini run.name=run run.steps=4 run.device=cpu optim.ema=0.9 model.d_model=16 data.block=1 >train.log 2>&1 ||
     { cat train.log >&2; exit 1; }
+"$make_episodes" robomimic episodes.h5 0 13
+sed -e 's/^vocab_size.*/heads = a:bernoulli*2 b:categorical*5/' -e "s/^\(train\|val\) = .*/\1 = episodes.h5/" \
+    -e 's/^seq_len.*/inputs = obs\/a\ntargets = actions\nseq_len = 16/' small.ini >policy.ini
+"$dtrain" policy.ini run.name=policy run.device=cpu >train.log 2>&1 || { cat train.log >&2; exit 1; }
 yes 'many words' | head -c 1200000 >large.txt
 one=text/$(ls text | head -n 1)
 
@@ -17,6 +22,11 @@ pack_again() { "$dtrain" pack -o packed "$@" text; }
 pack_to() { rm -rf packed && "$dtrain" pack "$@" text && ls packed; }
 order() { "$dtrain" order small.ini "$@"; }
 evaluate() { "$dtrain" eval small.ini run.name=run run.device=cpu optim.ema=0.9 model.d_model=16 "$@"; }
+predict_to() { rm -f predicted.h5 && "$dtrain" predict runs/run "$@"; }
+predict() { predict_to -o predicted.h5 "$@" && sha256sum predicted.h5; }
+predict_again() { "$dtrain" predict runs/run -o words.txt "$@"; }
+predict_policy() { rm -f predicted.h5 && "$dtrain" predict runs/policy -o predicted.h5 "$@" && sha256sum predicted.h5; }
+predict_drawn() { predict_policy --draw "$@"; }
 sample() { "$dtrain" sample runs/run "$@"; }
 export_model() { rm -rf exported && "$dtrain" export runs/run exported "$@" && (cd exported && sha256sum ./*); }
 bench() { # arguments …: the fields that name what was measured
@@ -65,6 +75,15 @@ pack seed 1337 1 pack
 pack force false - pack_again
 order steps required 1:2 order
 eval ema false - evaluate
+predict output required predicted.h5 predict_to
+predict data '' data/train-00000.h5 predict
+predict check false - predict
+predict draw false - predict_policy
+predict temperature 1 0 predict_drawn
+predict seed 1337 1 predict_drawn
+predict hidden false - predict
+predict ema false - predict
+predict force false - predict_again
 sample prompt \n a sample
 sample tokens 400 5 sample
 sample temperature 0.8 0 sample

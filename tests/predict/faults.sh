@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# faults.sh DTRAIN MAKE_EPISODES INTERPOSE: predictions continue after a kill, on another number of ranks, with the same
+# bits; a disk that is too small ends with one message and exit code 3; what belongs to other predictions is refused.
+make_episodes=$(realpath "$2") interpose=$(realpath "$3")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+cat >policy.ini <<'EOF'
+[run]
+steps = 4
+precision = fp32
+[model]
+d_model = 16
+n_layer = 1
+heads = buttons:bernoulli*2 stick:categorical*5
+[data]
+train = train.h5
+val = train.h5
+inputs = obs/a
+targets = actions
+val_mask = all
+seq_len = 16
+batch = 8
+[optim]
+lr = 1e-2
+EOF
+"$make_episodes" robomimic train.h5 0 13
+for name in a b; do
+    "$dtrain" policy.ini run.name=$name run.seed=$(printf %d "'$name") >train.log 2>&1 || cat train.log >&2
+done
+"$dtrain" predict runs/a -o whole.h5 >whole.log 2>&1
+
+# Of the writes to the file the first 70 create it, the 104 after them are predictions, the next 7 mark groups.
+with_fault() { # fault, output: predictions of a; the output of both is in fault.log
+    FAULT="call=put path=$2.part $1" LD_PRELOAD=$interpose "$dtrain" predict runs/a -o "$2" >fault.log 2>&1
+}
+if ! is_sanitized; then # which must be loaded first
+    for at in 80 140 176; do
+        with_fault "at=$at do=kill" killed.h5
+        check "killed at write $at" test $? -ne 0
+        check "… there is no output" test ! -e killed.h5 -a -e killed.h5.part
+        refused "… and another model may not continue it" 'killed.h5.part holds part of other predictions' \
+            "$dtrain" predict runs/b -o killed.h5
+        check "… the same command continues" ranks 2 predict runs/a -o killed.h5 >killed.log 2>&1
+        check "… and says so" grep -q 'continuing killed.h5.part' killed.log
+        check "… with the bits of the whole" cmp killed.h5 whole.h5
+        check "… and nothing is left" test ! -e killed.h5.part
+        rm -f killed.h5
+    done
+    with_fault "at=30 do=kill" killed.h5
+    check "killed while the file is created: there is no output" test ! -e killed.h5
+    check "… the same command starts again" "$dtrain" predict runs/a -o killed.h5 >killed.log 2>&1
+    check "… with the bits of the whole" cmp killed.h5 whole.h5
+    # What is marked is not done again: all groups but one.
+    with_fault "at=175 do=kill" marked.h5
+    FAULT_LOG=$PWD/calls.log with_fault at=0 marked.h5
+    check "a group is marked: $(grep -c put calls.log) writes after it" test "$(grep -c put calls.log)" -lt 120
+    check "… with the bits of the whole" cmp marked.h5 whole.h5
+    with_fault "at=90 do=enospc" space.h5
+    check "a disk that is full meanwhile: exit code $?, not 3" test $? -eq 3
+    check "… one message: $(cat fault.log)" test "$(grep -c '^dtrain: error: cannot write space.h5.part: No space left' fault.log)" = 1
+    check "… the same command continues" "$dtrain" predict runs/a -o space.h5 >space.log 2>&1
+    check "… with the bits of the whole" cmp space.h5 whole.h5
+fi
+
+limited() { # KiB, arguments …
+    (
+        ulimit -f "$1"
+        shift
+        "$dtrain" "$@"
+    )
+}
+limited 16 predict runs/a -o full.h5 >full.log 2>&1
+check "a full disk: exit code $?, not 3" test $? -eq 3
+check "a full disk: one message: $(cat full.log)" test "$(grep -c '^dtrain: error' full.log)" = 1
+check "a full disk: why" grep -qE 'full.h5.part: File too large' full.log
+check "a full disk: nothing is left" test ! -e full.h5 -a ! -e full.h5.part
+check "with space again" "$dtrain" predict runs/a -o full.h5 >full.log 2>&1
+check "… the bits of the whole" cmp full.h5 whole.h5
+
+echo text >other.h5.part
+check "a file that is no predictions is replaced" "$dtrain" predict runs/a -o other.h5 >other.log 2>&1
+check "… with the bits of the whole" cmp other.h5 whole.h5
+finish

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# predict.sh DTRAIN PREDICT_TOOL MAKE_EPISODES SHARD_TOOL: the predictions of every layout and kind of block are those of a
+# forward pass over each episode as one window, with the same bits on 1, 2 and 4 ranks; of tokens and pairs too; what
+# is refused.
+tool=$(realpath "$2") make_episodes=$(realpath "$3") shard_tool=$(realpath "$4")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+cat >policy.ini <<'EOF'
+[run]
+steps = 12
+precision = fp32
+[model]
+d_model = 24
+n_layer = 2
+heads = buttons:bernoulli*2 stick:categorical*5
+[data]
+train = train.h5
+val = train.h5
+seq_len = 16
+batch = 8
+[optim]
+lr = 1e-2
+EOF
+# The longest episode has 60 frames.
+predicts() { # name, data, inputs, arguments of dtrain predict …: as one pass does, and on any number of ranks
+    local name=$1 data=$2 inputs=$3
+    shift 3
+    for n in ${ranks:-1 2}; do
+        check "$name on $n ranks" ranks "$n" predict "$@" -o "$name-$n.h5" >"$name-$n.log" 2>&1
+        check "$name: $n ranks have the bits of one" cmp "$name-1.h5" "$name-$n.h5"
+    done
+    check "$name: nothing temporary is left" test ! -e "$name-1.h5.part"
+    check "$name: the outputs of one pass" "$tool" "$(newest "runs/$name")" "$data" 64 "$name-1.h5" "$inputs" actions >tool.log 2>&1
+    check "$name: … $(cat tool.log)" grep -qE '^[1-9][0-9]{2,} ' tool.log
+}
+
+declare -A inputs=([episodes]='frames img[1:3] b:id*7' [robomimic]='obs/a obs/img[1:3] obs/b:id*7'
+    [minari]='observations/a observations/img[1:3] observations/b:id*7' [d4rl]='observations img[1:3] b:id*7')
+for layout in episodes robomimic minari d4rl; do
+    "$make_episodes" $layout $layout.h5 0 13 || exit 1
+    lines=(data.train=$layout.h5 data.val=$layout.h5 data.inputs="${inputs[$layout]}" data.targets=actions)
+    check "$layout trains" "$dtrain" policy.ini "${lines[@]}" run.name=$layout >train.log 2>&1
+    ranks="1 2 4" predicts $layout $layout.h5 "${inputs[$layout]}" runs/$layout --hidden
+done
+
+# Every kind of block hands its state on; conditioned heads see the targets of the data; a huge window is one pass.
+lines=(data.train=robomimic.h5 data.val=robomimic.h5 data.inputs='obs/a' data.targets=actions)
+for kind in mamba mamba2 attention gru lstm mlp chained; do
+    layers="$kind*2"
+    more=(model.layers="$layers")
+    [ $kind != attention ] || more=(model.layers="attention mlp" model.attn_window=16)
+    [ $kind != chained ] || more=(model.autoregressive=true)
+    check "$kind trains" "$dtrain" policy.ini "${lines[@]}" "${more[@]}" run.name=$kind >train.log 2>&1 || cat train.log >&2
+    predicts $kind robomimic.h5 obs/a policy.ini "${lines[@]}" "${more[@]}" run.name=$kind data.val_mask=valid
+done
+check "windows of another length" "$dtrain" predict runs/gru data.seq_len=7 -o seven.h5 >seven.log 2>&1
+check "… give the same" "$tool" "$(newest runs/gru)" robomimic.h5 64 seven.h5 obs/a actions >tool.log 2>&1
+check "all episodes of --data" "$dtrain" predict runs/gru --data robomimic.h5 --check -o all.h5 >plan.txt 2>&1
+check "the plan: $(cat plan.txt)" grep -q '1 file (robomimic), 13 episodes of 317 frames' plan.txt
+check "the plan has every array" grep -q 'output: all.h5, 52 arrays, 17.3 KiB' plan.txt
+check "--check writes nothing" test ! -e all.h5 -a ! -e all.h5.part
+check "a checkpoint of a run" "$dtrain" predict "$(newest runs/gru)" -o one.h5 >one.log 2>&1
+check "… is that of the run" cmp one.h5 gru-1.h5
+cp robomimic.h5 again.h5
+check "two files" "$dtrain" predict runs/gru --data 'robomimic.h5,again.h5' -o two.h5 --check >plan.txt 2>&1
+check "two files have groups of their names: $(cat plan.txt)" grep -q ' /again.h5/data/demo_0/buttons/logits \[5, 2\]' plan.txt
+
+# Draws: of a seed, whatever the ranks; the most likely ones at temperature 0; conditioned heads see them.
+for name in gru chained; do
+    for draw in "1 5" "1 5 2" "1 6" "0 5"; do
+        read -r temperature seed n <<<"$draw"
+        check "$name draws $draw" ranks "${n:-1}" predict runs/$name --draw --temperature "$temperature" --seed "$seed" \
+            -o "$name-${draw// /-}.h5" >draw.log 2>&1
+    done
+    check "$name: draws on two ranks" cmp $name-1-5.h5 $name-1-5-2.h5
+    check "$name: another seed" test "$(cmp -s $name-1-5.h5 $name-1-6.h5; echo $?)" = 1
+done
+check "draws leave logits alone" "$tool" "$(newest runs/gru)" robomimic.h5 64 gru-1-6.h5 obs/a actions >tool.log 2>&1
+check "conditioned heads see what is drawn" test "$("$tool" "$(newest runs/chained)" robomimic.h5 64 chained-1-5.h5 obs/a actions >tool.log 2>&1; echo $?)" = 1
+
+# Tokens: as in one pass of 8,000, and what eval says of the same tokens.
+small_run
+"$dtrain" small.ini run.name=tokens data.carry_state=true data.shuffle=false data.batch=1 >train.log 2>&1 || cat train.log >&2
+shard=$(echo data/val-*.h5)
+for n in 1 2; do
+    check "tokens on $n ranks" ranks "$n" predict runs/tokens --hidden -o "tokens-$n.h5" >tokens.log 2>&1
+done
+check "tokens: two ranks have the bits of one" cmp tokens-1.h5 tokens-2.h5
+check "tokens: the log-probabilities of one pass" "$tool" "$(newest runs/tokens)" "$shard" 16384 tokens-1.h5 >tool.log 2>&1
+"$dtrain" eval small.ini run.name=tokens data.carry_state=true data.shuffle=false data.batch=1 >eval.json 2>eval.log
+check "tokens: their mean, $(cat tool.log), is the loss of eval, $(cat eval.json)" awk '
+    NR == FNR { n = $1; sum = $2; next } { exit !((-sum / n / $1 - 1) ^ 2 < 1e-6) }' tool.log <(eval_loss <eval.json)
+refused "draws of tokens" '--draw is for the heads of a policy' "$dtrain" predict runs/tokens --draw -o x.h5
+"$shard_tool" pairs pairs.h5 8 24 3 0 1 ignored
+sed 's/^vocab_size = .*/vocab_size = 128/; s/^seq_len = .*/seq_len = 24/; s/^block = .*/block = 1/' small.ini >pairs.ini
+check "pairs train" "$dtrain" pairs.ini data.train=pairs.h5 data.val=pairs.h5 run.name=pairs >train.log 2>&1 || cat train.log >&2
+check "pairs" "$dtrain" predict runs/pairs -o pairs-1.h5 >pairs.log 2>&1
+check "pairs: the log-probabilities of each row" "$tool" "$(newest runs/pairs)" pairs.h5 24 pairs-1.h5 >tool.log 2>&1
+
+refused "a file that exists" 'gru-1.h5 exists' "$dtrain" predict runs/gru -o gru-1.h5
+check "--force replaces it" "$dtrain" predict runs/gru -o gru-1.h5 --force >force.log 2>&1
+check "… with the same" cmp gru-1.h5 one.h5
+refused "a run without a checkpoint" 'no checkpoint in runs/none' "$dtrain" predict policy.ini "${lines[@]}" run.name=none -o x.h5
+refused "no data" 'data.val is empty' "$dtrain" predict runs/gru data.val= -o x.h5
+refused "a folder that is no run" 'there is no data/config.resolved.ini' "$dtrain" predict data -o x.h5
+refused "synthetic data" 'synthetic:frames is not a file' "$dtrain" predict runs/gru --data synthetic:frames -o x.h5
+refused "data that is not there" 'nothing.h5' "$dtrain" predict runs/gru --data nothing.h5 -o x.h5
+refused "a folder that is not there" 'cannot create no/x.h5.part' "$dtrain" predict runs/gru -o no/x.h5
+refused "other columns" 'frames of 5 numbers' "$dtrain" predict runs/gru data.inputs='obs/a obs/img[1:3]' -o x.h5
+refused "two files of one name" 'have the same name' "$dtrain" predict runs/gru --data robomimic.h5,./robomimic.h5 -o x.h5
+check "nothing is left of what was refused" test ! -e x.h5 -a ! -e x.h5.part
+finish
