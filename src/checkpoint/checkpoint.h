@@ -32,7 +32,8 @@ struct dt_order_keys {
     bool shuffle, reset_after, carry_state;
     // Keys of datasets of frames; zeros for others.
     int64_t stride, time_axis;
-    char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT], mask[DT_DATA_TEXT], episodes[DT_DATA_TEXT];
+    char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT], weights[DT_DATA_TEXT], mask[DT_DATA_TEXT],
+        episodes[DT_DATA_TEXT];
 };
 
 // Statistics of the losses so far (train/spikes.h).

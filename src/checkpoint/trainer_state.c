@@ -46,6 +46,7 @@ static const struct dt_config_key fields[] = {
     ROW(BOOL, "data.reset_after", order.reset_after, "reset_after"),
     LATER_ROW(STRING, "data.inputs", order.inputs, "inputs", ""),
     LATER_ROW(STRING, "data.targets", order.targets, "targets", ""),
+    LATER_ROW(STRING, "data.weights", order.weights, "weights", ""),
     LATER_ROW(STRING, "data.mask", order.mask, "mask", ""),
     LATER_ROW(STRING, "data.episodes", order.episodes, "episodes", ""),
     LATER_ROW(INT, "data.time_axis", order.time_axis, "time_axis", "0", .max = 1),

@@ -3,6 +3,7 @@
 
 #include "base/list.h"
 #include "base/memory.h"
+#include "base/nearest.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -60,29 +61,38 @@ static size_t path_length(const char *word, bool *attribute)
     return *attribute ? n + 1 + strcspn(word + n + 1, "[:@/") : n;
 }
 
-static dt_status parse_word(const char *key, const char *word, struct dt_column *column)
+// Reads PATH, PATH[i] or PATH[i:j]; *rest is what follows, where that is understood, else NULL.
+static dt_status parse_path(const char *key, const char *hint, const char *word,
+                            struct dt_column *column, const char **rest)
 {
     size_t length = path_length(word, &column->attribute);
-    const char *text = word + length, *why = "";
-    bool fine = true;
+    const char *text = word + length;
     while (*word == '/') // of the file's root, or of the episode
         word++, length--;
     if (length == 0 || length >= sizeof column->path)
-        return DT_FAIL(DT_USER, form, "%s: '%.80s' has no path, or one of more than %d bytes", key,
+        return DT_FAIL(DT_USER, hint, "%s: '%.80s' has no path, or one of more than %d bytes", key,
                        word, DT_COLUMN_PATH - 1);
     memcpy(column->path, word, length);
     column->end = -1;
-    if (*text == '[') {
+    *rest = text;
+    if (*text != '[')
+        return DT_OK;
+    text++;
+    column->first = number(&text);
+    column->end = column->first + 1;
+    if (*text == ':') {
         text++;
-        column->first = number(&text);
-        column->end = column->first + 1;
-        if (*text == ':') {
-            text++;
-            column->end = number(&text);
-        }
-        fine = column->first >= 0 && column->end > column->first && *text == ']';
-        text += fine;
+        column->end = number(&text);
     }
+    *rest = column->first >= 0 && column->end > column->first && *text == ']' ? text + 1 : NULL;
+    return DT_OK;
+}
+
+static dt_status parse_word(const char *key, const char *word, struct dt_column *column)
+{
+    const char *text, *why = "";
+    DT_TRY(parse_path(key, form, word, column, &text));
+    bool fine = text != NULL;
     if (fine && strncmp(text, ":id*", 4) == 0) {
         text += 4;
         column->table = number(&text);
@@ -124,6 +134,49 @@ dt_status dt_columns_parse(const char *key, const char *text, bool target,
     }
     free(words);
     return status;
+}
+
+// A word PATH or PATH:HEAD of data.weights.
+static dt_status parse_weight(const struct dt_scan_rules *rules, const char *word,
+                              struct dt_columns *columns)
+{
+    static const char
+        key[] = "data.weights",
+        hint[] =
+            "write PATH (the weight of a frame) or PATH:HEAD (of one head), separated by spaces";
+    struct dt_column column = {.to = 1, .weight = true, .word = -1};
+    struct dt_nearest nearest = dt_nearest_to("");
+    const char *rest;
+    DT_TRY(parse_path(key, hint, word, &column, &rest));
+    if (rest && *rest == ':') {
+        nearest = dt_nearest_to(++rest);
+        for (int k = 0; k < rules->n_targets; k++) {
+            dt_nearest_offer(&nearest, rules->target[k].name);
+            if (strcmp(rules->target[k].name, rest) == 0)
+                column.at = k + 1;
+        }
+        if (column.at == 0)
+            return DT_FAIL(DT_USER, hint, "%s: '%.80s': there is no head '%.80s'%s (known: %s)",
+                           key, word, rest, dt_nearest_suggest(&nearest), nearest.names);
+    } else if (!rest || *rest) {
+        return DT_FAIL(DT_USER, hint, "%s: '%.80s' is not understood", key, word);
+    }
+    for (int64_t i = 0; i < columns->n; i++)
+        if (columns->at[i].weight && columns->at[i].at == column.at)
+            return DT_FAIL(DT_USER, "store their product", "%s: %.80s and %.80s are both of %s",
+                           key, columns->at[i].path, column.path,
+                           column.at > 0 ? rules->target[column.at - 1].name : "all heads");
+    return dt_columns_add(columns, &column);
+}
+
+dt_status dt_columns_parse_weights(const struct dt_scan_rules *rules, struct dt_columns *columns)
+{
+    char text[DT_DATA_TEXT], *rest = text;
+    snprintf(text, sizeof text, "%s", rules->weights);
+    for (char *word; (word = strsep(&rest, " \t\n"));)
+        if (*word)
+            DT_TRY(parse_weight(rules, word, columns));
+    return DT_OK;
 }
 
 void dt_columns_free(struct dt_columns *columns)

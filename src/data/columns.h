@@ -15,12 +15,13 @@ struct dt_column {
     int64_t first, end;        // end -1: all
     int64_t table;             // ids: integers in [0, table); 0: floats
     int64_t from, to;          // 0, 1: its own row
-    bool target;
+    bool target, weight;
     bool valid;   // of inputs: after the word's numbers of each row 1 where it exists, else 0
     int64_t word; // equal in the columns of a word
     // Known with the shard:
     int64_t width;    // of the dataset
-    int64_t at, step; // place in a row of frames, ids or targets; from it to that of the next shift
+    int64_t at, step; // place in a row of frames, ids or targets; from it to that of the next
+                      // shift. Of weights known from the start: 0 of all heads, 1 + k of head k
     int64_t flag, flag_step; // the same of the flags, in a row of frames
     bool longer;             // the dataset has one row more than the episode has frames
     bool bytes;              // uint8 in every episode, not shifted
@@ -38,6 +39,8 @@ struct dt_columns {
 // Appends the columns that `text`, the value of `key`, names (dataset.h: dt_scan_rules).
 dt_status dt_columns_parse(const char *key, const char *text, bool target,
                            struct dt_columns *columns);
+// Appends those of rules->weights, for the heads of the rules.
+dt_status dt_columns_parse_weights(const struct dt_scan_rules *rules, struct dt_columns *columns);
 dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *column);
 void dt_columns_free(struct dt_columns *columns);
 

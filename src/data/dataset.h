@@ -38,7 +38,8 @@ static inline int64_t dt_bytes_before(const struct dt_byte_columns *bytes, int64
 struct dt_target {
     char name[DT_DATA_NAME];
     int64_t width;
-    int64_t classes; // each value is a whole number in [0, classes); 0: any finite number
+    int64_t classes; // each value is a whole number in [0, classes) or DT_IGNORED, which is no
+                     // target; 0: any finite number
 };
 
 // How shards are read, from the configuration. Zeros are the defaults; no pointers, since every
@@ -56,6 +57,8 @@ struct dt_scan_rules {
     // episode numbers of frames and targets are missing (NaN), ids are 0; with :valid after the
     // shift the frame has one more number after those of each row: 1 where the row exists, else 0.
     char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT];
+    // Datasets of weights, one number a frame: PATH of all heads, PATH:HEAD of one.
+    char weights[DT_DATA_TEXT];
     // Names of the episodes' groups: "/subject_*/trial_*"; "": what the schema has.
     char episodes[DT_DATA_NAME];
     int64_t time_axis; // of datasets with more than one dimension: 0 or 1
@@ -73,6 +76,7 @@ struct dt_scan_rules {
 struct dt_frame_layout {
     int64_t frame_width;  // F, of the array `frames`; ids are not among them
     int64_t target_width; // W
+    int64_t weight_width; // of the array `weights`; 0: there is none
     int64_t n_ids;
     int64_t ids[DT_IDS_MAX]; // sizes of the tables
     int64_t shifted;         // 1: numbers of frames may be missing (NaN), where a shift leaves the

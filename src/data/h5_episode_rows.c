@@ -12,8 +12,8 @@
 enum { PIECE_BYTES = 1 << 18, SAMPLES = 16 };
 
 // Rows of values, in parts: floats [n, F] without the columns `split`, which are bytes, floats
-// [n, W], i32 [n, n_ids].
-enum { FRAMES, TARGETS, IDS, BYTES, PARTS };
+// [n, W], i32 [n, n_ids], floats [n, 1 + H].
+enum { FRAMES, TARGETS, IDS, BYTES, WEIGHTS, PARTS };
 struct rows {
     char *at[PARTS];                     // NULL: not wanted
     int64_t row[PARTS];                  // bytes of one row
@@ -32,7 +32,8 @@ static struct rows place_rows(const struct dt_frame_layout *layout,
     struct rows rows = {.row = {[FRAMES] = (layout->frame_width - bytes) * (int64_t)sizeof(float),
                                 [TARGETS] = layout->target_width * (int64_t)sizeof(float),
                                 [IDS] = layout->n_ids * (int64_t)sizeof(int32_t),
-                                [BYTES] = bytes},
+                                [BYTES] = bytes,
+                                [WEIGHTS] = layout->weight_width * (int64_t)sizeof(float)},
                         .split = split,
                         .check = true};
     for (int part = 0; part < PARTS; part++) {
@@ -71,23 +72,31 @@ static const char *name_row(const struct dt_episodes *episodes, int64_t column, 
     return text;
 }
 
+// Products of two weights are finite, too.
+#define WEIGHT_MOST 1e18f
+
 // Checks `rows` rows from row `row` of an episode on. NaN says that there is no target.
 static dt_status check_finite(const struct dt_reader *reader, int64_t column, int64_t number,
                               int64_t row, int64_t rows, const float *values, int64_t stride)
 {
     const struct dt_episodes *episodes = reader->own;
     const struct dt_column *c = &episodes->columns.at[column];
+    float least = c->weight ? 0 : -FLT_MAX, most = c->weight ? WEIGHT_MOST : FLT_MAX;
     char where[DT_H5_PATH + 128];
     for (int64_t r = 0; r < rows; r++, values += stride) {
-        int64_t n = c->end - c->first, j = dt_find_outside(values, n, -FLT_MAX, FLT_MAX);
+        int64_t n = c->end - c->first, j = dt_find_outside(values, n, least, most);
         while (j < n && c->target && isnan(values[j]))
             j += 1 + dt_find_outside(values + j + 1, n - j - 1, -FLT_MAX, FLT_MAX);
         if (j == n)
             continue;
+        name_row(episodes, column, number, row + r, where, sizeof where);
+        if (c->weight)
+            return DT_FAIL(DT_USER, "store weights from 0 to 1e18",
+                           "%s: %s: %g is not a weight (data.weights)", reader->file.path, where,
+                           values[j]);
         return DT_FAIL(DT_USER, "repair or remove the episode",
                        "%s: %s, column %" PRId64 ": %g is not a finite float32", reader->file.path,
-                       name_row(episodes, column, number, row + r, where, sizeof where),
-                       c->first + j, values[j]);
+                       where, c->first + j, values[j]);
     }
     return DT_OK;
 }
@@ -115,6 +124,8 @@ static int part_of(const struct dt_column *c, const struct dt_byte_columns *spli
 {
     int64_t bytes = dt_bytes_before(split, c->at);
     *before = c->at;
+    if (c->weight)
+        return WEIGHTS;
     if (c->target || c->table > 0)
         return c->target ? TARGETS : IDS;
     bool is_split = dt_bytes_before(split, c->at + 1) > bytes;
@@ -261,6 +272,20 @@ static dt_status check_classes(struct dt_reader *reader, int64_t number, int64_t
     return DT_OK;
 }
 
+// The weight of a row, and those of the heads: 1 where no column has them.
+static void start_weights(int64_t H, int64_t n, float *weights)
+{
+    for (int64_t i = 0; i < n * H; i++)
+        weights[i] = 1;
+}
+
+static void multiply_weights(int64_t H, int64_t n, float *weights)
+{
+    for (int64_t r = 0; r < n; r++, weights += H)
+        for (int64_t k = 1; k < H; k++)
+            weights[k] *= weights[0];
+}
+
 // Reads frames [first, first + n) of the shard.
 static dt_status read_rows(struct dt_reader *reader, int64_t first, int64_t n, struct rows to)
 {
@@ -269,9 +294,13 @@ static dt_status read_rows(struct dt_reader *reader, int64_t first, int64_t n, s
         const struct dt_episode *at = &episodes->at[e];
         int64_t row = first - at->first;
         some = dt_min_i64(at[1].first - first, n);
+        float *weights = (float *)(void *)to.at[WEIGHTS];
+        int64_t H = to.at[WEIGHTS] ? episodes->layout.weight_width : 0;
         DT_TRY(dt_episodes_switch(reader, e));
+        start_weights(H, some, weights);
         for (int64_t i = 0; i < episodes->columns.n; i++)
             DT_TRY(read_column(reader, i, e, row, some, &to));
+        multiply_weights(H, some, weights);
         if (to.check && to.at[TARGETS])
             DT_TRY(check_classes(reader, e, row, some, (float *)(void *)to.at[TARGETS]));
         for (int part = 0; part < PARTS; part++)
@@ -287,7 +316,10 @@ dt_status dt_episodes_numbers(struct dt_reader *reader, enum dt_numbers which, i
     const struct dt_episodes *episodes = reader->own;
     struct rows to = place_rows(&episodes->layout, NULL, n, NULL);
     to.statistics = true;
-    to.at[which == DT_NUMBERS_TARGETS ? TARGETS : FRAMES] = (char *)numbers;
+    const int parts[] = {[DT_NUMBERS_FRAMES] = FRAMES,
+                         [DT_NUMBERS_TARGETS] = TARGETS,
+                         [DT_NUMBERS_WEIGHTS] = WEIGHTS};
+    to.at[parts[which]] = (char *)numbers;
     return read_rows(reader, first, n, to);
 }
 
@@ -322,8 +354,11 @@ dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shar
     for (int64_t i = 0; i < plan.n && status == DT_OK; i++) {
         int64_t first = dt_hash_piece(&plan, i, &n);
         status = read_rows(reader, first, n, rows);
-        for (int part = 0; part < PARTS && status == DT_OK; part++)
+        for (int part = 0; part < PARTS && status == DT_OK; part++) {
+            if (part == WEIGHTS && rows.row[part] == 0)
+                continue; // as it was before there were any
             *hash = XXH64(rows.at[part], (size_t)(n * rows.row[part]), *hash);
+        }
         dt_file_progress();
     }
     free(memory);
@@ -404,6 +439,8 @@ void dt_episodes_arrays(const struct dt_dataset *dataset, const struct dt_read_r
     if (layout->n_ids > 0)
         dt_array_list_add(list, "ids", DT_I32, layout->n_ids, false);
     dt_array_list_add(list, "targets", DT_F32, layout->target_width, false);
+    if (layout->weight_width > 0)
+        dt_array_list_add(list, "weights", DT_F32, layout->weight_width, false);
     dt_array_list_add(list, "mask", DT_U8, 1, false);
     if (rules->carry)
         dt_array_list_add(list, "reset", DT_U8, 1, true);
@@ -494,7 +531,7 @@ static void write_frames(const struct dt_read_rules *rules, int64_t F, int64_t n
 dt_status dt_episodes_write(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                             const struct dt_block *block, int64_t window, void *const *rows)
 {
-    static const char *const names[PARTS] = {"frames", "targets", "ids", "bytes"};
+    static const char *const names[PARTS] = {"frames", "targets", "ids", "bytes", "weights"};
     const struct window *w = (const struct window *)block->data + (window - block->first);
     struct dt_array_list list = {0};
     struct rows from =

@@ -47,6 +47,11 @@ static dt_status path_of(const struct dt_reader *reader, const char *group, cons
                    group ? group : "", path);
 }
 
+static const char *key_of(const struct dt_column *column)
+{
+    return column->weight ? "data.weights" : column->target ? "data.targets" : "data.inputs";
+}
+
 static dt_status fail_missing(const struct dt_reader *reader, const char *key, const char *full)
 {
     char hint[DT_ERROR_HINT] = "", parent[DT_H5_PATH];
@@ -173,6 +178,7 @@ static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes
     if (any && !by_head(reader))
         DT_TRY(add_columns(reader, episodes, "data.targets",
                            rules->targets[0] ? rules->targets : schema->targets, true));
+    DT_TRY(dt_columns_parse_weights(rules, &episodes->columns));
     int64_t n = episodes->columns.n;
     for (int64_t i = 0; i < n && schema->longer; i++) {
         struct dt_column *column = &episodes->columns.at[i];
@@ -204,6 +210,10 @@ static dt_status check_array(const struct dt_h5_array *array, const struct dt_co
     if (end > width)
         return DT_H5_REJECT(array, NULL, "has %" PRId64 " columns; there is no column %" PRId64,
                             width, end - 1);
+    if (column->weight && end - column->first != 1)
+        return DT_H5_REJECT(array, "name one column, PATH[i]",
+                            "has %" PRId64 " columns; a weight (data.weights) is one number",
+                            width);
     if (column->table > 0 && !dt_columns_is_integer(array->type))
         return DT_H5_REJECT(array, "only integers can be ids",
                             "holds %s; data.inputs says :id*%" PRId64, array->type_text,
@@ -222,7 +232,7 @@ static dt_status open_array(const struct dt_reader *reader, const struct dt_colu
     else
         DT_TRY(dt_h5_array_open(&reader->file, full, array, &found));
     if (!found)
-        return fail_missing(reader, column->target ? "data.targets" : "data.inputs", full);
+        return fail_missing(reader, key_of(column), full);
     array->constant |= array->n_dims == 0 || (array->shape[0] == 1 && !column->longer);
     return check_array(array, column);
 }
@@ -308,6 +318,10 @@ static void place_word(struct dt_episodes *episodes, int64_t i, int64_t end)
 {
     struct dt_frame_layout *layout = &episodes->layout;
     const struct dt_column word = episodes->columns.at[i];
+    if (word.weight) {
+        layout->weight_width = 1 + episodes->rules.n_targets;
+        return;
+    }
     int64_t *width = word.target      ? &layout->target_width
                      : word.table > 0 ? &layout->n_ids
                                       : &layout->frame_width;
@@ -339,7 +353,9 @@ static void place_word(struct dt_episodes *episodes, int64_t i, int64_t end)
 
 static void hash_column(XXH64_state_t *hash, const struct dt_column *column)
 {
-    int64_t numbers[] = {column->first, column->end, column->table, column->target};
+    // A weight's place tells it from a target.
+    int64_t numbers[] = {column->first, column->end, column->table,
+                         column->weight ? 2 + column->at : column->target};
     int64_t shifts[] = {column->from, column->to, column->step, column->valid};
     XXH64_update(hash, numbers, sizeof numbers);
     XXH64_update(hash, column->path, strlen(column->path) + 1);
@@ -452,7 +468,7 @@ static struct dt_byte_columns list_bytes(const struct dt_episodes *episodes)
     struct byte_list list = {.after = 0};
     for (int64_t i = 0; i < episodes->columns.n; i++) {
         const struct dt_column *column = &episodes->columns.at[i];
-        if (!column->target && column->table == 0 && !column->bytes)
+        if (!column->target && !column->weight && column->table == 0 && !column->bytes)
             add_others(&list, column, column->at, column->step, column->end - column->first);
         if (column->valid)
             add_others(&list, column, column->flag, column->flag_step, 1);

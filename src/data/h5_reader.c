@@ -132,6 +132,7 @@ static dt_status open_file(struct dt_reader *reader, const char *path,
     DT_TRY(recognise(reader, rules));
     const char *key = rules->inputs[0]       ? "data.inputs"
                       : rules->targets[0]    ? "data.targets"
+                      : rules->weights[0]    ? "data.weights"
                       : rules->mask[0]       ? "data.mask"
                       : rules->episodes[0]   ? "data.episodes"
                       : rules->time_axis > 0 ? "data.time_axis"

@@ -14,7 +14,7 @@ struct dt_reader;         // one open shard
 struct dt_episode_schema; // h5_episodes.h
 
 // The numbers of a frame that have statistics.
-enum dt_numbers { DT_NUMBERS_FRAMES, DT_NUMBERS_TARGETS };
+enum dt_numbers { DT_NUMBERS_FRAMES, DT_NUMBERS_TARGETS, DT_NUMBERS_WEIGHTS };
 
 // How a loader wants every window read.
 struct dt_read_rules {
@@ -97,7 +97,7 @@ struct dt_reader_kind {
                     struct dt_segment *segment);
 
     // For kinds with frames: reads the numbers of frames [first, first + n) of the shard as stored,
-    // [n, F or W] fp32, NaN where one is missing.
+    // [n, F or W or 1 + H] fp32, NaN where one is missing.
     dt_status (*numbers)(struct dt_reader *reader, enum dt_numbers which, int64_t first, int64_t n,
                          float *numbers);
     // Writes where a window starts, for people: "/data/demo_3:60". NULL: at window * stride.

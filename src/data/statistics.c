@@ -1,4 +1,4 @@
-// Computes mean and deviation of columns of frames or targets. Sums within a block are of distances
+// Computes mean and deviation of columns of numbers. Sums within a block are of distances
 // from the first number; blocks are merged as Chan, Golub and LeVeque 1979 merge samples: no digits
 // are lost where the mean is far from zero.
 #include "data/statistics.h"
@@ -15,7 +15,10 @@ enum { BLOCKS_MAX = 256, BLOCKS_MIN = 8, VALUES = 1 << 20, PIECE_BYTES = 1 << 22
 static int64_t width_of(const struct dt_dataset *dataset, enum dt_numbers which)
 {
     const struct dt_frame_layout *layout = &dataset->layout;
-    return which == DT_NUMBERS_TARGETS ? layout->target_width : layout->frame_width;
+    const int64_t widths[] = {[DT_NUMBERS_FRAMES] = layout->frame_width,
+                              [DT_NUMBERS_TARGETS] = layout->target_width,
+                              [DT_NUMBERS_WEIGHTS] = layout->weight_width};
+    return widths[which];
 }
 
 static int64_t block_count(const struct dt_dataset *dataset, enum dt_numbers which)

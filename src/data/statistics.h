@@ -1,4 +1,4 @@
-// Computes mean and deviation of each column of a dataset's frames or targets, in double over fixed
+// Computes mean and deviation of each column of a dataset's numbers, in double over fixed
 // blocks of frames. Missing numbers (NaN) are left out. The results are bitwise identical on any
 // number of ranks, each of which reads some of the blocks.
 #pragma once

@@ -114,6 +114,12 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
     DT_TRY(dt_model_list(&job->model, NULL, &reads));
     dt_loader_arrays(loader, &yields);
     const struct dt_array_spec *missing = dt_array_list_missing(&yields, &reads);
+    bool weights = job->settings.data.weights[0];
+    if (weights &&
+        (dt_array_list_find(&reads, "weights") < 0 || dt_array_list_find(&yields, "weights") < 0))
+        return dt_config_reject(job->config, "data.weights", "remove the key",
+                                "the losses of %s have no weights on %s data", job->model.heads,
+                                loader->dataset->kind->name);
     if (!missing)
         return DT_OK;
     return DT_FAIL(DT_USER, "use data of another kind, or a model that reads this kind",
@@ -166,6 +172,7 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
              dt_config_find(job->config, "data.format")->text);
     snprintf(rules->inputs, sizeof rules->inputs, "%s", s->data.inputs);
     snprintf(rules->targets, sizeof rules->targets, "%s", s->data.targets);
+    snprintf(rules->weights, sizeof rules->weights, "%s", s->data.weights);
     snprintf(rules->mask_default, sizeof rules->mask_default, "%s", automatic ? mask_default : "");
     return dt_job_targets(&job->model, rules);
 }

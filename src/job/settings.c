@@ -64,6 +64,8 @@ static struct dt_config_key data_keys[] = {
          ":valid adds whether it exists); empty: all observations"),
     TEXT(data, targets, "", "datasets of the targets, in the order of model.heads, also PATH@SHIFT and PATH@FROM:TO; empty: "
          "actions, or /targets/NAME for each head"),
+    TEXT(data, weights, "", "datasets of the weights of frames, separated by spaces: PATH (of all heads), PATH:HEAD (of one); "
+         "empty: all are 1"),
     TEXT(data, mask, "auto", "robomimic: list in /mask of the episodes to train on; auto: train if it "
          "exists; all: every episode"),
     TEXT(data, val_mask, "auto", "robomimic: the list for data.val; auto: valid if it exists", NEUTRAL),

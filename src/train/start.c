@@ -30,6 +30,7 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
         snprintf(state.order.targets, sizeof state.order.targets, "%s", rules->targets);
         state.order.time_axis = rules->time_axis;
         snprintf(state.order.episodes, sizeof state.order.episodes, "%s", rules->episodes);
+        snprintf(state.order.weights, sizeof state.order.weights, "%s", rules->weights);
         snprintf(state.order.mask, sizeof state.order.mask, "%s", s->data.mask);
     }
     return state;
@@ -233,6 +234,7 @@ dt_status dt_trainer_start(struct trainer *t)
     if (job->resume[0])
         DT_TRY(dt_trainer_resume(t));
     else {
+        DT_TRY(dt_job_check_labels(job));
         DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, false, &t->snapshot));
         DT_TRY(dt_optimizer_start_ema(&t->stepper->optimizer));
     }
