@@ -27,7 +27,7 @@ static void write_shard(enum episode_layout layout, bool gzip)
 // One value, in a row that is none of sixteen which are evenly spread.
 static void test_every_value(enum episode_layout layout, bool gzip)
 {
-    static const char *const paths[LAYOUTS][4] = {
+    static const char *const paths[GROUPS][4] = {
         {"/frames", "/b", "/img", "/actions"},
         {"/data/demo_4/obs/a", "/data/demo_4/obs/b", "/data/demo_4/obs/img",
          "/data/demo_4/actions"},
@@ -194,7 +194,7 @@ int main(void)
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     dt_log_quiet(true);
     make_scratch();
-    for (enum episode_layout layout = 0; layout < LAYOUTS; layout++) {
+    for (enum episode_layout layout = 0; layout < GROUPS; layout++) {
         test_every_value(layout, false);
         test_every_value(layout, true);
     }
