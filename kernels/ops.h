@@ -42,6 +42,7 @@
 #include "kernels/gemm.h"
 #include "kernels/normalize.h"
 #include "kernels/policy_loss.h"
+#include "kernels/pool.h"
 #include "kernels/quantize.h"
 #include "kernels/rmsnorm_residual.h"
 #include "kernels/rnn.h"
@@ -85,6 +86,9 @@
     G(gated_rmsnorm_backward)                                                                      \
     X(encode_targets)                                                                              \
     W(policy_loss)                                                                                 \
+    X(pool_forward)                                                                                \
+    X(pool_backward)                                                                               \
+    X(pool_targets)                                                                                \
     W(xent)                                                                                        \
     W(sum_squares)                                                                                 \
     W(checksum)                                                                                    \

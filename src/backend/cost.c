@@ -336,6 +336,29 @@ COST(policy_loss)
     cost->exps = n * passes;
 }
 
+static void pool_cost(struct dt_op_cost *cost, const struct dt_view *h, int64_t length)
+{
+    shape(cost, "%lldx%lld, windows of %lld", (long long)h->rows, (long long)h->cols,
+          (long long)length);
+    cost->flops = cost->lanes = 2 * elements(h);
+}
+
+COST(pool_forward)
+{
+    pool_cost(cost, &a->h, a->length);
+}
+
+COST(pool_backward)
+{
+    pool_cost(cost, &a->h, a->length);
+}
+
+COST(pool_targets)
+{
+    shape(cost, "%lldx%lld, windows of %lld", (long long)a->targets.rows,
+          (long long)a->targets.cols, (long long)a->length);
+}
+
 COST(sum_squares)
 {
     bool total = a->part == DT_SQUARES_TOTAL; // of the blocks' sums

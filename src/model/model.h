@@ -138,9 +138,7 @@ dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *pa
 // What a model predicts: "tokens" of a language model, else one entry per head of model.heads, in
 // their order.
 enum { DT_OUTPUT_NAME = 32, DT_OUTPUT_PARAMETERS = 16 };
-// What an output reads of a window: every position's hidden state, or one for all.
-enum dt_pool { DT_POOL_NONE, DT_POOL_MEAN, DT_POOL_LAST, DT_POOL_MAX };
-extern const char *const dt_pool_name[];
+extern const char *const dt_pool_name[]; // by enum dt_pool
 struct dt_output {
     char name[DT_OUTPUT_NAME];
     const struct dt_output_type *type;

@@ -285,6 +285,19 @@ static void check_heads(void)
              .targets.cols = 2, .out = {.rows = 2, .cols = 3});
 }
 
+static void check_pools(void)
+{
+    CHECK_OP(pool_forward, .pool = DT_POOL_MEAN, .length = 2, .h = {.rows = 4, .cols = 3});
+    REFUSE(pool_forward, pool, DT_POOL_NONE, "pool", "0");
+    REFUSE(pool_forward, length, 3, "h.rows", "4");
+    REFUSE(pool_forward, before_count, NULL, "before_count", "NULL");
+    REFUSE(pool_forward, after_count, NULL, "after_count", "NULL");
+    CHECK_OP(pool_backward, .pool = DT_POOL_MAX, .length = 2, .h = {.rows = 4, .cols = 3});
+    CHECK_OP(pool_targets, .n = 1, .length = 2, .outputs = {{0, 2}},
+             .targets = {.rows = 4, .cols = 2});
+    REFUSE(pool_targets, weights_out.data, NULL, "weights_out", "NULL");
+}
+
 static void check_norms(void)
 {
     CHECK_OP(rmsnorm_residual_forward, .y = {.rows = 2, .cols = 4});
@@ -404,6 +417,7 @@ int main(void)
     check_gemm();
     check_int8();
     check_heads();
+    check_pools();
     check_norms();
     check_mixers();
     check_flat();

@@ -1,0 +1,91 @@
+// Pools the hidden states of a window into one, and chooses what such a window learns from. The M
+// rows are windows of L rows; a row counts if its mask is 1. A pool goes through the rows that
+// count in their order, and keeps c, how many there were, and of each column x a value v:
+//   mean:  c += 1,  v += (x - v) / c
+//   last:  c += 1,  v = x
+//   max:   c += 1,  v = x if c = 1, x > v or x is NaN, else v
+//   forward:   out = v after the last row, rounded to storage
+//   backward:  dh (+)= of a row that counts: mean: dout / c; last: dout if it is the last one; max:
+//              dout where v was last set by it, which is the first of equal ones; else 0
+// It starts with c = v = 0, or with those of `before`, and leaves them in `after`, so that rows
+// that come one at a time end with the same bits. Backward is of a window that starts with 0.
+//
+// pool_targets: for each output that is chosen, the targets (and the output's weight) of the last
+// row of the window that counts and has a target, one that is not NaN; the window's own weight,
+// column 0, is that of the last of these rows. Targets are NaN where there is none, and those of
+// outputs that are not chosen; weights are then 0. With L = 1 a window is a row.
+#pragma once
+
+#include "base/view.h"
+#include "kernels/loss_sum.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// What an output reads of a window: every position's hidden state, or one for all.
+enum dt_pool { DT_POOL_NONE, DT_POOL_MEAN, DT_POOL_LAST, DT_POOL_MAX, DT_POOLS };
+
+struct dt_pool_forward_args {
+    enum dt_pool pool;
+    int64_t length; // L
+    struct dt_view h;
+    const uint8_t *mask;                // 0 or 1; NULL: all count
+    const float *before, *before_count; // v and c; NULL: zeros
+    struct dt_view out;
+    float *after, *after_count; // NULL: not wanted
+};
+
+struct dt_pool_backward_args {
+    enum dt_pool pool;
+    int64_t length;
+    struct dt_view h; // as in forward
+    const uint8_t *mask;
+    struct dt_view dout, dh;
+    bool first; // dh =, else +=
+};
+
+struct dt_target_columns {
+    int32_t first, n; // n 0: the output is not chosen
+};
+struct dt_pool_targets_args {
+    int64_t n, length; // outputs; L
+    struct dt_target_columns outputs[DT_OUTPUTS_MAX];
+    struct dt_view targets;
+    const uint8_t *mask;
+    struct dt_view weights; // data NULL: none
+    struct dt_view targets_out, weights_out;
+};
+
+// clang-format off
+#define DT_POOL_INPUTS                                   \
+    SIZE(M, h.rows) SIZE(D, h.cols)                      \
+    RANGE(L, length, 1, M)                               \
+    MULTIPLE(h.rows, L)                                  \
+    LET(B, M / L)                                        \
+    STORAGE(T, h.dtype)                                  \
+    RANGE(kind, pool, DT_POOL_MEAN, DT_POOL_MAX)         \
+    ARRAY(IN,                    M, D, T,     h)         \
+    ARRAY(IN | CACHED | OR_NULL, 1, M, DT_U8, mask)
+#define DT_ROWS_pool_forward                                           \
+    DT_POOL_INPUTS                                                     \
+    ARRAY(IN | OR_NULL,                  B, D, DT_F32, before)         \
+    ARRAY(IN | CACHED | NEED(a->before), 1, B, DT_F32, before_count)   \
+    ARRAY(OUT,                           B, D, T,      out)            \
+    ARRAY(OUT | OR_NULL,                 B, D, DT_F32, after)          \
+    ARRAY(OUT | CACHED | NEED(a->after), 1, B, DT_F32, after_count)
+#define DT_ROWS_pool_backward                    \
+    DT_POOL_INPUTS                               \
+    ARRAY(IN,                   B, D, T, dout)   \
+    ARRAY(a->first ? OUT : ADD, M, D, T, dh)
+#define DT_ROWS_pool_targets                                                   \
+    SIZE(M, targets.rows) SIZE(W, targets.cols)                                \
+    RANGE(L, length, 1, M)                                                     \
+    MULTIPLE(targets.rows, L)                                                  \
+    LET(B, M / L)                                                              \
+    RANGE(n, n, 1, DT_OUTPUTS_MAX)                                             \
+    ARRAY(IN,                              M, W,     DT_F32, targets)          \
+    ARRAY(IN | CACHED | OR_NULL,           1, M,     DT_U8,  mask)             \
+    ARRAY(IN | OR_NULL,                    M, 1 + n, DT_F32, weights)          \
+    ARRAY(OUT,                             B, W,     DT_F32, targets_out)      \
+    ARRAY(OUT | NEED(a->weights.data),     B, 1 + n, DT_F32, weights_out)
+// clang-format on
