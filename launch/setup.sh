@@ -2,7 +2,8 @@
 # Installs missing packages that dtrain needs to build and run, with apt. Needs root or sudo. Without
 # them, or without apt, it lists what is missing and stops, unless dtrain can be built anyway (libraries
 # of your own prefix in CMAKE_PREFIX_PATH, modules). Silent if there is nothing to do. Does not install
-# CUDA: a GPU build (-DDTRAIN_CUDA=ON) uses the installed toolkit, a CPU build needs none.
+# CUDA: a GPU build (-DDTRAIN_CUDA=ON) uses the installed toolkit, a CPU build needs none. Nor Python's
+# packages: data/convert.py names those that it needs (numpy, h5py and, by format, pyarrow or peppi-py).
 #
 #   launch/setup.sh [--tests]
 #
