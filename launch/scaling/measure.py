@@ -179,7 +179,7 @@ class Job:
         self.given_threads = self.threads or int(self.given.get("run.threads", 0))
         wire = 2 if self.resolved.get("comm.dtype") == "bf16" else 4
         self.job = {"gradient_bytes": wire * self.parameters,
-                    "bucket_bytes": wire / 4 * 2 ** 20 * float(self.resolved.get("comm.bucket_mb", 25))}
+                    "bucket_bytes": wire / 4 * 1e6 * float(self.resolved.get("comm.bucket_mb", 25))}
         self.job["sharded"] = self.resolved.get("optim.shard") == "true"
         self.job["bucket_bytes"] = min(self.job["bucket_bytes"], self.job["gradient_bytes"])
 

@@ -9,6 +9,7 @@ command -v python3 >/dev/null || { echo "skipped: no python3" >&2; exit 77; }
 export DTRAIN=$dtrain
 small_run
 sed -i -e '/^\[optim\]/a rollback = 3' -e '/^\[log\]/a trace_steps = 90:91' small.ini # not of a step that is measured
+printf '[comm]\nbucket_mb = 0.05\n' >>small.ini
 scaling() { # out, arguments …
     local out=$1
     shift
@@ -59,6 +60,7 @@ for row in rows.values():
     assert abs(row["tokens_per_s"] * row["step_ms"] / 1e3 - 384) < 1e-6, row
     assert row["exposed_ms"] >= 0 and row["data_ms"] >= 0, row
 assert rows["data", 1]["efficiency"] == 1
+assert not result["model"] or result["model"]["job"]["bucket_bytes"] == 50000, result["model"]  # MB are 10^6 bytes
 assert [f["run"] for f in result["failed"]] == ["strong-synthetic-3-1", "strong-data-3-1"], result["failed"]
 assert {c["ranks"] for c in result["collectives"]} == {2, 3} and all(c["wrong"] == 0 for c in result["collectives"])
 picture = tree.parse(sys.argv[1] + "/scaling.svg").getroot()
