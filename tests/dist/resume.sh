@@ -94,6 +94,11 @@ check "… and reports no change of it" bash -c "! grep -q 'data.block was' $nam
 check "… the losses are those of the whole run" same_losses runs/$name/metrics.jsonl runs/$name-whole/metrics.jsonl 1e-5
 check "… config.resolved.ini names the checkpoint" grep -q "^block = 64 .*# runs/$name/checkpoints/step-00000004" \
     runs/$name/config.resolved.ini
+sed '/^\[model\]/,/^\[/{/=/d}' small.ini >bare.ini
+check "a model that only a checkpoint describes" ranks 2 bare.ini run.name=from run.steps=4 run.init_from=runs/$name/checkpoints/step-00000008 >from.log 2>&1
+for value in 'd_model = 32' 'n_layer = 2' 'vocab_size = 256' 'layers = mamba\*2' 'd_state = 16'; do
+    check "… is in config.resolved.ini: $value" grep -q "^$value .*# runs/$name/checkpoints/step-00000008" runs/from/config.resolved.ini
+done
 check "dtrain order prints the order of the run" cmp <("$dtrain" order open.ini run.name=$name --steps 1:3 2>/dev/null) \
     <("$dtrain" order small.ini data.block=64 --steps 1:3)
 check "a new run has blocks of 1" cmp <("$dtrain" order open.ini --steps 1:3) <("$dtrain" order small.ini data.block=1 --steps 1:3)

@@ -64,6 +64,14 @@ mkfifo runs/gap/{state.json,profile.txt,profile.json,config.resolved.ini}.tmp
 check "FIFOs with the names of temporary files make way" timeout 60 "$dtrain" small.ini run.name=gap >fifo.log 2>&1
 check "… and none is left: $(ls runs/gap)" test "$(find runs/gap -name '*.tmp' | wc -l)" -eq 0
 check "… in the place of a file: $(cat runs/gap/state.json)" grep -q '"state":"complete"' runs/gap/state.json
+
+# A killed run whose last steps are far from the start of its long metrics.jsonl, and not its last save.
+mkdir -p runs/long
+echo '{"state":"running","step":3,"reason":""}' >runs/long/state.json
+for ((i = 1; i <= 700; i++)); do echo "{\"event\":\"train\",\"step\":$i,\"loss\":2.5,\"tokens\":$((384 * i))}"; done >runs/long/metrics.jsonl
+check "a long run that was killed starts again" "$dtrain" small.ini run.name=long run.steps=1 optim.warmup_steps=0 >long.log 2>&1
+check "… and hears where it was: $(grep warning long.log)" grep -q 'ended without a message at step 700:' long.log
+
 check "the resolved configuration of a run resumes it" \
     "$dtrain" runs/synced/config.resolved.ini run.steps=14 >resolved.log 2>&1
 check "… from its checkpoint: $(tail -1 resolved.log)" grep -q "resuming from runs/synced/$last at step 12" resolved.log

@@ -9,6 +9,9 @@ small_run
 model=$(echo run/checkpoints/step-*)
 "$dtrain" sample "$model" --prompt "int" --tokens 40 --temperature 0 --device cpu >text.txt
 overflowing "$model" large
+sed /^vocab_size/d small.ini >policy.ini
+"$dtrain" policy.ini run.dir=policy run.steps=4 run.device=cpu run.threads=1 data.train=synthetic:frames data.val= data.normalize=false \
+    model.frame_size=5 'model.heads=a:categorical*3 b:bernoulli*2 c:regression*2' >policy.log 2>&1 || cat policy.log
 cat >play.py <<'P'
 import sys
 import dtrain_step
@@ -48,6 +51,13 @@ says = fails(dtrain_step.Model, dtrain_step.Error, sys.argv[1], weights="int4")
 assert "'int4'" in says and "'int8'" in says, says
 says = fails(dtrain_step.Model, dtrain_step.Error, sys.argv[1], ema=True)
 assert "no moving average" in says and "damaged" not in says, says
+with dtrain_step.Model(sys.argv[3]) as model:
+    assert model.outputs == {"a": ("categorical", 3), "b": ("bernoulli", 2), "c": ("regression", 2)}, model.outputs
+    state, frame = model.save(), [0.5, -1, 2, 0, 1]
+    logits = model.step(frame)
+    model.restore(state)
+    likely = {"a": [logits["a"].index(max(logits["a"]))], "b": [x > 0 for x in logits["b"]], "c": logits["c"]}
+    assert model.sample(frame, temperature=0) == likely, (logits, likely)
 with dtrain_step.Model(sys.argv[2]) as model:
     state = model.save()
     assert "not finite" not in fails(model.step, dtrain_step.Error, 256)
@@ -56,6 +66,6 @@ with dtrain_step.Model(sys.argv[2]) as model:
     assert model.save() == state
 sys.stdout.buffer.write(bytes(text) + b"\n")
 P
-check "Python plays the model" python3 play.py "$model" large >python.txt
+check "Python plays the model" python3 play.py "$model" large policy/checkpoints/step-* >python.txt
 check "the text of Python is that of dtrain sample" cmp text.txt python.txt
 finish

@@ -21,6 +21,7 @@ measured 2026-01-02 1000 >old.json
 measured 2026-01-03 327680 >new.json
 "$results" old.json new.json >tables.md
 check "the newest of a GPU is told" grep -qF '| Card | 130M, bf16 | 16 x 2048 | 100.0 ms | 327,680 | 25 % | 2.0 GiB | 2026-01-03, abc |' tables.md
+check "… in whatever order they are given" cmp tables.md <("$results" new.json old.json)
 check "… and it alone" test "$(grep -c '^| Card' tables.md)" -eq 1
 # 24 · 0.5 + 3 ms, 24 · 0.25 + 3 ms.
 check "an op's calls are added up" grep -qF '| gemm | 15.00 | 9.00 | copy, gemm | 60 % |' tables.md

@@ -322,8 +322,11 @@ static void many_times(void)
     struct dt_stream *stream = stream_of(&cuda);
     struct dt_trace_counter counters[DT_TRACE_COUNTERS];
     const struct dt_op_cost cost = {.bytes = 2};
+    const struct dt_trace_span *spans;
+    int64_t lost;
     struct dt_op_times *times;
-    CHECK_OK(dt_trace_open(0));
+    CHECK_OK(dt_trace_open(TIMED));
+    dt_trace_keep(true);
     CHECK_OK(dt_op_times_create(&cuda, NULL, &times));
     CHECK_INT(dt_memory_in_use(&cuda), 2 * TIMED * sizeof(uint64_t));
     dt_op_times_start(times, DT_LANE_OP);
@@ -338,6 +341,10 @@ static void many_times(void)
     CHECK_INT(counters[0].count, TIMED);
     CHECK_NEAR(counters[0].work.bytes, 2 * TIMED, 0);
     CHECK(counters[0].seconds > 0, "%d ops took %g s", TIMED, counters[0].seconds);
+    CHECK_INT(dt_trace_spans(&spans, &lost), TIMED);
+    uint64_t apart = spans[TIMED - 1].begin - spans[0].end;
+    CHECK(apart > 0 && apart < UINT64_C(1000000000000),
+          "the last op begins %llu ns after the first", (unsigned long long)apart);
     dt_op_times_destroy(times);
     dt_trace_close();
     dt_stream_destroy(&cuda, stream);
