@@ -72,13 +72,6 @@ static dt_status out_of_memory(const struct dt_device *device, int64_t bytes)
                    megabytes(total), megabytes((size_t)cuda_memory_in_use(device)));
 }
 
-// Waits until the memory is zero: other streams do not wait for the default one, which zeroes it.
-static dt_status zero(void *memory, size_t bytes)
-{
-    DT_TRY(DT_CUDA(cudaMemsetAsync(memory, 0, bytes, NULL), "zeroing %zu bytes", bytes));
-    return DT_CUDA(cudaStreamSynchronize(NULL), "zeroing %zu bytes", bytes);
-}
-
 static void remember(struct dt_device *device, struct dt_cuda_block *block)
 {
     pthread_mutex_lock(&device->lock);
@@ -103,7 +96,8 @@ static void forget(struct dt_device *device, const void *memory)
     free(block);
 }
 
-// cudaMalloc aligns to 256 bytes or more, which is DT_ARENA_ALIGN.
+// cudaMalloc aligns to 256 bytes or more, which is DT_ARENA_ALIGN. Waits until the memory is zero:
+// other streams do not wait for the default one, which zeroes it.
 static dt_status allocate_zeroed(struct dt_device *device, int64_t bytes, void **memory)
 {
     size_t size = bytes > 0 ? (size_t)bytes : 1; // an empty array has an address too
@@ -111,7 +105,9 @@ static dt_status allocate_zeroed(struct dt_device *device, int64_t bytes, void *
     if (error == cudaErrorMemoryAllocation)
         return out_of_memory(device, bytes);
     DT_TRY(DT_CUDA(error, "allocating %lld bytes on GPU %d", (long long)bytes, device->index));
-    dt_status status = zero(*memory, size);
+    dt_status status = DT_CUDA(cudaMemsetAsync(*memory, 0, size, NULL), "zeroing %zu bytes", size);
+    if (status == DT_OK)
+        status = DT_CUDA(cudaStreamSynchronize(NULL), "zeroing %zu bytes", size);
     if (status != DT_OK)
         ignore_failure(cudaFree(*memory));
     return status;

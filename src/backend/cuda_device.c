@@ -47,14 +47,6 @@ static struct version version_of(int number)
     return (struct version){number / 1000, number % 1000 / 10};
 }
 
-static dt_status no_driver(void)
-{
-    return DT_FAIL(DT_USER,
-                   "install NVIDIA's driver; start a container with access to the GPUs (docker "
-                   "--gpus all, apptainer --nv)" OR_CPU,
-                   "no GPU: no NVIDIA driver found");
-}
-
 static dt_status old_driver(int driver)
 {
     int runtime = 0;
@@ -88,7 +80,10 @@ static dt_status explain_none(cudaError_t error)
         return no_device();
     cudaDriverGetVersion(&driver);
     if (driver == 0)
-        return no_driver();
+        return DT_FAIL(DT_USER,
+                       "install NVIDIA's driver; start a container with access to the GPUs (docker "
+                       "--gpus all, apptainer --nv)" OR_CPU,
+                       "no GPU: no NVIDIA driver found");
     if (error == cudaErrorInsufficientDriver)
         return old_driver(driver);
     return DT_FAIL(
@@ -182,21 +177,16 @@ static dt_status check_code(const struct dt_device *device)
                    device->index, device->name, device->major, device->minor, built_for);
 }
 
-static void bind_near(const struct dt_device *device)
+static dt_status open_device(struct dt_device *device)
 {
     char bus[32];
+    DT_TRY(dt_cuda_make_current(device));
+    DT_TRY(read_properties(device));
+    DT_TRY(check_code(device));
     if (cudaDeviceGetPCIBusId(bus, sizeof bus, device->index) == cudaSuccess)
         dt_cores_bind_near("/sys", bus);
     else
         cudaGetLastError();
-}
-
-static dt_status open_device(struct dt_device *device)
-{
-    DT_TRY(dt_cuda_make_current(device));
-    DT_TRY(read_properties(device));
-    DT_TRY(check_code(device));
-    bind_near(device);
     DT_TRY(dt_cuda_gemm_open(device, &device->gemm));
     return DT_OK;
 }

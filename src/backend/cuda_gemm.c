@@ -69,7 +69,7 @@ struct shape {
     struct shape *next; // in its bucket
 };
 
-enum { BUCKETS = 256, CANDIDATES = 16, KEY_TEXT = 256 };
+enum { BUCKETS = 256, CANDIDATES = 16 };
 
 // Any thread may multiply.
 struct dt_cuda_gemm {
@@ -143,15 +143,6 @@ static dt_status prefer(struct dt_cuda_gemm *gemm, cublasLtMatmulPreferenceAttri
                  "setting a GEMM preference");
 }
 
-static dt_status open_handle(struct dt_cuda_gemm *gemm)
-{
-    uint64_t workspace = (uint64_t)gemm->workspace;
-    DT_TRY(DT_LT(gemm, gemm->lt.Create(&gemm->handle), "opening cuBLASLt"));
-    DT_TRY(DT_LT(gemm, gemm->lt.MatmulPreferenceCreate(&gemm->preference), "opening cuBLASLt"));
-    DT_TRY(prefer(gemm, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
-    return prefer(gemm, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
-}
-
 dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm)
 {
     struct dt_cuda_gemm *g;
@@ -159,15 +150,22 @@ dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm
     DT_TRY(DT_NEW(&g, 1, "the GEMM shapes"));
     g->workspace = device->major >= 9 ? workspace_hopper : workspace_before;
     pthread_mutex_init(&g->lock, NULL);
-    dt_status status = open_library(&g->lt);
-    if (status == DT_OK)
-        status = open_handle(g);
-    if (status != DT_OK) {
-        dt_cuda_gemm_close(g);
-        return status;
-    }
+    const uint64_t most = (uint64_t)g->workspace;
+    dt_status status;
+    DT_TRY_GOTO(status, fail, open_library(&g->lt));
+    DT_TRY_GOTO(status, fail, DT_LT(g, g->lt.Create(&g->handle), "opening cuBLASLt"));
+    DT_TRY_GOTO(status, fail,
+                DT_LT(g, g->lt.MatmulPreferenceCreate(&g->preference), "opening cuBLASLt"));
+    DT_TRY_GOTO(status, fail,
+                prefer(g, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most));
+    DT_TRY_GOTO(
+        status, fail,
+        prefer(g, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));
     *gemm = g;
     return DT_OK;
+fail:
+    dt_cuda_gemm_close(g);
+    return status;
 }
 
 static void destroy_shape(struct dt_cuda_gemm *gemm, struct shape *shape)
@@ -226,18 +224,6 @@ static struct key key_of(const struct dt_gemm_args *args)
     return key;
 }
 
-static cudaDataType_t cuda_type(int32_t type)
-{
-    return type == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-}
-
-// "Pedantic" is cuBLAS's word for fp32 as it stands: no TF32, no sums of bf16 products, whatever
-// the environment asks for. bf16 operands go through tensor cores and are summed in fp32.
-static cublasComputeType_t compute_type(int32_t type)
-{
-    return type == DT_BF16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_PEDANTIC;
-}
-
 static dt_status set_transposed(struct dt_cuda_gemm *gemm, cublasLtMatmulDesc_t product,
                                 cublasLtMatmulDescAttributes_t attribute, bool transposed)
 {
@@ -262,10 +248,10 @@ static dt_status make_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t *
                              int64_t step)
 {
     int32_t count = (int32_t)batch;
-    DT_TRY(DT_LT(
-        gemm,
-        gemm->lt.MatrixLayoutCreate(layout, cuda_type(type), (uint64_t)columns, (uint64_t)rows, ld),
-        "describing a matrix"));
+    DT_TRY(DT_LT(gemm,
+                 gemm->lt.MatrixLayoutCreate(layout, type == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F,
+                                             (uint64_t)columns, (uint64_t)rows, ld),
+                 "describing a matrix"));
     if (batch == 1)
         return DT_OK;
     DT_TRY(set_layout(gemm, *layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
@@ -276,8 +262,12 @@ static dt_status make_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t *
 static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct shape *shape)
 {
     const struct key *key = &shape->key;
-    DT_TRY(DT_LT(gemm,
-                 gemm->lt.MatmulDescCreate(&shape->product, compute_type(key->type), CUDA_R_32F),
+    // "Pedantic" is cuBLAS's word for fp32 as it stands: no TF32, no sums of bf16 products,
+    // whatever the environment asks for. bf16 operands go through tensor cores and are summed in
+    // fp32.
+    cublasComputeType_t compute =
+        key->type == DT_BF16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_PEDANTIC;
+    DT_TRY(DT_LT(gemm, gemm->lt.MatmulDescCreate(&shape->product, compute, CUDA_R_32F),
                  "describing a GEMM"));
     DT_TRY(set_transposed(gemm, shape->product, CUBLASLT_MATMUL_DESC_TRANSA, key->trans_b));
     DT_TRY(set_transposed(gemm, shape->product, CUBLASLT_MATMUL_DESC_TRANSB, key->trans_a));
@@ -305,36 +295,38 @@ static bool deterministic(const struct dt_cuda_gemm *gemm, const cublasLtMatmulA
            parts == 1;
 }
 
-static dt_status prefer_alignment(struct dt_cuda_gemm *gemm, const struct key *key)
-{
-    uint32_t first = (uint32_t)key->align_b, second = (uint32_t)key->align_a,
-             out = (uint32_t)key->align_c;
-    DT_TRY(prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &first, sizeof first));
-    DT_TRY(prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &second, sizeof second));
-    DT_TRY(prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &out, sizeof out));
-    return prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &out, sizeof out);
-}
+struct key_text {
+    char text[256];
+};
 
 // "bf16 -> fp32 tn m768 n1536 k4096 ld 768 1536 1536 align 16 16 16"; a batch adds
 // " batch 24 steps 4096 0 1024".
-static void key_text(const struct key *key, char text[KEY_TEXT])
+static struct key_text key_text(const struct key *key)
 {
+    struct key_text text;
     char batch[96] = "";
     if (key->batch > 1)
         snprintf(batch, sizeof batch, " batch %lld steps %lld %lld %lld", (long long)key->batch,
                  (long long)key->a_step, (long long)key->b_step, (long long)key->c_step);
-    snprintf(text, KEY_TEXT, "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d%s",
+    snprintf(text.text, sizeof text.text,
+             "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d%s",
              dt_dtype_name(key->type), dt_dtype_name(key->c_type), key->trans_a ? 't' : 'n',
              key->trans_b ? 't' : 'n', (long long)key->m, (long long)key->n, (long long)key->k,
              (long long)key->lda, (long long)key->ldb, (long long)key->ldc, key->align_a,
              key->align_b, key->align_c, batch);
+    return text;
 }
 
 static dt_status choose_algorithm(struct dt_cuda_gemm *gemm, struct shape *shape)
 {
     cublasLtMatmulHeuristicResult_t result[CANDIDATES];
+    const struct key *key = &shape->key;
+    const uint32_t align[] = {(uint32_t)key->align_b, (uint32_t)key->align_a,
+                              (uint32_t)key->align_c, (uint32_t)key->align_c}; // of A, B, C, D
     int n = 0;
-    DT_TRY(prefer_alignment(gemm, &shape->key));
+    for (uint32_t i = 0; i < 4; i++)
+        DT_TRY(prefer(gemm, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i, &align[i],
+                      sizeof align[i]));
     cublasStatus_t code = gemm->lt.MatmulAlgoGetHeuristic(
         gemm->handle, shape->product, shape->first, shape->second, shape->out, shape->out,
         gemm->preference, CANDIDATES, result, &n);
@@ -345,11 +337,9 @@ static dt_status choose_algorithm(struct dt_cuda_gemm *gemm, struct shape *shape
             shape->algorithm = result[i].algo;
             return DT_OK;
         }
-    char text[KEY_TEXT];
-    key_text(&shape->key, text);
     return DT_FAIL(DT_MACHINE, "run.device = cpu supports every shape",
-                   "cuBLASLt has no deterministic algorithm for the GEMM %s: %s", text,
-                   gemm->lt.GetStatusString(code));
+                   "cuBLASLt has no deterministic algorithm for the GEMM %s: %s",
+                   key_text(key).text, gemm->lt.GetStatusString(code));
 }
 
 static unsigned bucket_of(const struct key *key)
@@ -376,19 +366,6 @@ static dt_status add_shape(struct dt_cuda_gemm *gemm, const struct key *key, str
     return DT_OK;
 }
 
-// An algorithm cannot be chosen while a graph is captured: cuBLAS of CUDA 13.3 refuses, others may
-// load kernels, which ends the capture. So a new shape is named here, while the capture is whole.
-static dt_status new_in_capture(const struct key *key)
-{
-    char text[KEY_TEXT];
-    key_text(key, text);
-    return DT_FAIL(DT_MACHINE,
-                   "train without graphs: run.cuda_graph = false, dtrain bench --cuda-graph false",
-                   "the GEMM %s is new while a graph is captured: query its workspace, or run it, "
-                   "before the capture",
-                   text);
-}
-
 static dt_status find_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_args *args,
                             struct shape **shape)
 {
@@ -400,8 +377,16 @@ static dt_status find_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_args
         s = s->next;
     if (s)
         *shape = s;
-    else
-        status = dt_cuda_captures() ? new_in_capture(&key) : add_shape(gemm, &key, shape);
+    else if (!dt_cuda_captures())
+        status = add_shape(gemm, &key, shape);
+    else // cuBLAS of CUDA 13.3 refuses to choose an algorithm now, others may load kernels, which
+         // ends the capture: the new shape is named while the capture is whole
+        status = DT_FAIL(DT_MACHINE,
+                         "train without graphs: run.cuda_graph = false, dtrain bench --cuda-graph "
+                         "false",
+                         "the GEMM %s is new while a graph is captured: query its workspace, or "
+                         "run it, before the capture",
+                         key_text(&key).text);
     pthread_mutex_unlock(&gemm->lock);
     return status;
 }
@@ -416,21 +401,6 @@ int64_t gemm_cuda_workspace(struct dt_device *device, const struct dt_gemm_args 
     return device->gemm->workspace + DT_ARENA_ALIGN;
 }
 
-static void *aligned(void *workspace)
-{
-    uintptr_t mask = DT_ARENA_ALIGN - 1;
-    return (char *)workspace + (-(uintptr_t)workspace & mask);
-}
-
-static dt_status refused(const struct dt_cuda_gemm *gemm, const struct shape *shape,
-                         cublasStatus_t code)
-{
-    char text[KEY_TEXT];
-    key_text(&shape->key, text);
-    return DT_FAIL(DT_MACHINE, NULL, "cublasLtMatmul failed for the GEMM %s: %s", text,
-                   gemm->lt.GetStatusString(code));
-}
-
 dt_status gemm_cuda(struct dt_device *device, const struct dt_gemm_args *args,
                     struct dt_stream *stream)
 {
@@ -438,9 +408,14 @@ dt_status gemm_cuda(struct dt_device *device, const struct dt_gemm_args *args,
     DT_TRY(find_shape(device->gemm, args, &shape));
     const struct dt_cuda_gemm *gemm = device->gemm;
     const float alpha = 1.0f, beta = args->accumulate ? 1.0f : 0.0f;
+    char *workspace =
+        (char *)args->workspace + (-(uintptr_t)args->workspace & (DT_ARENA_ALIGN - 1));
     cublasStatus_t code = gemm->lt.Matmul(
         gemm->handle, shape->product, &alpha, args->b.data, shape->first, args->a.data,
         shape->second, &beta, args->c.data, shape->out, args->c.data, shape->out, &shape->algorithm,
-        aligned(args->workspace), (size_t)gemm->workspace, dt_cuda_stream(stream));
-    return code == CUBLAS_STATUS_SUCCESS ? DT_OK : refused(gemm, shape, code);
+        workspace, (size_t)gemm->workspace, dt_cuda_stream(stream));
+    if (code == CUBLAS_STATUS_SUCCESS)
+        return DT_OK;
+    return DT_FAIL(DT_MACHINE, NULL, "cublasLtMatmul failed for the GEMM %s: %s",
+                   key_text(&shape->key).text, gemm->lt.GetStatusString(code));
 }
