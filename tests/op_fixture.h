@@ -23,13 +23,18 @@ static inline void check_ok(dt_status status, const char *what)
     dt_error_clear();
 }
 
-static inline struct dt_backend open_cpu(int threads)
+static inline struct dt_backend open_backend(const char *name, int threads)
 {
     struct dt_backend backend = {0};
-    check_ok(dt_backend_open("cpu", 0, threads, &backend), "dt_backend_open");
+    check_ok(dt_backend_open(name, 0, threads, &backend), "dt_backend_open");
     if (!backend.device)
         exit(1);
     return backend;
+}
+
+static inline struct dt_backend open_cpu(int threads)
+{
+    return open_backend("cpu", threads);
 }
 
 // The arrays that are not released yet, of all files of the program.
@@ -124,17 +129,6 @@ static inline void *normal_rows(dt_dtype type, int64_t rows, int64_t width, int6
 static inline float *normal(int64_t n, double scale, uint32_t seed)
 {
     return normal_rows(DT_F32, 1, n, n, scale, seed);
-}
-
-static inline int gaps_fresh(const void *x, dt_dtype type, int64_t rows, int64_t width,
-                             int64_t stride)
-{
-    int64_t size = dt_dtype_size(type);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = (r * stride + width) * size; i < (r + 1) * stride * size; i++)
-            if (((const unsigned char *)x)[i] != FRESH_BYTE)
-                return 0;
-    return 1;
 }
 
 // Views on guarded arrays: of normal numbers, and fresh.

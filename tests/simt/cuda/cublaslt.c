@@ -133,23 +133,26 @@ EXPORT size_t cublasLtGetVersion(void)
 
 EXPORT const char *cublasLtGetStatusString(cublasStatus_t status)
 {
-    switch (status) {
-    case CUBLAS_STATUS_SUCCESS:
-        return "success";
-    case CUBLAS_STATUS_NOT_INITIALIZED:
-        return "not initialized";
-    case CUBLAS_STATUS_ALLOC_FAILED:
-        return "no memory";
-    case CUBLAS_STATUS_INVALID_VALUE:
-        return "an invalid value";
-    case CUBLAS_STATUS_ARCH_MISMATCH:
-        return "not on this architecture";
-    case CUBLAS_STATUS_EXECUTION_FAILED:
-        return "the execution failed";
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-        return "not supported";
-    }
-    return "a status of no name";
+    static const char *const texts[] = {
+        [CUBLAS_STATUS_SUCCESS] = "success",
+        [CUBLAS_STATUS_NOT_INITIALIZED] = "not initialized",
+        [CUBLAS_STATUS_ALLOC_FAILED] = "no memory",
+        [CUBLAS_STATUS_INVALID_VALUE] = "an invalid value",
+        [CUBLAS_STATUS_ARCH_MISMATCH] = "not on this architecture",
+        [CUBLAS_STATUS_EXECUTION_FAILED] = "the execution failed",
+        [CUBLAS_STATUS_NOT_SUPPORTED] = "not supported",
+    };
+    return status < sizeof texts / sizeof *texts && texts[status] ? texts[status]
+                                                                  : "a status of no name";
+}
+
+// Sets an attribute of `size` bytes; NULL: there is none such.
+static cublasStatus_t set(void *to, size_t size, const void *buf, size_t given)
+{
+    if (!to || !buf || given != size)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, buf, size);
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmulDesc,
@@ -176,10 +179,7 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmul
     int32_t *to = attr == CUBLASLT_MATMUL_DESC_TRANSA   ? &product->op[0]
                   : attr == CUBLASLT_MATMUL_DESC_TRANSB ? &product->op[1]
                                                         : NULL;
-    if (!to || !buf || sizeInBytes != sizeof *to)
-        return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(to, buf, sizeof *to);
-    return CUBLAS_STATUS_SUCCESS;
+    return set(to, sizeof *to, buf, sizeInBytes);
 }
 
 EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *matLayout,
@@ -201,12 +201,10 @@ EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t ma
                                                        const void *buf, size_t sizeInBytes)
 {
     struct layout *layout = CONTENT(struct layout, matLayout);
-    bool counts = attr == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
-    if ((!counts && attr != CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) || !buf ||
-        sizeInBytes != (counts ? sizeof layout->batch : sizeof layout->step))
-        return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(counts ? (void *)&layout->batch : (void *)&layout->step, buf, sizeInBytes);
-    return CUBLAS_STATUS_SUCCESS;
+    if (attr == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
+        return set(&layout->batch, sizeof layout->batch, buf, sizeInBytes);
+    bool steps = attr == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
+    return set(steps ? &layout->step : NULL, sizeof layout->step, buf, sizeInBytes);
 }
 
 EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *pref)
@@ -227,19 +225,14 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
     size_t sizeInBytes)
 {
     struct preference *preference = CONTENT(struct preference, pref);
-    void *to = &preference->reductions;
-    size_t size = sizeof preference->reductions;
+    uint32_t *to =
+        attr == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK ? &preference->reductions : NULL;
     if (attr == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
-        to = &preference->workspace, size = sizeof preference->workspace;
-    else if (attr >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
-             attr <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
+        return set(&preference->workspace, sizeof preference->workspace, buf, sizeInBytes);
+    if (attr >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
+        attr <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
         to = &preference->align[attr - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES];
-    else if (attr != CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
-        return CUBLAS_STATUS_INVALID_VALUE;
-    if (!buf || sizeInBytes != size)
-        return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(to, buf, size);
-    return CUBLAS_STATUS_SUCCESS;
+    return set(to, sizeof *to, buf, sizeInBytes);
 }
 
 // ---- a problem: what the descriptors say of a product, checked

@@ -9,11 +9,7 @@
 
 static inline struct dt_backend open_cuda(void)
 {
-    struct dt_backend backend = {0};
-    check_ok(dt_backend_open("cuda", 0, 1, &backend), "dt_backend_open");
-    if (!backend.device)
-        exit(test_end());
-    return backend;
+    return open_backend("cuda", 1);
 }
 
 // A guarded array's twin on the device, its bands with it; freed by free_on.

@@ -68,6 +68,11 @@ static void copy_out(float *to, const float *from, cudaStream_t stream)
     OK(cudaMemcpyAsync(to, from, N * sizeof *to, cudaMemcpyDeviceToHost, stream));
 }
 
+static void clear(float *x, cudaStream_t stream)
+{
+    OK(cudaMemsetAsync(x, 0, N * sizeof *x, stream));
+}
+
 static void work(dt_status status)
 {
     CHECK(status == DT_OK, "%s", dt_error_current()->message);
@@ -144,7 +149,7 @@ static void test_forgotten_sync(void)
 {
     cudaStream_t stream = new_stream();
     float *x = device_array(), *out = pinned_array(-1.0f);
-    OK(cudaMemsetAsync(x, 0, N * sizeof *x, stream));
+    clear(x, stream);
     copy_out(out, x, stream);
     if (!all_are(out, 0.0f) && test_failures == 0)
         _exit(SEEN);
@@ -176,7 +181,7 @@ static void test_events(void)
     float *x = device_array(), *out = pinned_array(-1.0f);
     OK(cudaEventQuery(event)); // never recorded
     OK(cudaEventSynchronize(event));
-    OK(cudaMemsetAsync(x, 0, N * sizeof *x, stream));
+    clear(x, stream);
     copy_out(out, x, stream);
     OK(cudaEventRecord(event, stream));
     cudaError_t error, other = cudaSuccess;
@@ -250,16 +255,21 @@ static struct rig new_rig(void)
                         device_array(), pinned_array(1.0f), pinned_array(-1.0f)};
 }
 
+static void begin(cudaStream_t stream)
+{
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+}
+
 // out = x = 10 (in + 2) + 1, the factor by the side stream; beside it y = 0.
 static cudaGraph_t capture(const struct rig *r)
 {
     cudaGraph_t graph = NULL;
-    OK(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
+    begin(r->stream);
     copy_in(r->x, r->in, r->stream);
     work(add(r->x, 2.0f, N, r->stream));
     follow(r->side, r->stream);
     work(scale(r->x, 10.0f, N, r->side));
-    OK(cudaMemsetAsync(r->y, 0, N * sizeof *r->y, r->stream));
+    clear(r->y, r->stream);
     follow(r->stream, r->side);
     work(add(r->x, 1.0f, N, r->stream));
     copy_out(r->out, r->x, r->stream);
@@ -304,10 +314,10 @@ static void test_graph(void)
 static void test_launches_apart(void)
 {
     struct rig r = new_rig();
-    OK(cudaMemsetAsync(r.x, 0, N * sizeof *r.x, r.stream));
-    OK(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, r.stream));
+    clear(r.x, r.stream);
+    clear(r.y, r.stream);
     OK(cudaDeviceSynchronize());
-    OK(cudaStreamBeginCapture(r.stream, cudaStreamCaptureModeThreadLocal));
+    begin(r.stream);
     work(add(r.x, 1.0f, N, r.stream)); // x = 2 (x + 1): 2, 6, 14, 30 where they do not mix
     work(scale(r.x, 2.0f, N, r.stream));
     cudaGraphExec_t exec = end(r.stream);
@@ -323,7 +333,7 @@ static void test_launches_apart(void)
 static void test_forgotten_wait_in_graph(void)
 {
     struct rig r = new_rig();
-    OK(cudaStreamBeginCapture(r.side, cudaStreamCaptureModeThreadLocal));
+    begin(r.side);
     follow(r.stream, r.side);
     copy_in(r.x, r.in, r.side);
     work(add(r.x, 2.0f, N, r.stream)); // should have followed the copy
@@ -352,7 +362,7 @@ static void test_enqueue_in_graph(void)
 {
     cudaStream_t stream = new_stream();
     int count = 0;
-    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    begin(stream);
     simt_enqueue("three times", stream, stays_undone, &count, sizeof count);
     cudaGraphExec_t exec = end(stream);
     for (int i = 0; i < 3; i++)
@@ -363,11 +373,6 @@ static void test_enqueue_in_graph(void)
 }
 
 // ---- what a capture forbids
-
-static void begin(const struct rig *r)
-{
-    OK(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
-}
 
 static void check_invalid(const struct rig *r)
 {
@@ -384,7 +389,7 @@ static void check_invalid(const struct rig *r)
 
 #define FORBIDDEN(r, call, error)                                                                  \
     do {                                                                                           \
-        begin(r);                                                                                  \
+        begin((r)->stream);                                                                        \
         CHECK_CUDA(call, error);                                                                   \
         check_invalid(r);                                                                          \
     } while (0)
@@ -415,7 +420,7 @@ static void test_captured_events(void)
     struct rig r = new_rig();
     cudaEvent_t event = new_event();
     for (int i = 0; i < 3; i++) {
-        begin(&r);
+        begin(r.stream);
         OK(cudaEventRecord(event, r.stream));
         if (i == 0)
             CHECK_CUDA(cudaEventQuery(event), cudaErrorCapturedEvent);
@@ -425,7 +430,7 @@ static void test_captured_events(void)
             CHECK_CUDA(cudaStreamWaitEvent(NULL, event, 0), cudaErrorStreamCaptureImplicit);
         check_invalid(&r);
     }
-    begin(&r);
+    begin(r.stream);
     OK(cudaEventRecord(event, r.stream));
     OK(cudaGraphExecDestroy(end(r.stream)));
     CHECK_CUDA(cudaStreamWaitEvent(r.side, event, 0), cudaErrorCapturedEvent);
@@ -440,7 +445,7 @@ static void test_joining(void)
     CHECK_CUDA(cudaStreamBeginCapture(NULL, cudaStreamCaptureModeThreadLocal),
                cudaErrorStreamCaptureUnsupported);
     CHECK_CUDA(cudaStreamEndCapture(r.stream, &graph), cudaErrorIllegalState);
-    begin(&r);
+    begin(r.stream);
     CHECK_CUDA(cudaStreamBeginCapture(r.stream, cudaStreamCaptureModeThreadLocal),
                cudaErrorIllegalState);
     CHECK_CUDA(cudaGetLastError(), cudaErrorIllegalState); // else that of the next launch
@@ -448,12 +453,12 @@ static void test_joining(void)
     work(add(r.x, 1.0f, N, r.side));
     CHECK_CUDA(cudaStreamEndCapture(r.stream, &graph), cudaErrorStreamCaptureUnjoined);
     CHECK(!graph, "a graph of an unjoined capture");
-    begin(&r);
+    begin(r.stream);
     follow(r.side, r.stream);
     CHECK_CUDA(cudaStreamEndCapture(r.side, &graph), cudaErrorStreamCaptureUnmatched);
     check_invalid(&r);
-    OK(cudaStreamBeginCapture(r.side, cudaStreamCaptureModeThreadLocal));
-    begin(&r);
+    begin(r.side);
+    begin(r.stream);
     cudaEvent_t event = new_event();
     OK(cudaEventRecord(event, r.side));
     CHECK_CUDA(cudaStreamWaitEvent(r.stream, event, 0), cudaErrorStreamCaptureMerge);
@@ -465,14 +470,14 @@ static void test_null_stream(void)
 {
     struct rig r = new_rig();
     cudaStream_t blocking = NULL;
-    begin(&r);
-    OK(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, NULL));
+    begin(r.stream);
+    clear(r.y, NULL);
     OK(cudaGraphExecDestroy(end(r.stream)));
     OK(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault));
-    OK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeThreadLocal));
+    begin(blocking);
     CHECK_CUDA(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, NULL), cudaErrorStreamCaptureImplicit);
     OK(cudaGraphExecDestroy(end(blocking)));
-    OK(cudaMemsetAsync(r.y, 0, N * sizeof *r.y, NULL));
+    clear(r.y, NULL);
     OK(cudaStreamSynchronize(NULL));
 }
 
@@ -483,7 +488,7 @@ static void *do_elsewhere(void *context)
     cudaGraph_t graph = NULL;
     OK(cudaMalloc(&memory, 16));
     OK(cudaFree(memory));
-    OK(cudaMemsetAsync(r->y, 0, N * sizeof *r->y, r->side));
+    clear(r->y, r->side);
     OK(cudaStreamSynchronize(r->side));
     CHECK_CUDA(cudaStreamEndCapture(r->stream, &graph), cudaErrorStreamCaptureWrongThread);
     return NULL;
@@ -494,7 +499,7 @@ static void test_other_thread(void)
 {
     struct rig r = new_rig();
     pthread_t thread;
-    begin(&r);
+    begin(r.stream);
     CHECK_INT(pthread_create(&thread, NULL, do_elsewhere, &r), 0);
     pthread_join(thread, NULL);
     OK(cudaGraphExecDestroy(end(r.stream)));

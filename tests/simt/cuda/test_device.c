@@ -33,21 +33,24 @@ static void expect_none(const char *why, const char *remedy)
 
 // ---- no device
 
-static void no_driver(void)
+static void expect_versions(const char *first, const char *second)
 {
     char text[512];
-    expect_none("no NVIDIA driver found", "install NVIDIA's driver");
     dt_cuda_device_table.versions(text, sizeof text);
-    CHECK(strstr(text, "CUDA        13.0, no driver\n"), "%s", text);
+    CHECK(strstr(text, first) && strstr(text, second), "%s", text);
+}
+
+static void no_driver(void)
+{
+    expect_none("no NVIDIA driver found", "install NVIDIA's driver");
+    expect_versions("CUDA        13.0, ", "no driver\n");
 }
 
 static void old_driver(void)
 {
-    char text[512];
     expect_none("supports CUDA up to 12.4", "a newer driver");
     expect(DT_USER, DT_USER, "built with CUDA 13.0");
-    dt_cuda_device_table.versions(text, sizeof text);
-    CHECK(strstr(text, "CUDA        13.0, driver ") && strstr(text, "for CUDA 12.4\n"), "%s", text);
+    expect_versions("CUDA        13.0, driver ", "for CUDA 12.4\n");
 }
 
 static void no_device(void)
@@ -252,39 +255,34 @@ static void close_rig(struct rig *rig)
 
 static void copies(void)
 {
-    struct dt_backend cuda = open_cuda();
-    struct dt_stream *stream = stream_of(&cuda);
-    unsigned char *in = host_array(&cuda, N), *out = host_array(&cuda, N);
-    unsigned char *a = device_array(&cuda, N), *b = device_array(&cuda, N);
-    CHECK_INT(others(out, N, 0), 0);
+    struct rig r = open_rig();
+    unsigned char *in = host_array(&r.cuda, N), *other = device_array(&r.cuda, N);
+    CHECK_INT(others(r.out, N, 0), 0);
     for (int i = 0; i < N; i++)
         in[i] = (unsigned char)(i % 251);
-    CHECK_OK(dt_to_device(&cuda, a, in, N, stream));
-    CHECK_OK(dt_copy(&cuda, b, a, N, stream));
-    CHECK_OK(dt_fill(&cuda, b + N - 7, 9, 7, stream));
-    CHECK_OK(dt_to_host(&cuda, out, b, N, stream));
-    CHECK_OK(dt_stream_sync(&cuda, stream));
-    CHECK(memcmp(in, out, N - 7) == 0, "the way there and back");
-    CHECK_INT(others(out + N - 7, 7, 9), 0);
-    CHECK_OK(dt_to_device(&cuda, NULL, NULL, 0, stream));
-    CHECK_OK(dt_fill(&cuda, NULL, 0, 0, stream));
-    expect(dt_to_device(&cuda, a, in, -1, stream), DT_MACHINE, "-1 bytes");
-    expect(dt_to_host(&cuda, out, a, -1, stream), DT_MACHINE, "-1 bytes");
-    expect(dt_copy(&cuda, a, b, -1, stream), DT_MACHINE, "-1 bytes");
-    expect(dt_fill(&cuda, a, 0, -1, stream), DT_MACHINE, "-1 bytes");
+    CHECK_OK(dt_to_device(&r.cuda, r.memory, in, N, r.main));
+    CHECK_OK(dt_copy(&r.cuda, other, r.memory, N, r.main));
+    CHECK_OK(dt_fill(&r.cuda, other + N - 7, 9, 7, r.main));
+    CHECK_OK(dt_to_host(&r.cuda, r.out, other, N, r.main));
+    CHECK_OK(dt_stream_sync(&r.cuda, r.main));
+    CHECK(memcmp(in, r.out, N - 7) == 0, "the way there and back");
+    CHECK_INT(others(r.out + N - 7, 7, 9), 0);
+    CHECK_OK(dt_to_device(&r.cuda, NULL, NULL, 0, r.main));
+    CHECK_OK(dt_fill(&r.cuda, NULL, 0, 0, r.main));
+    expect(dt_to_device(&r.cuda, r.memory, in, -1, r.main), DT_MACHINE, "-1 bytes");
+    expect(dt_to_host(&r.cuda, r.out, r.memory, -1, r.main), DT_MACHINE, "-1 bytes");
+    expect(dt_copy(&r.cuda, r.memory, other, -1, r.main), DT_MACHINE, "-1 bytes");
+    expect(dt_fill(&r.cuda, r.memory, 0, -1, r.main), DT_MACHINE, "-1 bytes");
     // A status of CUDA's own: what was being done, and why CUDA failed.
-    expect(dt_copy(&cuda, a, b, 2 * N, stream), DT_MACHINE,
+    expect(dt_copy(&r.cuda, r.memory, other, 2 * N, r.main), DT_MACHINE,
            "copying 6000 bytes on the GPU failed: ");
     expect(DT_MACHINE, DT_MACHINE, "(cudaErrorInvalidValue)");
-    struct dt_stamp_args args = {.time = (uint64_t *)(void *)a};
-    CHECK_OK(dt_stamp(&cuda, &args, stream));
-    CHECK_OK(dt_stream_sync(&cuda, stream));
-    dt_free_host(&cuda, in);
-    dt_free_host(&cuda, out);
-    dt_free(&cuda, a);
-    dt_free(&cuda, b);
-    dt_stream_destroy(&cuda, stream);
-    dt_backend_close(&cuda);
+    struct dt_stamp_args args = {.time = (uint64_t *)(void *)r.memory};
+    CHECK_OK(dt_stamp(&r.cuda, &args, r.main));
+    CHECK_OK(dt_stream_sync(&r.cuda, r.main));
+    dt_free_host(&r.cuda, in);
+    dt_free(&r.cuda, other);
+    close_rig(&r);
 }
 
 static void events(void)
