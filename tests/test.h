@@ -55,16 +55,20 @@ __attribute__((weak)) int test_failures;
         int status_ = (call);                                                                      \
         CHECK(status_ == DT_OK, "%s: %s", #call, dt_error_current()->message);                     \
     } while (0)
-#define CHECK_SAYS(part)                                                                           \
-    CHECK(strstr(dt_error_current()->message, part), "\"%s\" is not in: %s", (part),               \
-          dt_error_current()->message)
+#define CHECK_SAYS(...) /* all of these */                                                         \
+    do {                                                                                           \
+        const char *const parts_[] = {__VA_ARGS__};                                                \
+        for (size_t i_ = 0; i_ < sizeof parts_ / sizeof *parts_; i_++)                             \
+            CHECK(strstr(dt_error_current()->message, parts_[i_]), "\"%s\" is not in: %s",         \
+                  parts_[i_], dt_error_current()->message);                                        \
+    } while (0)
 #define CHECK_ADVISES(part)                                                                        \
     CHECK(strstr(dt_error_current()->hint, part), "\"%s\" is not in: %s", (part),                  \
           dt_error_current()->hint)
-#define CHECK_FAILS(call, code, part)                                                              \
+#define CHECK_FAILS(call, code, ...)                                                               \
     do {                                                                                           \
         CHECK_INT(call, code);                                                                     \
-        CHECK_SAYS(part);                                                                          \
+        CHECK_SAYS(__VA_ARGS__);                                                                   \
         dt_error_clear();                                                                          \
     } while (0)
 

@@ -100,31 +100,24 @@ static void test_load_refuses(void)
     moved[0].count++;
     moved[1].last_hash--;
     small.weights[0] = 77;
-    CHECK_INT(load(path, &small, &other, &train, &got), DT_USER);
-    CHECK_SAYS("run.seed is 1, the checkpoint has 9223372036854775553");
-    CHECK_SAYS("data.batch is 17, the checkpoint has 16");
-    CHECK_SAYS("data.seq_len is 78, the checkpoint has 77");
-    CHECK_SAYS("data.block is 65, the checkpoint has 64");
-    CHECK_SAYS("data.shuffle is false, the checkpoint has true");
-    CHECK_SAYS("data.reset_token is -1, the checkpoint has 4000000000");
-    CHECK_SAYS("data.reset_after is false");
-    CHECK_SAYS("data.stride is 3, the checkpoint has 0");
-    CHECK_SAYS("data.inputs is obs/a, the checkpoint has ");
-    CHECK_SAYS("data.targets is actions, ");
-    CHECK_SAYS("data.mask is expert, ");
-    CHECK_SAYS("model.norm_eps is 1e-05, the checkpoint has 1.25e-06");
-    CHECK_SAYS("shard 1, a.h5, has 600001 elements, had 600000");
-    CHECK_SAYS("shard 2, b \"quoted\".h5, has different data");
-    dt_error_clear();
+    CHECK_FAILS(
+        load(path, &small, &other, &train, &got), DT_USER,
+        "run.seed is 1, the checkpoint has 9223372036854775553",
+        "data.batch is 17, the checkpoint has 16", "data.seq_len is 78, the checkpoint has 77",
+        "data.block is 65, the checkpoint has 64", "data.shuffle is false, the checkpoint has true",
+        "data.reset_token is -1, the checkpoint has 4000000000", "data.reset_after is false",
+        "data.stride is 3, the checkpoint has 0", "data.inputs is obs/a, the checkpoint has ",
+        "data.targets is actions, ", "data.mask is expert, ",
+        "model.norm_eps is 1e-05, the checkpoint has 1.25e-06",
+        "shard 1, a.h5, has 600001 elements, had 600000",
+        "shard 2, b \"quoted\".h5, has different data");
     CHECK(small.weights[0] == 77.0f && first != 77.0f, "a refused load wrote weights");
 
     small.config.norm_eps = 1.25e-6;
     train.n_shards = 3;
     moved[0] = shards[1];
-    CHECK_INT(load_one(&small, &train), DT_USER);
-    CHECK_SAYS("data.train has 3 shards, the checkpoint has 2");
-    CHECK_SAYS("shard 1 is b \"quoted\".h5, the checkpoint has a.h5");
-    dt_error_clear();
+    CHECK_FAILS(load_one(&small, &train), DT_USER, "data.train has 3 shards, the checkpoint has 2",
+                "shard 1 is b \"quoted\".h5, the checkpoint has a.h5");
     train.n_shards = 2;
     moved[0] = shards[0];
     moved[0].first_hash--;
@@ -147,16 +140,12 @@ static void test_other_model(void)
     WHOLE_OF(untied.config, d_conv) = 4;
     WHOLE_OF(untied.config, expand) = 2;
     WHOLE_OF(untied.config, dt_rank) = 9;
-    CHECK_INT(load_one(&untied, &dataset), DT_USER);
-    CHECK_SAYS("model.d_model is 13, the checkpoint has 12");
-    CHECK_SAYS("model.n_layer is 2, the checkpoint has 1");
-    CHECK_SAYS("model.vocab_size is 38, the checkpoint has 37");
-    CHECK_SAYS("model.d_state is 6, the checkpoint has 5");
-    CHECK_SAYS("model.d_conv is 4, the checkpoint has 3");
-    CHECK_SAYS("model.expand is 2, the checkpoint has 3");
-    CHECK_SAYS("model.dt_rank is 9, the checkpoint has 1");
-    CHECK_SAYS("model.tie_embeddings is false, the checkpoint has true");
-    dt_error_clear();
+    CHECK_FAILS(
+        load_one(&untied, &dataset), DT_USER, "model.d_model is 13, the checkpoint has 12",
+        "model.n_layer is 2, the checkpoint has 1", "model.vocab_size is 38, the checkpoint has 37",
+        "model.d_state is 6, the checkpoint has 5", "model.d_conv is 4, the checkpoint has 3",
+        "model.expand is 2, the checkpoint has 3", "model.dt_rank is 9, the checkpoint has 1",
+        "model.tie_embeddings is false, the checkpoint has true");
     small_model_free(&model);
     small_model_free(&untied);
 }
@@ -394,11 +383,9 @@ static void test_other_part(void)
             check_same(&small, &loaded);
             continue;
         }
-        CHECK_INT(status, DT_USER);
-        CHECK_SAYS(optimizer);
-        CHECK_SAYS(i == 8 ? "is of step 8, trainer.json beside it of step 7"
-                          : "is of another run than trainer.json beside it");
-        dt_error_clear();
+        CHECK_FAILS(status, DT_USER, optimizer,
+                    i == 8 ? "is of step 8, trainer.json beside it of step 7"
+                           : "is of another run than trainer.json beside it");
     }
 }
 

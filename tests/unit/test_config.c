@@ -283,8 +283,8 @@ static void test_long_texts(void)
     CHECK_OK(parse(text, NULL, NULL));
     CHECK_INT(strlen(v.need), DT_CONFIG_STRING_MAX - 1);
     strcat(text, "n");
-    CHECK_INT(parse(text, NULL, NULL), DT_USER);
-    CHECK_SAYS("one.need: the text is too long: 1024 bytes (allowed: text of at most 1023 bytes)");
+    CHECK_FAILS(parse(text, NULL, NULL), DT_USER,
+                "one.need: the text is too long: 1024 bytes (allowed: text of at most 1023 bytes)");
 
     memset(text, 'x', sizeof text - 1);
     memcpy(text, "[one]\nneed = x\n#", 16);
@@ -374,8 +374,7 @@ static void test_load(void)
     CHECK_STR(v.need, "x");
     unlink(path);
     dt_config_free(config);
-    CHECK_INT(dt_config_load(&table, NULL, path, NULL, 0, &v, &config), DT_USER);
-    CHECK_SAYS(path);
+    CHECK_FAILS(dt_config_load(&table, NULL, path, NULL, 0, &v, &config), DT_USER, path);
     dt_config_free(config);
     CHECK_OK(dt_config_load(&table, NULL, NULL, (const char *[]){"one.need=y"}, 1, &v, &config));
     CHECK_STR(v.need, "y");

@@ -571,9 +571,7 @@ static void test_fault(void)
 {
     cudaStream_t stream = new_stream();
     float *x = device_array();
-    CHECK_INT(launch_too_wide(stream), DT_MACHINE);
-    CHECK_SAYS("32 x 32 x 2");
-    dt_error_clear();
+    CHECK_FAILS(launch_too_wide(stream), DT_MACHINE, "32 x 32 x 2");
     OK(cudaStreamSynchronize(stream));
     part_at_barrier(stream);
     CHECK_CUDA(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);

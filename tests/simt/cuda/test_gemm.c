@@ -172,9 +172,7 @@ static void test_alignments(const struct dt_backend *cuda, const struct dt_backe
 
 static void check_fails(dt_status status, const char *word)
 {
-    CHECK_INT(status, DT_MACHINE);
-    CHECK_SAYS(word);
-    dt_error_clear();
+    CHECK_FAILS(status, DT_MACHINE, word);
 }
 
 // A shape first met in a capture is named; planned or run before that, it is not new.
