@@ -81,14 +81,6 @@ static dt_status cpu_info(struct dt_device *device, struct dt_device_info *info)
     return DT_OK;
 }
 
-// Threads zero their parts, so that pages are placed near the cores that will use them.
-static void zero(struct dt_device *device, char *memory, int64_t bytes)
-{
-#pragma omp parallel for num_threads(device->threads) if (bytes > HUGE_PAGE)
-    for (int64_t from = 0; from < bytes; from += HUGE_PAGE)
-        memset(memory + from, 0, (size_t)dt_min_i64(bytes - from, HUGE_PAGE));
-}
-
 static dt_status cpu_alloc(struct dt_device *device, int64_t bytes, void **memory)
 {
     int64_t limit = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
@@ -105,7 +97,11 @@ static dt_status cpu_alloc(struct dt_device *device, int64_t bytes, void **memor
             (double)bytes / 0x1p20, (double)device->memory_in_use / 0x1p20, (double)limit / 0x1p20);
     if (large) // fewer page faults and TLB misses; a refusal is harmless
         madvise(base, (size_t)bytes + DT_ARENA_ALIGN, MADV_HUGEPAGE);
-    zero(device, base, bytes + DT_ARENA_ALIGN);
+    // Threads zero their parts, so that pages are placed near the cores that will use them.
+    int64_t whole = bytes + DT_ARENA_ALIGN;
+#pragma omp parallel for num_threads(device->threads) if (whole > HUGE_PAGE)
+    for (int64_t from = 0; from < whole; from += HUGE_PAGE)
+        memset((char *)base + from, 0, (size_t)dt_min_i64(whole - from, HUGE_PAGE));
     ((struct block *)base)->bytes = bytes;
     __atomic_fetch_add(&device->memory_in_use, bytes, __ATOMIC_RELAXED);
     *memory = (char *)base + DT_ARENA_ALIGN;

@@ -138,22 +138,18 @@ void dt_cuda_versions(char *text, size_t size)
 
 // ---- open
 
-static void write_id(const cudaUUID_t *uuid, char *text, size_t size)
-{
-    snprintf(text, size, "GPU");
-    for (int i = 0; i < 16; i++) {
-        bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
-        dt_append(text, size, "%s%02x", dash ? "-" : "", (unsigned char)uuid->bytes[i]);
-    }
-}
-
 static dt_status read_properties(struct dt_device *device)
 {
     struct cudaDeviceProp properties;
     DT_TRY(DT_CUDA(cudaGetDeviceProperties(&properties, device->index),
                    "querying the properties of GPU %d", device->index));
     snprintf(device->name, sizeof device->name, "%.127s", properties.name);
-    write_id(&properties.uuid, device->id, sizeof device->id);
+    snprintf(device->id, sizeof device->id, "GPU");
+    for (int i = 0; i < 16; i++) {
+        bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+        dt_append(device->id, sizeof device->id, "%s%02x", dash ? "-" : "",
+                  (unsigned char)properties.uuid.bytes[i]);
+    }
     device->memory = (int64_t)properties.totalGlobalMem;
     device->major = properties.major;
     device->minor = properties.minor;

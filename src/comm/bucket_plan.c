@@ -59,16 +59,6 @@ static int64_t limit(const struct plan *plan, int64_t left)
     return dt_min_i64(most, dt_max_i64(half, least_bytes));
 }
 
-static void close_row(struct plan *plan, int64_t start, int64_t end)
-{
-    int64_t piece =
-        dt_max_i64(plan->config->bucket_bytes, least_piece_bytes) / (int64_t)sizeof(float);
-    int64_t elements = end - start, n = plan->config->staged ? dt_ceil_div(elements, piece) : 1;
-    int64_t each = n > 1 ? dt_round_up(dt_ceil_div(elements, n), ALIGN) : elements;
-    for (; start < end; start += each)
-        close_bucket(plan, dt_min_i64(start + each, end));
-}
-
 static void cut(struct plan *plan)
 {
     const int64_t *ends = plan->config->row_ends, rows = plan->config->n_rows;
@@ -81,7 +71,13 @@ static void cut(struct plan *plan)
         start = begin;
         if (ends[row] - start <= limit(plan, all - start) / (int64_t)sizeof(float))
             continue;
-        close_row(plan, start, ends[row]);
+        int64_t piece =
+            dt_max_i64(plan->config->bucket_bytes, least_piece_bytes) / (int64_t)sizeof(float);
+        int64_t elements = ends[row] - start,
+                n = plan->config->staged ? dt_ceil_div(elements, piece) : 1;
+        int64_t each = n > 1 ? dt_round_up(dt_ceil_div(elements, n), ALIGN) : elements;
+        for (; start < ends[row]; start += each)
+            close_bucket(plan, dt_min_i64(start + each, ends[row]));
         start = ends[row];
     }
     close_bucket(plan, all);

@@ -340,24 +340,6 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
     }
 }
 
-// Finds which parts hold each row. Both are in the order of the arena.
-static void place_rows(struct dt_buckets *b, const int64_t *row_ends, const struct dt_span *spans)
-{
-    int64_t k = b->n_sums_parts, sums = k;
-    for (int64_t row = 0, begin = 0; row < b->config.n_rows; begin = row_ends[row++]) {
-        int64_t end = row_ends[row];
-        if (end == begin)
-            continue;
-        while (spans[k - sums].end <= begin)
-            k++;
-        b->rows[row] = (struct row){.first = k, .end = k};
-        for (int64_t i = k; i < b->gradients.end && spans[i - sums].first < end; i++) {
-            b->rows[row].end = i + 1;
-            b->parts[i].missing = ++b->parts[i].n_rows;
-        }
-    }
-}
-
 // The most that devices sum at once by a tree: a bucket, which a cut at norm blocks may lengthen.
 static int64_t tree_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
@@ -425,7 +407,20 @@ static dt_status build(struct dt_buckets *b, const int64_t *row_ends, const stru
         DT_TRY_NOTE(dt_alloc(&b->backend, bytes, &b->wire),
                     "allocating %.1f MiB for bf16 gradient buckets", (double)bytes / 0x1p20);
     list_parts(b, spans, n);
-    place_rows(b, row_ends, spans);
+    // Which parts hold each row; both are in the order of the arena.
+    int64_t k = b->n_sums_parts, sums = k;
+    for (int64_t row = 0, begin = 0; row < b->config.n_rows; begin = row_ends[row++]) {
+        int64_t end = row_ends[row];
+        if (end == begin)
+            continue;
+        while (spans[k - sums].end <= begin)
+            k++;
+        b->rows[row] = (struct row){.first = k, .end = k};
+        for (int64_t i = k; i < b->gradients.end && spans[i - sums].first < end; i++) {
+            b->rows[row].end = i + 1;
+            b->parts[i].missing = ++b->parts[i].n_rows;
+        }
+    }
     return b->alone ? DT_OK : equip_parts(b);
 }
 

@@ -47,8 +47,19 @@ void dt_input_settle(struct dt_input *input)
     dt_stream_settle(input->backend, input->copies);
 }
 
-static dt_status copy_in(struct dt_input *input, const struct dt_batch *batch)
+dt_status dt_input_next(struct dt_input *input, struct dt_loader *loader, struct dt_stream *stream,
+                        int64_t *micro_batches, double *wait_ms)
 {
+    const struct dt_backend *backend = input->backend;
+    const struct dt_batch *batch;
+    *micro_batches = 0;
+    if (input->next != input->micro_batches)
+        return DT_FAIL(DT_MACHINE, NULL, "a micro-batch of the previous batch was not used");
+    DT_TRY(dt_event_sync(backend, input->copied));
+    DT_TRY(dt_loader_next(loader, &batch, wait_ms));
+    if (!batch)
+        return DT_OK;
+    DT_TRY(dt_stream_wait(backend, input->copies, input->used));
     const struct dt_input_config *config = &input->config;
     for (int i = 0; i < input->arrays.n; i++) {
         const struct dt_array_spec *spec = &input->arrays.arrays[i];
@@ -65,23 +76,6 @@ static dt_status copy_in(struct dt_input *input, const struct dt_batch *batch)
                             dt_array_bytes(spec, config->sequences * config->length),
                             input->copies));
     }
-    return DT_OK;
-}
-
-dt_status dt_input_next(struct dt_input *input, struct dt_loader *loader, struct dt_stream *stream,
-                        int64_t *micro_batches, double *wait_ms)
-{
-    const struct dt_backend *backend = input->backend;
-    const struct dt_batch *batch;
-    *micro_batches = 0;
-    if (input->next != input->micro_batches)
-        return DT_FAIL(DT_MACHINE, NULL, "a micro-batch of the previous batch was not used");
-    DT_TRY(dt_event_sync(backend, input->copied));
-    DT_TRY(dt_loader_next(loader, &batch, wait_ms));
-    if (!batch)
-        return DT_OK;
-    DT_TRY(dt_stream_wait(backend, input->copies, input->used));
-    DT_TRY(copy_in(input, batch));
     DT_TRY(dt_event_record(backend, input->copied, input->copies));
     DT_TRY(dt_stream_wait(backend, stream, input->copied));
     input->next = 0;

@@ -219,20 +219,6 @@ static void print_figure(FILE *f, int decimals, double value)
     fprintf(f, " %9s", text);
 }
 
-static void print_row(FILE *f, const struct table *table, const struct row *row)
-{
-    double seconds = row->seconds;
-    fprintf(f, "  %-28s %9.12g %10.4f %6.1f%% %10.4f %5d %8.2f", row->name,
-            round(10 * row->count) / 10, seconds, 100 * seconds / table->seconds, row->most,
-            row->slowest, seconds > 0 ? row->most / seconds : 1);
-    fprintf(f, " %9.4f", 1e3 * seconds / row->count);
-    print_figure(f, 1, row->work.flops / seconds / 1e9);
-    print_figure(f, 2, row->work.bytes / seconds / 1e9);
-    if (table->profile->limits.copy > 0)
-        print_figure(f, 2, row->work.floor / seconds);
-    fputc('\n', f);
-}
-
 static void print_table(FILE *f, const struct table *table)
 {
     const struct dt_profile *p = table->profile;
@@ -253,7 +239,16 @@ static void print_table(FILE *f, const struct table *table)
                     "share", "max s", "rank", "max/mean", "ms each", "GFLOP/s", "GB/s",
                     p->limits.copy > 0 ? "  of floor" : "");
         }
-        print_row(f, table, row);
+        double seconds = row->seconds;
+        fprintf(f, "  %-28s %9.12g %10.4f %6.1f%% %10.4f %5d %8.2f", row->name,
+                round(10 * row->count) / 10, seconds, 100 * seconds / table->seconds, row->most,
+                row->slowest, seconds > 0 ? row->most / seconds : 1);
+        fprintf(f, " %9.4f", 1e3 * seconds / row->count);
+        print_figure(f, 1, row->work.flops / seconds / 1e9);
+        print_figure(f, 2, row->work.bytes / seconds / 1e9);
+        if (table->profile->limits.copy > 0)
+            print_figure(f, 2, row->work.floor / seconds);
+        fputc('\n', f);
     }
 }
 

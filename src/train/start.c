@@ -52,21 +52,6 @@ static dt_status check_branch(const struct trainer *t)
                             (long long)last);
 }
 
-// A best checkpoint that is not there (it was not kept, or not copied) can be improved on by any.
-static dt_status check_best(struct trainer *t)
-{
-    char path[DT_PATH];
-    DT_TRY(
-        dt_path(path, "%s/step-%08lld", t->job->folder.checkpoints, (long long)t->state.best_step));
-    if (t->state.best_step > 0 && t->state.best_step != t->state.step && !dt_is_dir(path)) {
-        dt_warn("%s, the best checkpoint so far, is missing: the next evaluation counts as the "
-                "best",
-                path);
-        t->state.best_step = 0;
-    }
-    return DT_OK;
-}
-
 static void warn_of_device(const char *saved, const char *now)
 {
     char was[DT_DEVICE_TEXT] = "", is[DT_DEVICE_TEXT] = "";
@@ -88,8 +73,19 @@ static dt_status load_on_root(struct trainer *t)
     warn_of_device(t->state.device, expected.device);
     memcpy(t->state.device, expected.device, sizeof t->state.device);
     DT_TRY(check_branch(t));
-    if (t->job->settings.checkpoint.best)
-        return check_best(t);
+    if (!t->job->settings.checkpoint.best)
+        return DT_OK;
+    // A best checkpoint that is not there (it was not kept, or not copied) can be improved on by
+    // any.
+    char path[DT_PATH];
+    DT_TRY(
+        dt_path(path, "%s/step-%08lld", t->job->folder.checkpoints, (long long)t->state.best_step));
+    if (t->state.best_step > 0 && t->state.best_step != t->state.step && !dt_is_dir(path)) {
+        dt_warn("%s, the best checkpoint so far, is missing: the next evaluation counts as the "
+                "best",
+                path);
+        t->state.best_step = 0;
+    }
     return DT_OK;
 }
 

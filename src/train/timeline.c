@@ -94,29 +94,6 @@ static void print_time(FILE *f, const char *field, uint64_t ns)
             (unsigned long long)(ns % 1000));
 }
 
-static void print_spans(FILE *f, struct placed *all, int64_t n, int64_t shift, int rank)
-{
-    struct stack stacks[PARALLEL];
-    int used = 0; // parallel tracks, of this track
-    for (int64_t i = 0; i < n; i++) {
-        const struct dt_trace_span *span = all[i].span;
-        if (i == 0 || all[i].track != all[i - 1].track) {
-            memset(stacks, 0, sizeof stacks);
-            used = 1;
-        }
-        int parallel = place(stacks, span);
-        for (; used <= parallel; used++)
-            print_track(f, rank, all[i].track, used);
-        fprintf(f, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\"", rank,
-                all[i].track * PARALLEL + parallel, span->name);
-        print_time(f, "ts", span->begin + (uint64_t)shift);
-        print_time(f, "dur", span->end - span->begin);
-        if (span->bytes > 0)
-            fprintf(f, ",\"args\":{\"bytes\":%.0f}", span->bytes);
-        fprintf(f, "},\n");
-    }
-}
-
 dt_status dt_timeline_text(const struct dt_trace_span *spans, int64_t n, int64_t shift, int rank,
                            char **text)
 {
@@ -137,7 +114,25 @@ dt_status dt_timeline_text(const struct dt_trace_span *spans, int64_t n, int64_t
     for (int track = 0; track < TRACKS; track++)
         if (track != HOST || has_device)
             print_track(f, rank, (enum track)track, 0);
-    print_spans(f, all, n, shift, rank);
+    struct stack stacks[PARALLEL];
+    int used = 0; // parallel tracks, of this track
+    for (int64_t i = 0; i < n; i++) {
+        const struct dt_trace_span *span = all[i].span;
+        if (i == 0 || all[i].track != all[i - 1].track) {
+            memset(stacks, 0, sizeof stacks);
+            used = 1;
+        }
+        int parallel = place(stacks, span);
+        for (; used <= parallel; used++)
+            print_track(f, rank, all[i].track, used);
+        fprintf(f, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\"", rank,
+                all[i].track * PARALLEL + parallel, span->name);
+        print_time(f, "ts", span->begin + (uint64_t)shift);
+        print_time(f, "dur", span->end - span->begin);
+        if (span->bytes > 0)
+            fprintf(f, ",\"args\":{\"bytes\":%.0f}", span->bytes);
+        fprintf(f, "},\n");
+    }
     fprintf(
         f, "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
         rank, rank);

@@ -123,22 +123,6 @@ static bool is_spike(const struct trainer *t, double z)
     return z > t->job->settings.optim.spike;
 }
 
-static void count_step(struct trainer *t, const struct dt_step_result *result, double z)
-{
-    const struct dt_update_control *update = &result->control;
-    struct dt_trainer_state *state = &t->state;
-    t->profile.steps++;
-    t->profile.timed_steps += result->timed;
-    state->step++;
-    state->tokens += tokens_of_step(t);
-    state->updates = update->updates;
-    state->skips += update->skip;
-    state->skipped_in_a_row = update->skipped_in_a_row;
-    state->bad_in_a_row = update->skip || is_spike(t, z) ? state->bad_in_a_row + 1 : 0;
-    dt_loss_count(&state->losses, update->loss, t->job->settings.optim.spike);
-    dt_run_folder_step(state->step);
-}
-
 static dt_status log_step(struct trainer *t, const struct dt_step_result *result, double z)
 {
     const struct dt_job *job = t->job;
@@ -169,22 +153,6 @@ static dt_status log_step(struct trainer *t, const struct dt_step_result *result
     return dt_metrics_write(t->metrics, &event);
 }
 
-static void warn_of_bad_step(const struct trainer *t, const struct dt_update_control *update,
-                             double z)
-{
-    const char *unit = dt_model_unit(&t->job->model);
-    if (update->skip && update->counted == 0)
-        dt_warn("step %lld skipped: none of its %s counts in the loss (labels of -100 and padding "
-                "do not)",
-                (long long)t->state.step, unit);
-    else if (update->skip)
-        dt_warn("step %lld skipped: loss %g, gradient norm %g, %.0f %s counted",
-                (long long)t->state.step, update->loss, update->grad_norm, update->counted, unit);
-    if (is_spike(t, z) && t->job->settings.optim.rollback > 0)
-        dt_warn("step %lld spiked: its loss %g is %.1f standard deviations above the recent ones",
-                (long long)t->state.step, update->loss, z);
-}
-
 static const char skipped_hint[] =
     "lower optim.lr, increase optim.warmup_steps, or check the data of these steps";
 
@@ -211,12 +179,33 @@ static dt_status collect(struct trainer *t)
     DT_TRY(dt_stepper_collect(t->stepper, &result));
     dt_trace_phase("logging");
     double z = dt_loss_z(&t->state.losses, result.control.loss);
-    count_step(t, &result, z);
+    const struct dt_update_control *update = &result.control;
+    struct dt_trainer_state *state = &t->state;
+    t->profile.steps++;
+    t->profile.timed_steps += result.timed;
+    state->step++;
+    state->tokens += tokens_of_step(t);
+    state->updates = update->updates;
+    state->skips += update->skip;
+    state->skipped_in_a_row = update->skipped_in_a_row;
+    state->bad_in_a_row = update->skip || is_spike(t, z) ? state->bad_in_a_row + 1 : 0;
+    dt_loss_count(&state->losses, update->loss, t->job->settings.optim.spike);
+    dt_run_folder_step(state->step);
     if (t->config_changes)
         DT_TRY(dt_run_folder_config(&t->job->folder, t->job->config));
     t->config_changes = false;
     DT_TRY(log_step(t, &result, z));
-    warn_of_bad_step(t, &result.control, z);
+    const char *unit = dt_model_unit(&t->job->model);
+    if (update->skip && update->counted == 0)
+        dt_warn("step %lld skipped: none of its %s counts in the loss (labels of -100 and padding "
+                "do not)",
+                (long long)t->state.step, unit);
+    else if (update->skip)
+        dt_warn("step %lld skipped: loss %g, gradient norm %g, %.0f %s counted",
+                (long long)t->state.step, update->loss, update->grad_norm, update->counted, unit);
+    if (is_spike(t, z) && t->job->settings.optim.rollback > 0)
+        dt_warn("step %lld spiked: its loss %g is %.1f standard deviations above the recent ones",
+                (long long)t->state.step, update->loss, z);
     return check_skipped(t, &result.control);
 }
 
