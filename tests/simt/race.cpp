@@ -266,11 +266,6 @@ static void report(uintptr_t granule_at, const access &old, uint32_t lanes, cons
 
 // ---- accesses
 
-static bool conflicts(const access &a, const access &b)
-{
-    return (a.bytes & b.bytes) && (a.writes || b.writes);
-}
-
 // `now` races with no less than `old`, which happens before it.
 static bool replaces(const access &now, const access &old)
 {
@@ -285,7 +280,7 @@ static void compare(shadow *s, granule *g, uintptr_t at, const access &now)
     for (uint32_t *link = &g->first; *link;) {
         access *old = &s->accesses[*link];
         const uint32_t lanes = unordered(*old, now);
-        if (lanes && conflicts(*old, now))
+        if (lanes && (old->bytes & now.bytes) && (old->writes || now.writes))
             return report(at, *old, lanes, now);
         merged = merged || merges(old, now);
         if (!lanes && replaces(now, *old))
@@ -343,16 +338,12 @@ static bool is_own(const void *p)
     return (uintptr_t)p - stacks_begin < stacks_size;
 }
 
-// All threads read these, all the time.
-static bool is_builtin(const void *p)
-{
-    return p == &threadIdx.x || p == &blockIdx.x || p == &blockDim.x;
-}
-
 // From a hook. Outside of kernels, on another stack than theirs, launchers run.
 static void touch_from(const void *p, size_t bytes, bool writes, const void *site)
 {
-    if (!found && !is_own(p) && !is_builtin(p) && is_own(__builtin_frame_address(0)))
+    // all threads read these, all the time
+    const bool is_builtin = p == &threadIdx.x || p == &blockIdx.x || p == &blockDim.x;
+    if (!found && !is_own(p) && !is_builtin && is_own(__builtin_frame_address(0)))
         touch(p, bytes, by_current_thread(writes, site));
 }
 

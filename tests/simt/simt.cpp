@@ -164,35 +164,27 @@ static bool same_site(const site *a, const site *b)
            (a->file == b->file || strcmp(a->file, b->file) == 0);
 }
 
-static bool takes_part(int i, const struct thread *asker)
-{
-    const struct thread *t = &threads[i];
-    return i < n_threads && t->state == IN_WARP && t->mask == asker->mask &&
-           t->kind == asker->kind && same_site(&t->at, &asker->at);
-}
-
 // The first lane of the asker's mask that is not in the same exchange, or -1.
 static int missing_lane(int first, const struct thread *asker)
 {
-    for (int l = 0; l < WARP; l++)
-        if ((asker->mask >> l & 1u) && !takes_part(first + l, asker))
+    for (int l = 0; l < WARP; l++) {
+        const struct thread *t = &threads[first + l];
+        bool takes_part = first + l < n_threads && t->state == IN_WARP && t->mask == asker->mask &&
+                          t->kind == asker->kind && same_site(&t->at, &asker->at);
+        if ((asker->mask >> l & 1u) && !takes_part)
             return l;
+    }
     return -1;
-}
-
-static uint64_t ballot(int first, unsigned mask)
-{
-    uint64_t bits = 0;
-    for (int l = 0; l < WARP; l++)
-        if ((mask >> l & 1u) && threads[first + l].value)
-            bits |= (uint64_t)1 << l;
-    return bits;
 }
 
 static void complete(int first, unsigned mask)
 {
     if (threads[first + __builtin_ctz(mask)].kind == WARP_SYNC)
         race_warp_sync(first, mask);
+    uint64_t ballot = 0;
+    for (int l = 0; l < WARP; l++)
+        if ((mask >> l & 1u) && threads[first + l].value)
+            ballot |= (uint64_t)1 << l;
     for (int l = 0; l < WARP; l++) {
         if (!(mask >> l & 1u))
             continue;
@@ -203,7 +195,7 @@ static void complete(int first, unsigned mask)
         else if (t->kind == SHUFFLE)
             t->result = threads[first + t->source].value;
         else
-            t->result = t->kind == BALLOT ? ballot(first, mask) : 0;
+            t->result = t->kind == BALLOT ? ballot : 0;
     }
     for (int l = 0; l < WARP; l++)
         if (mask >> l & 1u)
@@ -270,14 +262,6 @@ static void report_divergence(void)
 
 // ---- a block
 
-static void enter(int i)
-{
-    unsigned at = (unsigned)i;
-    current = i;
-    threadIdx = {at % blockDim.x, at / blockDim.x % blockDim.y, at / blockDim.x / blockDim.y};
-    fiber_enter(&fibers[i]);
-}
-
 // A turn for every lane that can go on; exchanges where none can. False: the warp is stuck.
 static bool run_warp(int first)
 {
@@ -286,7 +270,10 @@ static bool run_warp(int first)
     make_order(lanes, n, order);
     for (unsigned l = 0; l < n; l++)
         if (threads[first + (int)lanes[l]].state == READY) {
-            enter(first + (int)lanes[l]);
+            const unsigned at = (unsigned)(current = first + (int)lanes[l]);
+            threadIdx = {at % blockDim.x, at / blockDim.x % blockDim.y,
+                         at / blockDim.x / blockDim.y};
+            fiber_enter(&fibers[at]);
             any = true;
         }
     return any || exchange_in_warp(first);
@@ -328,20 +315,6 @@ static void run_block(const kernel_call &call)
     memory_end_block(call.name, call.shared_limit);
 }
 
-static bool launch_fits(const kernel_call &call)
-{
-    dim3 grid = call.grid, block = call.block;
-    int64_t size = (int64_t)block.x * block.y * block.z;
-    if (size < 1 || size > MAX_THREADS || block.z > 64)
-        fault("%s: a block of %u x %u x %u threads, not 1 to %d", call.name, block.x, block.y,
-              block.z, (int)MAX_THREADS);
-    if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535u ||
-        grid.z > 65535u)
-        fault("%s: a grid of %u x %u x %u blocks; x goes to 2^31 - 1, y and z to 65535", call.name,
-              grid.x, grid.y, grid.z);
-    return !faulty();
-}
-
 void execute(const kernel_call &call)
 {
     if (!fibers[0].stack)
@@ -362,11 +335,18 @@ void execute(const kernel_call &call)
 
 void start(const kernel_call &call, void *stream)
 {
-    if (!launch_fits(call))
-        return;
-    if (under)
+    dim3 grid = call.grid, block = call.block;
+    int64_t size = (int64_t)block.x * block.y * block.z;
+    if (size < 1 || size > MAX_THREADS || block.z > 64)
+        fault("%s: a block of %u x %u x %u threads, not 1 to %d", call.name, block.x, block.y,
+              block.z, (int)MAX_THREADS);
+    else if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffffu || grid.y > 65535u ||
+             grid.z > 65535u)
+        fault("%s: a grid of %u x %u x %u blocks; x goes to 2^31 - 1, y and z to 65535", call.name,
+              grid.x, grid.y, grid.z);
+    else if (under && !faulty())
         under->enqueue(call, stream);
-    else
+    else if (!faulty())
         execute(call);
 }
 

@@ -17,13 +17,6 @@ static int take_base(struct dl_phdr_info *info, size_t, void *base)
     return 1;
 }
 
-static std::string program_path(void)
-{
-    char path[512];
-    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-    return std::string(path, n > 0 ? (size_t)n : 0);
-}
-
 // From "path:line (discriminator 2)\n" the path within the repository and the line. Empty: no
 // line, or one that says that nothing is known.
 static std::string read_place(FILE *pipe)
@@ -55,23 +48,19 @@ static std::string ask(const std::string &program, const std::string &address)
     return outer == inner ? inner : inner + ", called from " + outer;
 }
 
-static std::string find_name(const void *return_address)
-{
-    const std::string program = program_path();
-    char address[32];
-    uintptr_t base = 0;
-    dl_iterate_phdr(take_base, &base);
-    snprintf(address, sizeof address, "0x%zx", (uintptr_t)return_address - base - 1); // in the call
-    const std::string place = ask(program, address);
-    return place.empty() ? program + "+" + address : place;
-}
-
 std::string site_name(const void *return_address)
 {
     static std::map<const void *, std::string> names;
     std::string &name = names[return_address];
-    if (name.empty())
-        name = find_name(return_address);
-    return name;
+    if (!name.empty())
+        return name;
+    char path[512], address[32];
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    const std::string program(path, n > 0 ? (size_t)n : 0);
+    uintptr_t base = 0;
+    dl_iterate_phdr(take_base, &base);
+    snprintf(address, sizeof address, "0x%zx", (uintptr_t)return_address - base - 1); // in the call
+    name = ask(program, address);
+    return name = name.empty() ? program + "+" + address : name;
 }
 } // namespace simt

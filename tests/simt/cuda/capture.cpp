@@ -145,20 +145,6 @@ static cudaError_t end_capture(CUstream_st *stream, cudaGraph_t *graph)
     return cudaSuccess;
 }
 
-// Between two points of the launching stream, behind the exec's launch before.
-static void launch_nodes(CUgraphExec_st *exec, CUstream_st *stream)
-{
-    task_ref begin = put(NULL, stream->number, {stream->last, exec->last});
-    std::vector<task_ref> tasks;
-    for (const node &one : exec->nodes) {
-        std::vector<task_ref> after = {begin};
-        for (size_t before : one.after)
-            after.push_back(tasks[before]);
-        tasks.push_back(put(one.what, one.stream, after));
-    }
-    tasks.push_back(begin);
-    exec->last = stream->last = put(NULL, stream->number, tasks);
-}
 } // namespace simt
 
 using namespace simt;
@@ -241,7 +227,17 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)
             return error;
         if (stream->capture) // as a graph in a graph, which dtrain has none of
             return spoil(stream->capture, cudaErrorStreamCaptureUnsupported);
-        launch_nodes(exec, stream);
+        // Between two points of the launching stream, after the exec's launch before.
+        task_ref begin = put(NULL, stream->number, {stream->last, exec->last});
+        std::vector<task_ref> tasks;
+        for (const node &one : exec->nodes) {
+            std::vector<task_ref> after = {begin};
+            for (size_t before : one.after)
+                after.push_back(tasks[before]);
+            tasks.push_back(put(one.what, one.stream, after));
+        }
+        tasks.push_back(begin);
+        exec->last = stream->last = put(NULL, stream->number, tasks);
         return cudaSuccess;
     });
 }

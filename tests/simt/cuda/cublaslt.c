@@ -434,41 +434,6 @@ static float element(const struct task *task, const struct operand *operand, con
     return task->p.tf32 ? to_tf32(value) : value;
 }
 
-// op(A) as fp32, m contiguous.
-static float *pack(const struct task *task)
-{
-    const struct problem *p = &task->p;
-    float *packed = malloc((size_t)(p->m * p->k) * sizeof *packed);
-    for (int64_t l = 0; l < p->k; l++)
-        for (int64_t i = 0; i < p->m; i++)
-            packed[l * p->m + i] = element(task, &p->a, task->a, i, l);
-    return packed;
-}
-
-// to[m] = a column of op(A)·op(B) over one part of k.
-static void sum_column(const struct task *task, const float *a, int64_t j, int part, float *to)
-{
-    const struct problem *p = &task->p;
-    int64_t from = p->k * part / task->algorithm->parts,
-            end = p->k * (part + 1) / task->algorithm->parts;
-    memset(to, 0, (size_t)p->m * sizeof *to);
-    for (int64_t l = from; l < end; l++) {
-        float b = element(task, &p->b, task->b, l, j);
-        for (int64_t i = 0; i < p->m; i++)
-            to[i] += a[l * p->m + i] * b;
-    }
-}
-
-static void finish_column(const struct task *task, const float *sum, float factor, int64_t j)
-{
-    const struct operand *c = &task->p.c;
-    for (int64_t i = 0; i < task->p.m; i++) {
-        int64_t at = j * c->ld + i;
-        float before = task->beta != 0.0f ? task->beta * load(task->c, c->type, at) : 0.0f;
-        store(task->c, c->type, at, task->alpha * factor * sum[i] + before);
-    }
-}
-
 // What sets a product by an algorithm that is not deterministic apart from the one before it: a
 // factor that bf16 can tell from 1.
 static float change(void)
@@ -480,19 +445,33 @@ static float change(void)
 static void multiply(const struct task *task)
 {
     const struct problem *p = &task->p;
-    float *a = pack(task), *one = malloc((size_t)p->m * sizeof *one);
-    float factor = task->algorithm->changing ? change() : 1.0f;
+    const struct operand *c = &p->c;
+    int64_t parts = task->algorithm->parts;
+    float *a = malloc((size_t)(p->m * p->k) * sizeof *a); // op(A), m contiguous
+    float *column = malloc((size_t)p->m * sizeof *column);
+    float factor = task->alpha * (task->algorithm->changing ? change() : 1.0f);
+    for (int64_t l = 0; l < p->k; l++)
+        for (int64_t i = 0; i < p->m; i++)
+            a[l * p->m + i] = element(task, &p->a, task->a, i, l);
     for (int64_t j = 0; j < p->n; j++) {
-        for (int part = 0; part < task->algorithm->parts; part++) {
-            float *to =
-                task->algorithm->parts > 1 ? task->workspace + part * p->m * p->n + j * p->m : one;
-            sum_column(task, a, j, part, to);
-            for (int64_t i = 0; i < p->m && to != one; i++)
-                one[i] = part ? one[i] + to[i] : to[i];
+        for (int64_t part = 0; part < parts; part++) {
+            float *sum = parts > 1 ? task->workspace + part * p->m * p->n + j * p->m : column;
+            memset(sum, 0, (size_t)p->m * sizeof *sum);
+            for (int64_t l = p->k * part / parts; l < p->k * (part + 1) / parts; l++) {
+                float b = element(task, &p->b, task->b, l, j);
+                for (int64_t i = 0; i < p->m; i++)
+                    sum[i] += a[l * p->m + i] * b;
+            }
+            for (int64_t i = 0; i < p->m && sum != column; i++)
+                column[i] = part ? column[i] + sum[i] : sum[i];
         }
-        finish_column(task, one, factor, j);
+        for (int64_t i = 0; i < p->m; i++) {
+            int64_t at = j * c->ld + i;
+            float before = task->beta != 0.0f ? task->beta * load(task->c, c->type, at) : 0.0f;
+            store(task->c, c->type, at, factor * column[i] + before);
+        }
     }
-    free(one);
+    free(column);
     free(a);
 }
 

@@ -105,25 +105,6 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUnique
     return finish(comm, ncclInProgress);
 }
 
-static ncclResult_t put_call(struct ncclComm *comm)
-{
-    if (--comm->polls > 0 || comm->calls == comm->hang_at)
-        return ncclInProgress;
-    comm->has_call = false;
-    simt_enqueue("NCCL", comm->stream, run_call, &comm->call, sizeof comm->call);
-    return ncclSuccess;
-}
-
-static ncclResult_t finalize(struct ncclComm *comm)
-{
-    if (atomic_load(&comm->busy))
-        return ncclInProgress;
-    ncclResult_t result = leave_meeting(comm);
-    if (result == ncclSuccess)
-        comm->stage = FINALIZED;
-    return result;
-}
-
 static ncclResult_t poll(struct ncclComm *comm)
 {
     for (int r = 0; r < comm->size && comm->meeting && !comm->deaf; r++)
@@ -133,9 +114,17 @@ static ncclResult_t poll(struct ncclComm *comm)
         return (ncclResult_t)atomic_load(&comm->error);
     if (comm->stage == JOINING)
         return join(comm);
-    if (comm->has_call)
-        return put_call(comm);
-    return comm->stage == FINALIZING ? finalize(comm) : ncclSuccess;
+    if (comm->has_call) {
+        if (--comm->polls > 0 || comm->calls == comm->hang_at)
+            return ncclInProgress;
+        comm->has_call = false;
+        simt_enqueue("NCCL", comm->stream, run_call, &comm->call, sizeof comm->call);
+    }
+    if (comm->stage != FINALIZING)
+        return ncclSuccess;
+    ncclResult_t result = atomic_load(&comm->busy) ? ncclInProgress : leave_meeting(comm);
+    comm->stage = result == ncclSuccess ? FINALIZED : FINALIZING;
+    return result;
 }
 
 EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)

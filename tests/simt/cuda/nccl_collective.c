@@ -19,11 +19,6 @@ static size_t size_of(ncclDataType_t type)
     return type == ncclBfloat16 ? 2 : 4;
 }
 
-static bool in_blocks(const struct call *op)
-{
-    return op->kind == REDUCE_SCATTER || op->kind == ALL_GATHER;
-}
-
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
@@ -32,7 +27,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 // Elements of the next piece, which lies in one block.
 static uint64_t piece_of(const struct call *op)
 {
-    uint64_t block = in_blocks(op) ? op->count / (uint64_t)op->comm->size : op->count;
+    bool in_blocks = op->kind == REDUCE_SCATTER || op->kind == ALL_GATHER;
+    uint64_t block = in_blocks ? op->count / (uint64_t)op->comm->size : op->count;
     return smaller(block - op->at % block, PIECE / size_of(op->type));
 }
 
@@ -95,15 +91,6 @@ static void sum_floats(const struct ncclComm *comm, char *to, uint64_t n, ncclDa
     }
 }
 
-// Nobody needs what the place for this piece held two pieces ago.
-static bool may_post(const struct ncclComm *comm)
-{
-    for (int r = 0; r < comm->size; r++)
-        if (atomic_load(&comm->meeting->seats[r].done) + 2 < comm->piece)
-            return false;
-    return true;
-}
-
 static struct signature sign(const struct call *op, uint64_t at)
 {
     struct signature signature;
@@ -130,23 +117,6 @@ static void post(struct call *op)
     seat->signatures[comm->piece % 2] = sign(op, op->at);
     atomic_store(&seat->posted, comm->piece);
     op->posted = true;
-}
-
-static bool all_posted(const struct ncclComm *comm)
-{
-    for (int r = 0; r < comm->size; r++)
-        if (atomic_load(&comm->meeting->seats[r].posted) < comm->piece)
-            return false;
-    return true;
-}
-
-static bool all_same(const struct ncclComm *comm, const struct call *op)
-{
-    struct signature mine = sign(op, op->at);
-    for (int r = 0; r < comm->size; r++)
-        if (!same(&comm->meeting->seats[r].signatures[comm->piece % 2], &mine))
-            return false;
-    return true;
 }
 
 static void sum(const struct call *op, char *to, uint64_t n)
@@ -180,15 +150,24 @@ static void get_piece(struct call *op)
 static bool run_collective(struct call *op)
 {
     struct ncclComm *comm = op->comm;
-    if (op->at < op->count && !op->posted && may_post(comm))
-        post(op);
-    if (op->posted && all_posted(comm)) {
-        if (!all_same(comm, op)) {
-            turn_bad(comm, ncclInvalidUsage, "the ranks do different things");
-            return false;
-        }
-        get_piece(op);
+    struct signature mine = sign(op, op->at);
+    bool may_post = true, all_posted = true, all_same = true;
+    for (int r = 0; r < comm->size; r++) {
+        const struct seat *seat = &comm->meeting->seats[r];
+        // Nobody needs what the place for this piece held two pieces ago.
+        may_post = may_post && atomic_load(&seat->done) + 2 >= comm->piece;
     }
+    if (op->at < op->count && !op->posted && may_post)
+        post(op);
+    for (int r = 0; r < comm->size; r++) {
+        const struct seat *seat = &comm->meeting->seats[r];
+        all_posted = all_posted && atomic_load(&seat->posted) >= comm->piece;
+        all_same = all_same && all_posted && same(&seat->signatures[comm->piece % 2], &mine);
+    }
+    if (op->posted && all_posted && all_same)
+        get_piece(op);
+    else if (op->posted && all_posted)
+        turn_bad(comm, ncclInvalidUsage, "the ranks do different things");
     return op->at == op->count;
 }
 

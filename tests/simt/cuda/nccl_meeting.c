@@ -22,9 +22,17 @@ ncclResult_t make_meeting(struct id *id)
     return ncclSuccess;
 }
 
-static ncclResult_t open_meeting(struct ncclComm *comm, const struct id *id)
+static struct flock byte_of(int rank)
+{
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
+}
+
+ncclResult_t enter_meeting(struct ncclComm *comm, const struct id *id)
 {
     char path[64];
+    struct flock byte = byte_of(comm->rank);
+    struct cudaDeviceProp properties;
+    int device;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", id->pid, id->fd);
     comm->fd = open(path, O_RDWR | O_CLOEXEC);
     if (comm->fd < 0)
@@ -35,20 +43,9 @@ static ncclResult_t open_meeting(struct ncclComm *comm, const struct id *id)
     if (memory == MAP_FAILED)
         return fail(ncclSystemError, "no shared memory");
     comm->meeting = memory;
-    return ncclSuccess;
-}
-
-static struct flock byte_of(int rank)
-{
-    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
-}
-
-static ncclResult_t take_seat(struct ncclComm *comm)
-{
-    struct flock byte = byte_of(comm->rank);
+    if (comm->never_joins)
+        return ncclSuccess;
     struct seat *seat = &comm->meeting->seats[comm->rank];
-    struct cudaDeviceProp properties;
-    int device;
     if (cudaGetDevice(&device) != cudaSuccess ||
         cudaGetDeviceProperties(&properties, device) != cudaSuccess)
         return fail(ncclUnhandledCudaError, "no device");
@@ -57,12 +54,6 @@ static ncclResult_t take_seat(struct ncclComm *comm)
     memcpy(seat->uuid, properties.uuid.bytes, sizeof seat->uuid);
     atomic_store(&seat->size, comm->size);
     return ncclSuccess;
-}
-
-ncclResult_t enter_meeting(struct ncclComm *comm, const struct id *id)
-{
-    ncclResult_t result = open_meeting(comm, id);
-    return result == ncclSuccess && !comm->never_joins ? take_seat(comm) : result;
 }
 
 bool is_gone(const struct ncclComm *comm, int rank)

@@ -56,15 +56,6 @@ static void finish(const task_ref &task)
     the.changed.notify_all();
 }
 
-static void report_fault(const task_ref &task)
-{
-    char text[1024];
-    if (!take_fault(text, sizeof text))
-        return;
-    fprintf(stderr, "simt: %s: %s\n", task->what->name.c_str(), text);
-    break_device(cudaErrorLaunchFailure);
-}
-
 // What is left on a broken device is never done, and never waited for.
 static bool tried(guard &hold, const task_ref &task)
 {
@@ -76,7 +67,11 @@ static bool tried(guard &hold, const task_ref &task)
     hold.unlock();
     bool done = task->what->run(task->context.data());
     hold.lock();
-    report_fault(task);
+    char text[1024];
+    if (take_fault(text, sizeof text)) {
+        fprintf(stderr, "simt: %s: %s\n", task->what->name.c_str(), text);
+        break_device(cudaErrorLaunchFailure);
+    }
     return done || broken() != cudaSuccess;
 }
 
@@ -110,15 +105,6 @@ static bool host_is_done(guard &hold)
     return false;
 }
 
-static void pause_at_random(guard &hold)
-{
-    if (order_now() != SIMT_WARP_AHEAD || random_below(4) > 0)
-        return;
-    hold.unlock();
-    std::this_thread::sleep_for(std::chrono::microseconds(random_below(300)));
-    hold.lock();
-}
-
 // Ends with the first task that gets done: others may have come before it in the order.
 static void run_one(guard &hold)
 {
@@ -137,7 +123,11 @@ static void run_device(void)
         if (the.ready.empty()) {
             the.changed.wait(hold);
         } else if (host_is_done(hold)) {
-            pause_at_random(hold);
+            if (order_now() == SIMT_WARP_AHEAD && random_below(4) == 0) {
+                hold.unlock();
+                std::this_thread::sleep_for(std::chrono::microseconds(random_below(300)));
+                hold.lock();
+            }
             run_one(hold);
         }
     }
@@ -153,14 +143,6 @@ static void stop(void)
     the.changed.notify_all();
     hold.unlock();
     the.thread.join();
-}
-
-static void start_once(void)
-{
-    if (the.thread.joinable())
-        return;
-    the.thread = std::thread(run_device);
-    atexit(stop);
 }
 
 // ---- the host's side
@@ -188,7 +170,10 @@ work_ref make_work(const char *name, bool (*run)(void *), const void *head, size
 
 task_ref put(const work_ref &what, int stream, const std::vector<task_ref> &after)
 {
-    start_once();
+    if (!the.thread.joinable()) {
+        the.thread = std::thread(run_device);
+        atexit(stop);
+    }
     auto made = std::make_shared<task>();
     made->what = what;
     made->stream = stream;
