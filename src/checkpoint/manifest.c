@@ -94,23 +94,6 @@ static bool parse_line(const char **text, struct dt_manifest_file *file)
     return true;
 }
 
-static dt_status parse(const char *path, const char *text, const char *end,
-                       struct dt_manifest *manifest)
-{
-    for (int line = 1; text < end; line++) {
-        struct dt_manifest_file file;
-        if (!parse_line(&text, &file))
-            return DT_FAIL(DT_USER, "the file is damaged: use another checkpoint",
-                           "%s:%d: not a line of 16 hex digits, a size and a file name", path,
-                           line);
-        if (dt_manifest_find(manifest, file.name))
-            return DT_FAIL(DT_USER, "the file is damaged: use another checkpoint",
-                           "%s:%d: %s is listed twice", path, line, file.name);
-        DT_TRY(dt_manifest_add(manifest, file.name, file.size, file.hash));
-    }
-    return DT_OK;
-}
-
 dt_status dt_manifest_read(const char *folder, struct dt_manifest *manifest)
 {
     char path[DT_PATH], *text;
@@ -122,7 +105,20 @@ dt_status dt_manifest_read(const char *folder, struct dt_manifest *manifest)
             DT_USER, "give the folder of a checkpoint, such as runs/NAME/checkpoints/step-00001000",
             "cannot open %s: %s", path, strerror(errno));
     DT_TRY(dt_read_file(path, MANIFEST_LIMIT, &text, &size));
-    dt_status status = parse(path, text, text + size, manifest);
+    const char *at = text;
+    dt_status status = DT_OK;
+    for (int line = 1; at < text + size && status == DT_OK; line++) {
+        struct dt_manifest_file file;
+        if (!parse_line(&at, &file))
+            status =
+                DT_FAIL(DT_USER, "the file is damaged: use another checkpoint",
+                        "%s:%d: not a line of 16 hex digits, a size and a file name", path, line);
+        else if (dt_manifest_find(manifest, file.name))
+            status = DT_FAIL(DT_USER, "the file is damaged: use another checkpoint",
+                             "%s:%d: %s is listed twice", path, line, file.name);
+        else
+            status = dt_manifest_add(manifest, file.name, file.size, file.hash);
+    }
     free(text);
     if (status != DT_OK)
         dt_manifest_free(manifest);
@@ -158,15 +154,18 @@ dt_status dt_manifest_check(const char *folder, const struct dt_manifest_file *f
     return DT_OK;
 }
 
-static dt_status check_listed(const char *path, const char *const *names)
+dt_status dt_manifest_verify(const char *path, const char *const *names)
 {
+    char there[DT_PATH];
     struct dt_manifest manifest;
     struct dt_problems problems = {0};
     dt_status status = DT_OK;
+    DT_TRY(dt_path(there, "%s/MANIFEST", path));
+    if (!dt_file_exists(there))
+        return DT_OK;
     DT_TRY(dt_manifest_read(path, &manifest));
     for (; *names && status == DT_OK; names++) {
         const struct dt_manifest_file *file = dt_manifest_find(&manifest, *names);
-        char there[DT_PATH];
         status =
             file ? dt_manifest_check(path, file, &problems) : dt_path(there, "%s/%s", path, *names);
         if (!file && status == DT_OK && dt_file_exists(there))
@@ -176,11 +175,4 @@ static dt_status check_listed(const char *path, const char *const *names)
     DT_TRY(status);
     return dt_problems_report(&problems, "use another checkpoint",
                               "the checkpoint %s is incomplete or damaged", path);
-}
-
-dt_status dt_manifest_verify(const char *path, const char *const *names)
-{
-    char manifest[DT_PATH];
-    DT_TRY(dt_path(manifest, "%s/MANIFEST", path));
-    return dt_file_exists(manifest) ? check_listed(path, names) : DT_OK;
 }

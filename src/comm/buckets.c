@@ -133,24 +133,6 @@ static struct dt_collective collective(const struct dt_buckets *b, const struct 
         .order = part->operation == DT_ALL_GATHER ? DT_SUM_FAST : b->config.order};
 }
 
-static dt_status send(struct dt_buckets *b, int64_t i)
-{
-    const struct part *part = &b->parts[i];
-    if (b->config.between_devices && !b->device_comm)
-        return DT_FAIL(DT_MACHINE, NULL, "buckets were never connected");
-    DT_TRY(dt_event_record(&b->backend, part->ready, b->config.stream));
-    DT_TRY(dt_stream_wait(&b->backend, b->stream, part->ready));
-    if (part->wire != part->data)
-        DT_TRY(cast(b, part->out, part->data, DT_F32, part->wire, part->wire_type));
-    if (b->device_comm) {
-        struct dt_collective call = collective(b, part, part->wire);
-        DT_TRY(b->device_comm->table->enqueue(b->device_comm, (int)i, &call, b->stream));
-        return unpack(b, part);
-    }
-    DT_TRY(copy(b, part, part->out, true));
-    return dt_event_record(&b->backend, part->sent, b->stream);
-}
-
 // Posts the parts whose copies have arrived on the host, in the order in which they were sent. With
 // `wait` it waits for the copies, and posts all parts that were sent.
 static dt_status post(struct dt_buckets *b, struct phase *phase, bool wait)
@@ -172,10 +154,23 @@ static dt_status post(struct dt_buckets *b, struct phase *phase, bool wait)
 
 static dt_status send_next(struct dt_buckets *b, struct phase *phase)
 {
-    if (!b->alone)
-        DT_TRY(send(b, phase->sent));
-    phase->sent++;
-    return DT_OK;
+    int64_t i = phase->sent++;
+    const struct part *part = &b->parts[i];
+    if (b->alone)
+        return DT_OK;
+    if (b->config.between_devices && !b->device_comm)
+        return DT_FAIL(DT_MACHINE, NULL, "buckets were never connected");
+    DT_TRY(dt_event_record(&b->backend, part->ready, b->config.stream));
+    DT_TRY(dt_stream_wait(&b->backend, b->stream, part->ready));
+    if (part->wire != part->data)
+        DT_TRY(cast(b, part->out, part->data, DT_F32, part->wire, part->wire_type));
+    if (b->device_comm) {
+        struct dt_collective call = collective(b, part, part->wire);
+        DT_TRY(b->device_comm->table->enqueue(b->device_comm, (int)i, &call, b->stream));
+        return unpack(b, part);
+    }
+    DT_TRY(copy(b, part, part->out, true));
+    return dt_event_record(&b->backend, part->sent, b->stream);
 }
 
 static dt_status post_some(struct dt_buckets *b, struct phase *phase)

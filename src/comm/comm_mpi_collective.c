@@ -164,24 +164,20 @@ static struct mpi_part chunk(const struct mpi_comm *mpi, const struct mpi_ring *
 // A chunk comes from the rank before, and the one after it goes to the next rank. All-reduce:
 // partial sums start at chunk `rank`, and after size - 1 steps chunk rank + 1 is complete here. The
 // other operations begin one chunk earlier, so that block `rank` is the complete one.
-static struct mpi_step ring_step(const struct mpi_comm *mpi, const struct mpi_ring *ring)
+static struct mpi_step step_of(const struct mpi_comm *mpi, const struct mpi_ring *ring)
 {
     int rank = mpi->base.info.rank, size = mpi->base.info.size;
     bool adds = ring->step < size - 1;
     int shift = adds ? ring->step : ring->step - size;
     int earlier = ring->owner->call.operation != DT_ALLREDUCE;
     int k = (rank - shift - earlier - 1 + 2 * size) % size;
+    if (ring->owner->call.order == DT_SUM_TREE)
+        return dt_mpi_tree_step(mpi, ring);
     return (struct mpi_step){.to = (rank + 1) % size,
                              .from = (rank + size - 1) % size,
                              .adds = adds,
                              .out = chunk(mpi, ring, (k + 1) % size),
                              .in = chunk(mpi, ring, k)};
-}
-
-static struct mpi_step step_of(const struct mpi_comm *mpi, const struct mpi_ring *ring)
-{
-    bool tree = ring->owner->call.order == DT_SUM_TREE;
-    return tree ? dt_mpi_tree_step(mpi, ring) : ring_step(mpi, ring);
 }
 
 static char *address(const struct mpi_ring *ring, const struct mpi_part *part, int run)
@@ -220,20 +216,6 @@ static int post_step(struct mpi_comm *mpi, struct mpi_ring *ring)
     return code == MPI_SUCCESS ? send(mpi, ring, &step.out, step.to) : code;
 }
 
-// Adds what the messages of ring->step have brought, where the step adds.
-static int finish_step(struct mpi_comm *mpi, struct mpi_ring *ring)
-{
-    struct mpi_step step = step_of(mpi, ring);
-    const struct dt_collective *call = &ring->owner->call;
-    const char *received = mpi->scratch[ring - mpi->rings];
-    int code = MPI_SUCCESS;
-    for (int run = 0; step.adds && run < step.in.runs && code == MPI_SUCCESS; run++)
-        code = MPI_Reduce_local(received + run * step.in.n * ring->owner->element_bytes,
-                                address(ring, &step.in, run), (int)step.in.n, type_of(call->dtype),
-                                op_of(mpi, call));
-    return code;
-}
-
 static int ring_start(struct mpi_comm *mpi, struct mpi_ring *ring, struct dt_request *request)
 {
     enum dt_operation operation = request->call.operation;
@@ -264,7 +246,13 @@ static int ring_progress(struct mpi_comm *mpi, struct mpi_ring *ring, bool *move
     if (code != MPI_SUCCESS || !arrived)
         return code;
     *moved = true;
-    code = finish_step(mpi, ring);
+    struct mpi_step step = step_of(mpi, ring);
+    const struct dt_collective *call = &ring->owner->call;
+    const char *received = mpi->scratch[ring - mpi->rings];
+    for (int run = 0; step.adds && run < step.in.runs && code == MPI_SUCCESS; run++)
+        code = MPI_Reduce_local(received + run * step.in.n * ring->owner->element_bytes,
+                                address(ring, &step.in, run), (int)step.in.n, type_of(call->dtype),
+                                op_of(mpi, call));
     if (code != MPI_SUCCESS)
         return code;
     if (++ring->step < ring->end)
