@@ -30,6 +30,8 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
         for (int64_t i = 0; i < layout->n_ids; i++)
             printf("%s%lld", i ? ", " : " (tables of ", (long long)layout->ids[i]);
         printf("%s, the targets %lld\n", layout->n_ids ? ")" : "", (long long)layout->target_width);
+        printf("  inputs %s; targets %s", data->inputs, data->targets);
+        printf(data->rules.weights[0] ? "; weights %s\n" : "%s\n", data->rules.weights);
     }
     for (int64_t i = 0; i < data->n_shards && i < 8; i++) {
         char types[DT_SHARD_TYPES];

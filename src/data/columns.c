@@ -4,15 +4,18 @@
 #include "base/list.h"
 #include "base/memory.h"
 #include "base/nearest.h"
+#include "base/round.h"
+#include "base/text.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 static const char form[] =
     "write PATH, PATH/@ATTRIBUTE or @ATTRIBUTE, each also with [i], [i:j] (columns i to j - 1) or "
-    ":id*N (integers below N), then with @SHIFT (of row t + SHIFT) or @FROM:TO, separated by "
-    "spaces";
+    ":id*N (integers below N) or :id*N=TABLE (a table that columns share), then with @SHIFT (of "
+    "row t + SHIFT) or @FROM:TO, separated by spaces";
 
 // Reads a whole number at *text, which moves past it; -1: there is none.
 static int64_t number(const char **text)
@@ -88,6 +91,21 @@ static dt_status parse_path(const char *key, const char *hint, const char *word,
     return DT_OK;
 }
 
+// Reads "=TABLE"; a name of letters, digits, _ and -, the first a letter.
+static bool parse_table(const char **text, struct dt_column *column)
+{
+    const char *name = *text + 1;
+    size_t length = strcspn(name, "@");
+    *text = name + length;
+    if (length == 0 || length >= sizeof column->shared || !isalpha((unsigned char)name[0]))
+        return false;
+    memcpy(column->shared, name, length);
+    for (size_t i = 0; i < length; i++)
+        if (!isalnum((unsigned char)name[i]) && name[i] != '_' && name[i] != '-')
+            return false;
+    return true;
+}
+
 static dt_status parse_word(const char *key, const char *word, struct dt_column *column)
 {
     const char *text, *why = "";
@@ -96,7 +114,8 @@ static dt_status parse_word(const char *key, const char *word, struct dt_column 
     if (fine && strncmp(text, ":id*", 4) == 0) {
         text += 4;
         column->table = number(&text);
-        fine = column->table > 0 && column->table <= INT32_MAX;
+        fine = column->table > 0 && column->table <= INT32_MAX &&
+               (*text != '=' || parse_table(&text, column));
     }
     fine = fine && parse_shifts(text, column);
     int64_t shifts = column->to - column->from;
@@ -129,6 +148,14 @@ dt_status dt_columns_parse(const char *key, const char *text, bool target,
         if (!*word)
             continue;
         status = parse_word(key, word, &column);
+        for (int64_t i = 0; i < columns->n && status == DT_OK && column.shared[0]; i++)
+            if (strcmp(columns->at[i].shared, column.shared) == 0 &&
+                columns->at[i].table != column.table)
+                status = DT_FAIL(DT_USER, "give both the same size",
+                                 "%s: the table %s has %" PRId64 " rows for %.80s, %" PRId64
+                                 " for %.80s",
+                                 key, column.shared, columns->at[i].table, columns->at[i].path,
+                                 column.table, column.path);
         if (status == DT_OK)
             status = dt_columns_add(columns, &column);
     }
@@ -177,6 +204,70 @@ dt_status dt_columns_parse_weights(const struct dt_scan_rules *rules, struct dt_
         if (*word)
             DT_TRY(parse_weight(rules, word, columns));
     return DT_OK;
+}
+
+// Appends a word for rows t + from to t + to - 1. False: it does not fit.
+static bool add_word(const struct dt_column *column, int64_t from, int64_t to,
+                     char text[DT_DATA_TEXT])
+{
+    bool fits = dt_append(text, DT_DATA_TEXT, "%s%s[%" PRId64 ":%" PRId64 "]", text[0] ? " " : "",
+                          column->path, column->first, column->end);
+    if (column->table > 0)
+        fits = dt_append(text, DT_DATA_TEXT, ":id*%" PRId64 "%s%s", column->table,
+                         column->shared[0] ? "=" : "", column->shared);
+    if (to - from > 1)
+        fits = dt_append(text, DT_DATA_TEXT, "@%" PRId64 ":%" PRId64, from, to);
+    else if (from != 0 || column->valid)
+        fits = dt_append(text, DT_DATA_TEXT, "@%+" PRId64, from);
+    if (column->valid)
+        fits = dt_append(text, DT_DATA_TEXT, ":valid");
+    return fits;
+}
+
+bool dt_columns_text(const struct dt_columns *columns, bool target, char text[DT_DATA_TEXT])
+{
+    bool fits = true;
+    text[0] = 0;
+    for (int64_t i = 0, end; i < columns->n && fits; i = end) {
+        const struct dt_column *word = &columns->at[i];
+        for (end = i; end < columns->n && columns->at[end].word == word->word;)
+            end++;
+        if (word->weight || word->target != target)
+            continue;
+        // The rows of several datasets take turns.
+        int64_t step = end - i > 1 ? 1 : word->to - word->from;
+        for (int64_t from = word->from; from < word->to && fits; from += step)
+            for (int64_t k = i; k < end && fits; k++)
+                fits = add_word(&columns->at[k], from, from + step, text);
+    }
+    return fits;
+}
+
+static bool meet(const struct dt_column *a, const struct dt_column *b, char *which, size_t size)
+{
+    int64_t column = dt_max_i64(a->first, b->first), row = dt_max_i64(a->from, b->from);
+    if (strcmp(a->path, b->path) != 0 || column >= dt_min_i64(a->end, b->end) ||
+        row >= dt_min_i64(a->to, b->to))
+        return false;
+    snprintf(which, size, "%s[%" PRId64 "]", a->path, column);
+    if (row != 0)
+        dt_append(which, size, "@%+" PRId64, row);
+    return true;
+}
+
+bool dt_columns_meet(const char *inputs, const char *targets, char which[DT_COLUMN_PATH + 64])
+{
+    struct dt_columns from = {0}, to = {0};
+    bool found = false;
+    if (dt_columns_parse("", inputs, false, &from) != DT_OK ||
+        dt_columns_parse("", targets, true, &to) != DT_OK)
+        dt_error_clear(); // a name with a blank in it: nothing is known
+    for (int64_t i = 0; i < from.n && !found; i++)
+        for (int64_t k = 0; k < to.n && !found; k++)
+            found = meet(&from.at[i], &to.at[k], which, DT_COLUMN_PATH + 64);
+    dt_columns_free(&from);
+    dt_columns_free(&to);
+    return found;
 }
 
 void dt_columns_free(struct dt_columns *columns)

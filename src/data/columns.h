@@ -10,11 +10,12 @@ enum { DT_COLUMN_PATH = 256, DT_SHIFTS_MOST = 4096 };
 // t + from, …, t + to - 1, in this order: the columns that one word of the key names (several where
 // its path is a group) of the first of these rows, then all of the next.
 struct dt_column {
-    char path[DT_COLUMN_PATH]; // "obs/a", within the episode; "obs/@unit", "@label"
-    bool attribute;            // … one of these: an attribute
-    int64_t first, end;        // end -1: all
-    int64_t table;             // ids: integers in [0, table); 0: floats
-    int64_t from, to;          // 0, 1: its own row
+    char path[DT_COLUMN_PATH];  // "obs/a", within the episode; "obs/@unit", "@label"
+    bool attribute;             // … one of these: an attribute
+    int64_t first, end;         // end -1: all
+    int64_t table;              // ids: integers in [0, table); 0: floats
+    char shared[DT_TABLE_NAME]; // … in a table of this name; "": in their own
+    int64_t from, to;           // 0, 1: its own row
     bool target, weight;
     bool valid;   // of inputs: after the word's numbers of each row 1 where it exists, else 0
     int64_t word; // equal in the columns of a word
@@ -41,6 +42,11 @@ dt_status dt_columns_parse(const char *key, const char *text, bool target,
                            struct dt_columns *columns);
 // Appends those of rules->weights, for the heads of the rules.
 dt_status dt_columns_parse_weights(const struct dt_scan_rules *rules, struct dt_columns *columns);
+// Writes the columns of inputs, or of targets, as words that mean the same once their datasets are
+// known: "obs/a[0:3] obs/b[0:1]:id*7 actions[0:7]@-1:valid". False: they do not fit.
+bool dt_columns_text(const struct dt_columns *columns, bool target, char text[DT_DATA_TEXT]);
+// Whether a column is among both, of the same row, in such texts; which: "actions[3]@+1".
+bool dt_columns_meet(const char *inputs, const char *targets, char which[DT_COLUMN_PATH + 64]);
 dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *column);
 void dt_columns_free(struct dt_columns *columns);
 

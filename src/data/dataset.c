@@ -104,6 +104,8 @@ static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i)
     dt_status status = dt_reader_fingerprint(reader, shard);
     if (status == DT_OK)
         status = dt_reader_hash_data(reader, shard, dt_dataset_hash_bytes(dataset));
+    if (status == DT_OK && i == 0 && shard->kind->columns)
+        shard->kind->columns(reader, dataset->inputs, dataset->targets);
     dt_reader_close(reader);
     DT_TRY(status);
     if (!first->kind)
@@ -133,6 +135,7 @@ static void add_up(struct dt_dataset *dataset)
         dataset->windows += shard->windows;
         dataset->tokens += shard->count * shard->row;
         dataset->episodes += shard->episodes;
+        dataset->in_windows += shard->in_windows;
         dataset->doc_starts |= shard->doc_starts;
         if (memcmp(&shard->bytes, &dataset->shards[0].bytes, sizeof shard->bytes) != 0)
             same_bytes = false;

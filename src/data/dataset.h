@@ -12,7 +12,8 @@
 enum {
     DT_DATA_TEXT = 1024, // bytes of data.inputs and the like (base/config.h: DT_CONFIG_STRING_MAX)
     DT_DATA_NAME = 128,
-    DT_IDS_MAX = 16,     // integer columns with a table of their own
+    DT_IDS_MAX = 16, // columns of integers with a table
+    DT_TABLE_NAME = 24,
     DT_TARGETS_MAX = 64, // heads
     DT_BYTE_RANGES = 8,
 };
@@ -50,9 +51,10 @@ struct dt_scan_rules {
     // The keys below are for frames.
     char format[DT_DATA_NAME]; // name of a reader kind; "" or "auto": recognised by the datasets
     // Datasets of an episode: PATH, PATH[i], PATH[i:j] (columns i to j - 1), each also with :id*N
-    // (integers in [0, N)), separated by blanks. A PATH that is a group means all datasets in it,
-    // sorted by name. "": what the schema has, targets by the names below where it has those.
-    // Each word may end with @SHIFT: row t has what the dataset has in row t + SHIFT; or with
+    // (integers in [0, N)) or :id*N=TABLE (columns share a table), separated by blanks. A PATH that
+    // is a group means all datasets in it, sorted by name. "": what the schema has, targets by the
+    // names below where it has those. Each word may end with @SHIFT: row t has what the dataset has
+    // in row t + SHIFT; or with
     // @FROM:TO, then in rows t + FROM to t + TO - 1, row by row. Where that row is not in the
     // episode numbers of frames and targets are missing (NaN), ids are 0; with :valid after the
     // shift the frame has one more number after those of each row: 1 where the row exists, else 0.
@@ -78,10 +80,11 @@ struct dt_frame_layout {
     int64_t target_width; // W
     int64_t weight_width; // of the array `weights`; 0: there is none
     int64_t n_ids;
-    int64_t ids[DT_IDS_MAX]; // sizes of the tables
-    int64_t shifted;         // 1: numbers of frames may be missing (NaN), where a shift leaves the
-                             // episode
-    uint64_t columns;        // xxh64 of the columns' names and sizes: equal in all shards
+    int64_t ids[DT_IDS_MAX];                // sizes of the tables
+    char tables[DT_IDS_MAX][DT_TABLE_NAME]; // those of one name are one table; "": its own
+    int64_t shifted;  // 1: numbers of frames may be missing (NaN), where a shift leaves the
+                      // episode
+    uint64_t columns; // xxh64 of the columns' names and sizes: equal in all shards
 };
 
 enum { DT_SHARD_WARNING = 320 };
@@ -102,6 +105,7 @@ struct dt_shard {
     struct dt_frame_layout layout;
     struct dt_byte_columns bytes; // of frames, uint8 in every episode
     int64_t episodes, empty;      // with frames, and those without any, which are skipped
+    int64_t in_windows;           // frames, each as often as windows have it
     char mask[DT_DATA_NAME];      // the list in /mask that names them; "": all
     int64_t vocab_size;           // attribute; 0 where absent
     int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
@@ -128,12 +132,14 @@ struct dt_dataset {
     const struct dt_reader_kind *kind; // of all shards
     struct dt_scan_rules rules;
     struct dt_frame_layout layout;
-    struct dt_byte_columns bytes; // those of all shards; none where they differ
+    struct dt_byte_columns bytes;                     // those of all shards; none where they differ
+    char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT]; // their columns (dt_reader_kind.columns)
     int64_t n_shards;
     struct dt_shard *shards; // sorted bytewise by path
     int64_t windows;         // of all shards
     int64_t tokens;          // positions of all shards
     int64_t episodes;        // of all shards
+    int64_t in_windows;      // of all shards
     bool doc_starts;         // some shard has /doc_starts
     bool may_differ;         // from the data of a checkpoint that is resumed from
 };

@@ -361,6 +361,7 @@ static void hash_column(XXH64_state_t *hash, const struct dt_column *column)
     XXH64_update(hash, column->path, strlen(column->path) + 1);
     if (dt_column_is_shifted(column) || column->valid)
         XXH64_update(hash, shifts, sizeof shifts);
+    XXH64_update(hash, column->shared, strlen(column->shared));
 }
 
 static dt_status place_columns(struct dt_reader *reader)
@@ -393,11 +394,12 @@ static dt_status place_columns(struct dt_reader *reader)
                        reader->file.path, layout->n_ids, DT_IDS_MAX);
     for (int64_t i = 0; i < columns->n; i++) {
         const struct dt_column *column = &columns->at[i];
-        int64_t *ids = layout->ids + column->at;
-        for (int64_t s = column->from; column->table > 0 && s < column->to;
-             s++, ids += column->step)
-            for (int64_t j = 0; j < column->end - column->first; j++)
-                ids[j] = column->table;
+        int64_t at = column->at;
+        for (int64_t s = column->from; column->table > 0 && s < column->to; s++, at += column->step)
+            for (int64_t j = at; j < at + column->end - column->first; j++) {
+                layout->ids[j] = column->table;
+                memcpy(layout->tables[j], column->shared, sizeof column->shared);
+            }
     }
     if (layout->frame_width > WIDTH_MOST || layout->target_width > WIDTH_MOST)
         return DT_FAIL(DT_USER, "name fewer columns with data.inputs and data.targets",
@@ -537,18 +539,24 @@ static dt_status count_frames(struct dt_reader *reader)
     return DT_OK;
 }
 
-static void count_windows(struct dt_episodes *episodes)
+// Returns how many frames they have, each as often as windows have it.
+static int64_t count_windows(struct dt_episodes *episodes)
 {
     int64_t T = episodes->rules.seq_len, stride = episodes->rules.stride, windows = 0;
     int64_t shared = stride < T ? T - stride : 0; // frames that two windows have in common
+    int64_t frames = 0;
     for (int64_t i = 0; i <= episodes->n; i++) {
         struct dt_episode *at = &episodes->at[i];
         at->window = windows;
         if (i == episodes->n || T == 0)
             continue;
-        int64_t n = at[1].first - at->first;
-        windows += n <= T ? 1 : (n - shared + stride - 1) / stride;
+        int64_t n = at[1].first - at->first,
+                of_this = n <= T ? 1 : (n - shared + stride - 1) / stride;
+        windows += of_this;
+        frames +=
+            (of_this - 1) * T + dt_min_i64(n - (of_this - 1) * stride, T); // only the last is short
     }
+    return frames;
 }
 
 dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules *rules,
@@ -577,7 +585,7 @@ dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules 
         return DT_FAIL(DT_USER, "remove the shard, or create it again", "%s has no episodes", path);
     DT_TRY(list_columns(reader, episodes));
     DT_TRY(count_frames(reader));
-    count_windows(episodes);
+    shard->in_windows = count_windows(episodes);
     shard->layout = episodes->layout;
     shard->bytes = list_bytes(episodes);
     shard->type = DT_F32;
@@ -606,4 +614,16 @@ void dt_episodes_close(struct dt_reader *reader)
     free(episodes->arrays);
     free(episodes->paths);
     dt_columns_free(&episodes->columns);
+}
+
+void dt_episodes_columns(const struct dt_reader *reader, char inputs[DT_DATA_TEXT],
+                         char targets[DT_DATA_TEXT])
+{
+    const struct dt_episodes *episodes = reader->own;
+    const struct dt_episode_schema *schema = reader->kind->schema;
+    const struct dt_scan_rules *rules = &episodes->rules;
+    if (!dt_columns_text(&episodes->columns, false, inputs))
+        snprintf(inputs, DT_DATA_TEXT, "%s", rules->inputs[0] ? rules->inputs : schema->inputs);
+    if (!dt_columns_text(&episodes->columns, true, targets))
+        snprintf(targets, DT_DATA_TEXT, "%s", rules->targets[0] ? rules->targets : schema->targets);
 }

@@ -102,6 +102,8 @@ dt_status dt_episodes_numbers(struct dt_reader *reader, enum dt_numbers which, i
                               int64_t n, float *numbers);
 bool dt_episodes_segment(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
                          struct dt_segment *segment);
+void dt_episodes_columns(const struct dt_reader *reader, char inputs[DT_DATA_TEXT],
+                         char targets[DT_DATA_TEXT]);
 void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, size_t size);
 
 #define DT_EPISODES_FUNCTIONS                                                                      \
@@ -109,4 +111,5 @@ void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, siz
     .fingerprint = dt_episodes_fingerprint, .hash = dt_episodes_hash,                              \
     .verify = dt_episodes_verify, .arrays = dt_episodes_arrays,                                    \
     .block_bytes = dt_episodes_block_bytes, .read = dt_episodes_read, .write = dt_episodes_write,  \
-    .numbers = dt_episodes_numbers, .segment = dt_episodes_segment, .place = dt_episodes_place
+    .numbers = dt_episodes_numbers, .segment = dt_episodes_segment,                                \
+    .columns = dt_episodes_columns, .place = dt_episodes_place

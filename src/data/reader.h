@@ -100,6 +100,10 @@ struct dt_reader_kind {
     // [n, F or W or 1 + H] fp32, NaN where one is missing.
     dt_status (*numbers)(struct dt_reader *reader, enum dt_numbers which, int64_t first, int64_t n,
                          float *numbers);
+    // Writes which columns frames and targets have (columns.h: dt_columns_text; as rules say where
+    // that does not fit); NULL: they have no names.
+    void (*columns)(const struct dt_reader *reader, char inputs[DT_DATA_TEXT],
+                    char targets[DT_DATA_TEXT]);
     // Writes where a window starts, for people: "/data/demo_3:60". NULL: at window * stride.
     void (*place)(struct dt_reader *reader, int64_t window, char *text, size_t size);
 };

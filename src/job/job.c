@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/job_control.h"
+#include "data/columns.h"
 #include "data/shard_cache.h"
 #include "job/device.h"
 #include "job/places.h"
@@ -155,6 +156,9 @@ static dt_status copy_name(const struct dt_job *job, const char *key, const char
     return dt_config_reject(job->config, key, NULL, "longer than %d bytes", DT_DATA_NAME - 1);
 }
 
+// Less than this share of the positions of windows that holds frames is worth a warning.
+#define PADDING_WARN 0.5
+
 // How the shards of one side are read.
 static dt_status scan_rules(const struct dt_job *job, const char *mask_key, const char *mask,
                             const char *mask_default, struct dt_scan_rules *rules)
@@ -177,23 +181,44 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     return dt_job_targets(&job->model, rules);
 }
 
-static dt_status fit_model(struct dt_job *job, const struct dt_dataset *train)
+static dt_status fit_model(struct dt_job *job, const struct dt_dataset *train, bool trains)
 {
     const struct dt_dataset *val = job->val;
     struct dt_model_data data = {.config = job->config,
                                  .path = train->shards[0].path,
                                  .unit = train->kind->unit,
                                  .frames = &train->layout,
+                                 .inputs = train->inputs,
+                                 .targets = train->targets,
                                  .bytes = train->bytes,
                                  .documents = job->settings.data.reset_token >= 0,
-                                 .fresh = !job->resume[0] && !job->settings.run.init_from[0]};
+                                 .fresh = !job->resume[0] && !job->settings.run.init_from[0],
+                                 .renames = trains && !job->resume[0]};
     if (val && memcmp(&val->bytes, &data.bytes, sizeof data.bytes) != 0)
         data.bytes = (struct dt_byte_columns){0};
     DT_TRY(dt_model_config_fit(&job->model, &data));
     return dt_job_name_origin(job->config, dt_model_config_check(&job->model));
 }
 
-static dt_status scan_data(struct dt_job *job)
+// What may not be as its author meant it.
+static void warn_of_data(const struct dt_job *job)
+{
+    const struct dt_dataset *train = job->train;
+    char both[DT_COLUMN_PATH + 64];
+    double positions = (double)train->windows * (double)job->settings.data.seq_len;
+    if (dt_columns_meet(train->inputs, train->targets, both))
+        dt_warn("data.targets: %s is an input of the same frame, too (data.inputs): a model can "
+                "copy it; a forecast is @+1, say",
+                both);
+    if ((double)train->in_windows < PADDING_WARN * positions && train->in_windows > 0)
+        dt_warn("%.0f %% of what is trained is padding: the %lld episodes of data.train have %lld "
+                "frames on average, windows data.seq_len = %lld",
+                100 - 100 * (double)train->in_windows / positions, (long long)train->episodes,
+                (long long)dt_ceil_div(train->tokens, train->episodes),
+                (long long)job->settings.data.seq_len);
+}
+
+static dt_status scan_data(struct dt_job *job, bool trains)
 {
     const struct dt_settings *s = &job->settings;
     struct dt_scan_rules train_rules, val_rules;
@@ -209,7 +234,9 @@ static dt_status scan_data(struct dt_job *job)
                                 "name the datasets in data.inputs and data.targets",
                                 "%s has different columns from %s", job->val->shards[0].path,
                                 job->train->shards[0].path);
-    DT_TRY(fit_model(job, job->train));
+    DT_TRY(fit_model(job, job->train, trains));
+    if (trains)
+        warn_of_data(job);
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",
@@ -231,7 +258,7 @@ static dt_status scan_whole(struct dt_job *job)
     rules.stride = 0;
     rules.whole = true;
     DT_TRY_NOTE(dt_dataset_scan(s->data.val, &rules, &job->val), "scanning %s", s->data.val);
-    DT_TRY(fit_model(job, job->val));
+    DT_TRY(fit_model(job, job->val, false));
     struct dt_loader_config loader = dt_job_val_loader(job);
     return check_arrays(job, "the data", &loader);
 }
@@ -256,6 +283,7 @@ static dt_status broadcast_dataset(struct dt_comm *comm, struct dt_dataset **dat
 // What needs files: rank 0 looks, and reports to the others.
 static dt_status look(struct dt_job *job, enum dt_purpose purpose)
 {
+    bool trains = purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK;
     if (purpose == DT_PURPOSE_TRAIN)
         DT_TRY(dt_run_folder_open(job->run_path, 30, &job->folder));
     DT_TRY(dt_job_resolve_resume(job, purpose));
@@ -264,11 +292,10 @@ static dt_status look(struct dt_job *job, enum dt_purpose purpose)
     DT_TRY(dt_job_resolve_model(job));
     if (purpose == DT_PURPOSE_WHOLE)
         return scan_whole(job);
-    DT_TRY(scan_data(job));
+    DT_TRY(scan_data(job, trains));
     const struct dt_shard *shard;
     int64_t block = job->settings.data.block;
     int64_t times = dt_dataset_decodes(job->train, block, &shard);
-    bool trains = purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK;
     if (trains && job->settings.data.shuffle && times > DECODES_WARN)
         dt_warn("%s is stored in compressed chunks of %lld KiB; with data.block = %lld each is "
                 "decoded about %lld times an epoch. If steps wait for input, store it without "

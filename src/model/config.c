@@ -185,12 +185,19 @@ bool dt_model_has_field(const struct dt_model_config *config, const struct dt_co
     return false;
 }
 
+// An older dtrain did not write this text.
+static bool is_unknown(const struct dt_config_key *key, const struct dt_model_config *saved)
+{
+    return key->type == DT_CONFIG_STRING && !((const char *)saved)[key->offset];
+}
+
 void dt_model_config_compare(struct dt_problems *problems, const struct dt_model_config *now,
                              const struct dt_model_config *saved)
 {
     char is[DT_CONFIG_STRING_MAX], was[DT_CONFIG_STRING_MAX];
     for (const struct dt_config_key *key = dt_model_keys(); key->name; key++)
-        if (key->json && dt_model_has_field(now, key) && !dt_config_equal(key, now, saved))
+        if (key->json && dt_model_has_field(now, key) && !dt_config_equal(key, now, saved) &&
+            !is_unknown(key, saved))
             dt_problems_add(problems, "model.%s is %s, the checkpoint has %s", key->name,
                             dt_config_value_text(key, now, is),
                             dt_config_value_text(key, saved, was));
@@ -240,6 +247,8 @@ dt_status dt_model_config_normalize(struct dt_model_config *config)
         snprintf(config->heads, sizeof config->heads, "%s", head->kind.name);
     single_spaces(config->heads);
     single_spaces(config->ids);
+    single_spaces(config->inputs);
+    single_spaces(config->targets);
     return dt_layers_text(&layers, config->layers, sizeof config->layers);
 }
 

@@ -22,7 +22,9 @@ extern const char *const dt_recompute_name[]; // these words
 
 struct dt_model_config {
     char stem[DT_CONFIG_STRING_MAX], heads[DT_CONFIG_STRING_MAX]; // "": model/kinds.c's first kinds
-    char ids[DT_CONFIG_STRING_MAX];    // "33 400": sizes of the tables of the id columns of frames
+    char ids[DT_CONFIG_STRING_MAX]; // "33=a 33=a 400": the tables of the id columns of frames
+    // The columns of frames and targets (data/columns.h: dt_columns_text); "": not known.
+    char inputs[DT_CONFIG_STRING_MAX], targets[DT_CONFIG_STRING_MAX];
     int64_t frame_size;                // F; 0: from the data
     char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
     int64_t d_model, n_layer, vocab_size;
@@ -64,9 +66,11 @@ struct dt_model_data {
     const struct dt_config *config;       // to say where a key was set
     const char *path, *unit;              // of a shard, for messages
     const struct dt_frame_layout *frames; // of training
+    const char *inputs, *targets;         // their columns; "": they have no names
     struct dt_byte_columns bytes;         // of them, in training and validation
     bool documents;                       // data.reset_token is set
-    bool fresh; // the model is new: what its configuration leaves open, the data decides
+    bool fresh;   // the model is new: what its configuration leaves open, the data decides
+    bool renames; // it is trained on, from a model: its columns may have other names
 };
 // Fits it to the data, as its kinds say.
 dt_status dt_model_config_fit(struct dt_model_config *config, const struct dt_model_data *data);

@@ -4,8 +4,10 @@
 // Reads "frames" [B, L, F] of the storage type, normalised by the loader; or, where some columns
 // are bytes, "bytes" u8 and "frames" fp32, the other columns, both as stored, and "mask", and
 // normalises them here. With model.ids "ids" [B, L, n] i32; without numbers (F = 0) ids alone.
-// Rows: stem.weight [d, F], stem.bias [d], stem.ids.N.weight [size, d]; stem.mean and
-// stem.deviation [F], which are not trained: what the frames were normalised by.
+// Rows: stem.weight [d, F], stem.bias [d], stem.ids.N.weight [size, d], of tables with a name,
+// which columns share, stem.ids.NAME.weight; stem.mean and stem.deviation [F], which are not
+// trained: what the frames were normalised by.
+#include "base/log.h"
 #include "base/text.h"
 #include "model/kinds.h"
 
@@ -16,8 +18,8 @@ struct frames {
     struct dt_part part;
     struct dt_linear linear;
     int bias, mean, deviation;
-    int n_ids, tables[DT_IDS_MAX]; // rows
-    int64_t sizes[DT_IDS_MAX];
+    struct dt_id_tables ids_of;
+    int tables[DT_IDS_MAX];       // rows
     int frames, bytes, mask, ids; // arrays
     struct dt_view normalized;    // [M, F] storage, where some columns are bytes
 };
@@ -26,7 +28,13 @@ static const struct dt_config_key fields[] = {
     DT_FIELD_AUTO(struct dt_model_config, frame_size, 1, 0x1p20,
                   "numbers per frame; auto: from the data", .json = "frame_size"),
     DT_FIELD(WORDS, struct dt_model_config, ids, "",
-             "embedding table sizes of the id columns; empty: from data.inputs", .json = "ids"),
+             "embedding table sizes of the id columns, N=NAME where columns share one; empty: from "
+             "data.inputs",
+             .json = "ids"),
+    DT_FIELD(WORDS, struct dt_model_config, inputs, "",
+             "the columns of a frame; empty: what data.inputs reads", .json = "inputs"),
+    DT_FIELD(WORDS, struct dt_model_config, targets, "",
+             "the columns of the targets; empty: what data.targets reads", .json = "targets"),
     {0},
 };
 static const struct dt_kind_keys keys = {fields, 0};
@@ -42,13 +50,48 @@ static dt_status check(const struct dt_model_config *config)
                          config->heads);
 }
 
+// The word of a list, from 0; "nothing" where it has fewer.
+static int64_t word_at(const char *list, int64_t number, const char **word)
+{
+    for (; number > 0; number--) {
+        list += strcspn(list, " ");
+        list += strspn(list, " ");
+    }
+    *word = *list ? list : "nothing";
+    return (int64_t)strcspn(*word, *list ? " " : "");
+}
+
+// Compares the names of columns with those that the model was made for, or takes them over.
+static dt_status fit_names(const struct dt_model_data *data, const char *key, const char *names,
+                           char own[DT_CONFIG_STRING_MAX])
+{
+    const char *is, *was;
+    int64_t n = 0, is_length, was_length;
+    if (!names[0] || strcmp(names, own) == 0)
+        return DT_OK;
+    for (bool same = true; same; n++) {
+        is_length = word_at(names, n, &is);
+        was_length = word_at(own, n, &was);
+        same = is_length == was_length && memcmp(is, was, (size_t)is_length) == 0;
+    }
+    if (own[0] && !data->renames)
+        return DT_FAIL(DT_USER, "set it to the columns that the model was made for",
+                       "%s: word %lld is %.*s, the model has %.*s", key, (long long)n,
+                       (int)is_length, is, (int)was_length, was);
+    if (own[0])
+        dt_info("%s: the model that this run starts from has other columns: word %lld is %.*s, was "
+                "%.*s",
+                key, (long long)n, (int)is_length, is, (int)was_length, was);
+    snprintf(own, DT_CONFIG_STRING_MAX, "%s", names);
+    return DT_OK;
+}
+
 // Size and id columns of the frames: what the configuration leaves open the data decides.
 static dt_status fit(struct dt_model_config *config, const struct dt_model_data *data)
 {
     const struct dt_frame_layout *frames = data->frames;
     char ids[DT_CONFIG_STRING_MAX] = "";
-    int n_ids;
-    int64_t sizes[DT_IDS_MAX];
+    struct dt_id_tables tables;
     if (data->documents)
         return dt_config_reject(
             data->config, "data.reset_token", "remove the key",
@@ -58,8 +101,11 @@ static dt_status fit(struct dt_model_config *config, const struct dt_model_data 
                                 "a policy (model.heads) learns from episodes of frames",
                                 "%s holds %s, not frames", data->path, data->unit);
     for (int64_t n = 0; n < frames->n_ids; n++)
-        dt_append(ids, sizeof ids, "%s%lld", n ? " " : "", (long long)frames->ids[n]);
-    DT_TRY(dt_ids_parse(config->ids, &n_ids, sizes));
+        dt_append(ids, sizeof ids, "%s%lld%s%s", n ? " " : "", (long long)frames->ids[n],
+                  frames->tables[n][0] ? "=" : "", frames->tables[n]);
+    DT_TRY(fit_names(data, "data.inputs", data->inputs, config->inputs));
+    DT_TRY(fit_names(data, "data.targets", data->targets, config->targets));
+    DT_TRY(dt_ids_parse(config->ids, &tables));
     if (data->fresh && config->frame_size == 0)
         config->frame_size = frames->frame_width;
     if (data->fresh && !config->ids[0])
@@ -79,8 +125,9 @@ static void create(struct dt_part *part, const struct dt_build *build)
     struct frames *f = (struct frames *)part;
     struct dt_params *params = build->params;
     int64_t d = build->config->d_model, F = build->config->frame_size;
-    params->failed |= dt_ids_parse(build->config->ids, &f->n_ids, f->sizes) != DT_OK;
-    if (F + f->n_ids < 1) {
+    struct dt_id_tables *ids = &f->ids_of;
+    params->failed |= dt_ids_parse(build->config->ids, ids) != DT_OK;
+    if (F + ids->n < 1) {
         DT_FAIL(DT_USER, "set model.frame_size", "the size of a frame is not known");
         params->failed = true;
         return;
@@ -90,11 +137,17 @@ static void create(struct dt_part *part, const struct dt_build *build)
         f->linear.row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)F), d, 2,
                                       (int64_t[]){d, F}, "stem.weight");
     f->bias = dt_params_add(params, dt_init_zero, 0, d, 1, &d, "stem.bias");
-    for (int n = 0; n < f->n_ids; n++)
-        f->tables[n] = dt_params_add(params, dt_init_normal, 0.02, f->sizes[n], 2,
-                                     (int64_t[]){f->sizes[n], d}, "stem.ids.%d.weight", n);
-    if (f->n_ids > 0)
-        f->ids = dt_build_array(build, "ids", DT_I32, f->n_ids, false);
+    for (int n = 0; n < ids->n; n++) {
+        char name[DT_TABLE_NAME];
+        snprintf(name, sizeof name, "%d", n);
+        f->tables[n] = f->tables[ids->first[n]];
+        if (ids->first[n] == n)
+            f->tables[n] = dt_params_add(params, dt_init_normal, 0.02, ids->size[n], 2,
+                                         (int64_t[]){ids->size[n], d}, "stem.ids.%s.weight",
+                                         ids->name[n][0] ? ids->name[n] : name);
+    }
+    if (ids->n > 0)
+        f->ids = dt_build_array(build, "ids", DT_I32, ids->n, false);
     if (F == 0)
         return;
     part->flops = 4 * (double)F * (double)d; // of a weight, 2 forward and 2 backward
@@ -166,7 +219,7 @@ static dt_status normalize(const struct frames *f, const struct dt_pass *pass)
 // Column n of the ids.
 static struct dt_view ids_of(const struct frames *f, const struct dt_pass *pass, int n)
 {
-    struct dt_view ids = dt_view_of(pass->input.arrays[f->ids], pass->rows, f->n_ids, DT_I32);
+    struct dt_view ids = dt_view_of(pass->input.arrays[f->ids], pass->rows, f->ids_of.n, DT_I32);
     return dt_view_cols(ids, n, n + 1);
 }
 
@@ -181,10 +234,10 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struc
         DT_TRY(dt_linear_forward(pass, f->linear, input_of(f, pass), residual));
         DT_TRY(dt_add_bias(pass, f->bias, 0, residual));
     }
-    for (int n = 0; n < f->n_ids; n++) {
+    for (int n = 0; n < f->ids_of.n; n++) {
         struct dt_embed_forward_args embed = {.ids = ids_of(f, pass, n),
                                               .table = dt_view_of(dt_net_stored(net, f->tables[n]),
-                                                                  f->sizes[n], f->linear.out,
+                                                                  f->ids_of.size[n], f->linear.out,
                                                                   net->config->storage),
                                               .out = residual.data,
                                               .accumulate = numbers || n > 0};
@@ -193,24 +246,34 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struc
     return numbers ? DT_OK : dt_add_bias(pass, f->bias, 0, residual);
 }
 
+// Adds up the gradients of all columns with the table of column n, its first.
+static dt_status backward_table(const struct frames *f, const struct dt_pass *pass, int n,
+                                struct dt_view dresidual)
+{
+    for (int m = n; m < f->ids_of.n; m++) {
+        struct dt_embed_backward_args embed = {.width = f->linear.out,
+                                               .vocab = f->ids_of.size[n],
+                                               .ids = ids_of(f, pass, m),
+                                               .dout = dresidual.data,
+                                               .dtable = dt_net_gradient(pass->net, f->tables[n]),
+                                               .accumulate = m > n};
+        if (f->ids_of.first[m] == n)
+            DT_TRY(DT_RUN(pass, embed_backward, &embed));
+    }
+    return dt_pass_ready(pass, f->tables[n]);
+}
+
 static dt_status backward(struct dt_part *part, const struct dt_pass *pass,
                           struct dt_view dresidual, struct dt_view dx)
 {
     const struct frames *f = (struct frames *)part;
-    const struct dt_net *net = pass->net;
     bool numbers = f->linear.in > 0;
     if (numbers)
         DT_TRY(dt_linear_backward(pass, f->linear, input_of(f, pass), dx, (struct dt_view){0}));
     DT_TRY(dt_add_bias_backward(pass, f->bias, dresidual));
-    for (int n = 0; n < f->n_ids; n++) {
-        struct dt_embed_backward_args embed = {.width = f->linear.out,
-                                               .vocab = f->sizes[n],
-                                               .ids = ids_of(f, pass, n),
-                                               .dout = dresidual.data,
-                                               .dtable = dt_net_gradient(net, f->tables[n])};
-        DT_TRY(DT_RUN(pass, embed_backward, &embed));
-        DT_TRY(dt_pass_ready(pass, f->tables[n]));
-    }
+    for (int n = 0; n < f->ids_of.n; n++)
+        if (f->ids_of.first[n] == n)
+            DT_TRY(backward_table(f, pass, n, dresidual));
     if (numbers)
         DT_TRY(dt_pass_ready(pass, f->mean));
     return numbers ? dt_pass_ready(pass, f->deviation) : DT_OK;

@@ -134,18 +134,44 @@ dt_status dt_heads_parse(const char *text, struct dt_outputs *outputs)
     return DT_OK;
 }
 
-dt_status dt_ids_parse(const char *text, int *n, int64_t sizes[DT_IDS_MAX])
+// Reads "33" or "33=char" at *text, which moves past it.
+static bool parse_table(const char **text, int64_t *size, char name[DT_TABLE_NAME])
 {
     char *end;
-    *n = 0;
-    for (const char *at = text + strspn(text, " "); *at; at = end + strspn(end, " ")) {
-        int64_t size = strtoll(at, &end, 10);
-        if (!isdigit((unsigned char)*at) || (*end && *end != ' ') || size < 1 || size > INT32_MAX)
-            return DT_FAIL(DT_USER, "for example \"33 400\"",
-                           "model.ids: expected sizes of tables, not \"%s\"", at);
-        if (*n == DT_IDS_MAX)
+    bool fine = isdigit((unsigned char)**text);
+    *size = strtoll(*text, &end, 10);
+    size_t length = *end == '=' ? strcspn(end + 1, " ") : 0;
+    fine = fine && *size >= 1 && *size <= INT32_MAX && length < DT_TABLE_NAME;
+    if (fine && *end == '=') {
+        memcpy(name, end + 1, length);
+        name[length] = 0;
+        fine = isalpha((unsigned char)name[0]);
+        end += 1 + length;
+    }
+    *text = end;
+    return fine && (!*end || *end == ' ');
+}
+
+dt_status dt_ids_parse(const char *text, struct dt_id_tables *tables)
+{
+    *tables = (struct dt_id_tables){0};
+    for (const char *at = text + strspn(text, " "), *word; *at; at += strspn(at, " ")) {
+        int n = tables->n, first = n;
+        word = at;
+        if (n == DT_IDS_MAX)
             return DT_FAIL(DT_USER, NULL, "model.ids: more than %d id columns", DT_IDS_MAX);
-        sizes[(*n)++] = size;
+        if (!parse_table(&at, &tables->size[n], tables->name[n]))
+            return DT_FAIL(DT_USER, "for example \"33 400\", or \"33=char 33=char\" for one table",
+                           "model.ids: expected sizes of tables, not \"%s\"", word);
+        for (int i = n - 1; i >= 0 && tables->name[n][0]; i--)
+            if (strcmp(tables->name[i], tables->name[n]) == 0)
+                first = i;
+        if (tables->size[first] != tables->size[n])
+            return DT_FAIL(DT_USER, NULL, "model.ids: the table %s has %lld and %lld rows",
+                           tables->name[n], (long long)tables->size[first],
+                           (long long)tables->size[n]);
+        tables->first[n] = first;
+        tables->n++;
     }
     return DT_OK;
 }

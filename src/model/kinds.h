@@ -168,8 +168,15 @@ dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, co
 
 // The outputs in model.heads ("NAME:KIND[(PARAMETERS)][*N][@WEIGHT][/POOL] …").
 dt_status dt_heads_parse(const char *text, struct dt_outputs *outputs);
-// The table sizes in model.ids.
-dt_status dt_ids_parse(const char *text, int *n, int64_t sizes[DT_IDS_MAX]);
+// The tables of id columns in model.ids: "33=char 33=char 400", a size for each column; those of
+// one name are one table.
+struct dt_id_tables {
+    int n; // columns
+    int64_t size[DT_IDS_MAX];
+    int first[DT_IDS_MAX]; // the first column with this one's table
+    char name[DT_IDS_MAX][DT_TABLE_NAME];
+};
+dt_status dt_ids_parse(const char *text, struct dt_id_tables *tables);
 
 // The blocks of a model, first to last, as runs of one kind.
 enum { DT_LAYER_RUNS = 64 };

@@ -37,7 +37,7 @@ static dt_status create_inputs(struct dt_player *player)
         player->ids = player->tokens;
         player->info.vocab = dt_model_config(player->model)->vocab_size;
     }
-    DT_TRY(dt_ids_parse(dt_model_config(player->model)->ids, &player->n_tables, player->tables));
+    DT_TRY(dt_ids_parse(dt_model_config(player->model)->ids, &player->tables));
     player->info.frame = width_of(player, player->frames);
     player->info.n_ids = player->tokens < 0 ? width_of(player, player->ids) : 0;
     const int read[] = {player->frames, player->ids, player->targets};
@@ -192,7 +192,7 @@ static dt_status check_ids(const struct dt_player *player, const struct dt_play 
                                 (long long)width);
     for (int64_t i = 0; i < n; i++) {
         long long stream = play->first + i / width / play->length, column = i % width;
-        long long end = tokens ? player->info.vocab : player->tables[column];
+        long long end = tokens ? player->info.vocab : player->tables.size[column];
         if (play->ids[i] >= 0 && play->ids[i] < end)
             continue;
         return tokens ? DT_FAIL(DT_USER, NULL, "token %d of stream %lld is not in 0 … %lld",

@@ -21,10 +21,9 @@ struct dt_player {
     // Batch arrays that the model reads, or -1; and their memory: of the device, and of the host.
     int tokens, frames, ids, targets;
     void *device[DT_BATCH_ARRAYS];
-    float *staged;           // [group, length, frame] in storage type
-    float *mean, *deviation; // [frame]: frames are normalised by them
-    int n_tables;
-    int64_t tables[DT_IDS_MAX]; // ids of a column are below its table's size
+    float *staged;              // [group, length, frame] in storage type
+    float *mean, *deviation;    // [frame]: frames are normalised by them
+    struct dt_id_tables tables; // ids of a column are below its table's size
     float *predicted;           // [group, widest output or d_model]
     float *drawn;               // [group, length, targets]: as the model reads them
 };

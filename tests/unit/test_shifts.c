@@ -1,6 +1,7 @@
 // Columns of other rows (@SHIFT, @FROM:TO, :valid): every number of every window against what was
 // written, in each layout, normalised or as stored, in one pass and in shuffled blocks; what is
 // missing at an episode's ends; statistics of what is there.
+#include "data/columns.h"
 #include "data/order.h"
 #include "episode_cases.h"
 
@@ -280,6 +281,71 @@ static void test_identity(void)
     CHECK_INT(dataset->bytes.at[1].end, 211);
 }
 
+// Columns are named in full, in words that mean the same.
+static void test_names(void)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    strcpy(rules.inputs, "/obs/a[1:3]@-2:0:valid obs/b:id*7=b@+1 obs@0:2:valid  obs/a");
+    strcpy(rules.targets, "actions[0:2]@1 actions[2]");
+    struct dt_dataset *dataset = scan_all(&rules);
+    uint64_t columns = dataset->layout.columns;
+    CHECK_STR(dataset->layout.tables[0], "b");
+    CHECK_STR(dataset->inputs,
+              "obs/a[1:3]@-2:0:valid obs/b[0:1]:id*7=b@+1 obs/a[0:3] obs/b[0:1] obs/img[0:4]"
+              " obs/wide[0:70]@+0:valid obs/a[0:3]@+1 obs/b[0:1]@+1 obs/img[0:4]@+1"
+              " obs/wide[0:70]@+1:valid obs/a[0:3]");
+    CHECK_STR(dataset->targets, "actions[0:2]@+1 actions[2:3]");
+    int64_t width = dataset->layout.frame_width;
+    strcpy(rules.inputs, dataset->inputs);
+    strcpy(rules.targets, dataset->targets);
+    dataset = scan_all(&rules);
+    CHECK_INT(dataset->layout.frame_width, width);
+    CHECK_STR(dataset->inputs, rules.inputs);
+    strcpy(rules.inputs, "obs/a obs/b:id*7 obs/b:id*7=b");
+    CHECK(scan_all(&rules)->layout.columns != columns, "other columns");
+    columns = scan_all(&rules)->layout.columns;
+    strcpy(rules.inputs, "obs/a obs/b:id*7=b obs/b:id*7=b");
+    CHECK(scan_all(&rules)->layout.columns != columns, "another table");
+    rules.inputs[0] = 0;
+    for (int i = 0; i < 100; i++) // too long when they are named in full
+        strcat(rules.inputs, i ? " obs@" : "obs@"),
+            strcat(rules.inputs, (char[]){(char)('0' + i % 10), 0});
+    CHECK_STR(scan_all(&rules)->inputs, rules.inputs);
+}
+
+static void meet(const char *from, const char *to, const char *want)
+{
+    char which[DT_COLUMN_PATH + 64] = "";
+    CHECK(dt_columns_meet(from, to, which) == (want[0] != 0), "%s and %s", from, to);
+    CHECK_STR(which, want);
+}
+
+// A target that the model could copy.
+static void test_meet(void)
+{
+    meet("a[0:3] b[0:4]", "c[0:1] b[2:3]", "b[2]");
+    meet("a[0:3] b[0:4]", "b[4:5] a[0:3]@+1", "");
+    meet("a[0:3]@-2:0", "a[0:3]", "");
+    meet("a[0:3]@-2:1", "a[0:3]", "a[0]");
+    meet("a[0:3]@0:4:valid", "a[2:9]@3:9", "a[2]@+3");
+    meet("a[0:1]:id*7=x@-1", "a[0:1]@-1", "a[0]@-1");
+    meet("a[0:1]", "ab[0:1]", "");
+    meet("", "a[0:1]", "");
+}
+
+// Frames that windows have, which their positions are more than where some are padding.
+static void test_padding(void)
+{
+    static struct expected want[EPISODES * LONGEST];
+    for (int64_t stride = 1; stride <= 40; stride++) {
+        struct dt_scan_rules rules = rules_of(ROBOMIMIC, stride);
+        int64_t n = expect_windows(0, 6, stride, want), frames = 0;
+        for (int64_t i = 0; i < n; i++)
+            frames += want[i].n;
+        CHECK_INT(scan_all(&rules)->in_windows, frames);
+    }
+}
+
 static void refuse(const char *text, bool target, const char *phrase)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -302,6 +368,11 @@ static void test_refused(void)
            "the targets have 6 columns, the heads need 3 (buttons 2, stick 1)");
     refuse("obs/b:id*7@0:17", false, "data.inputs has 17 columns of ids, the most are 16");
     refuse("@1", false, "data.inputs: '@1' has no path");
+    refuse("obs/b:id*7=", false, "data.inputs: 'obs/b:id*7='");
+    refuse("obs/b:id*7=7", false, "data.inputs: 'obs/b:id*7=7'");
+    refuse("obs/b:id*7=a:valid", false, "data.inputs: 'obs/b:id*7=a:valid'");
+    refuse("obs/b:id*7=x obs/b:id*8=x@1", false,
+           "data.inputs: the table x has 7 rows for obs/b, 8 for obs/b");
 }
 
 static void refuse_numbers(enum dt_numbers which, const char *phrase)
@@ -334,6 +405,9 @@ int main(void)
     test_layouts();
     test_groups();
     test_identity();
+    test_names();
+    test_meet();
+    test_padding();
     test_refused();
     test_values_refused();
     remove_scratch();
