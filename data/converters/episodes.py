@@ -15,6 +15,7 @@ from converters.shared import Refused, choose
 TEXTS_MAX = 1 << 20  # different texts of a column
 WHOLE_MAX = 1 << 24  # fp32 holds every whole number up to here
 CLASSES_MAX = 1024   # above, whole numbers are rather an amount than a class
+HEADS_MAX, HEAD_NAME_MAX, IDS_MAX = 32, 31, 16  # of dtrain
 
 
 def dataset_name(column):
@@ -68,7 +69,13 @@ class Converter:
                 head = dataset_name(name or group[0])
                 if head in self.targets:
                     raise Refused(f"--targets: two are called {head}: give one another name by NAME=COLUMN")
+                if len(head) > HEAD_NAME_MAX:
+                    raise Refused(f"--targets: {head}: a head's name has at most {HEAD_NAME_MAX} characters: give it "
+                                  "another by NAME=COLUMN")
                 self.targets[head] = Target(group)
+        if len(self.targets) > HEADS_MAX:
+            raise Refused(f"--targets: {len(self.targets)} columns, and dtrain has at most {HEADS_MAX} heads: join columns "
+                          "by NAME=PATTERN")
         self.ids = choose(options.ids, names, "--ids")
         self.texts = {name: {} for name in choose(options.text, names, "--text")}
         taken = {options.episode, options.time, *self.ids, *(c for t in self.targets.values() for c in t.columns)}
@@ -96,6 +103,8 @@ class Converter:
             x = piece.columns[name]
             image = x.dtype == np.uint8 and x.ndim > 2
             (self.ids if name in self.texts else self.images if image else self.frames).append(name)
+        if len(self.ids) > IDS_MAX:
+            raise Refused(f"{len(self.ids)} columns of ids, and dtrain reads at most {IDS_MAX}: choose by --inputs")
         datasets = [dataset_name(name) for name in [*self.texts, *(name for name in self.ids if name not in self.texts)]]
         for name in datasets + [dataset_name(name) for name in self.images]:
             if datasets.count(name) > 1 or name == "frames":

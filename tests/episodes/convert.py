@@ -151,6 +151,11 @@ def numpy_part():
     refused("truncated array", "cut.npy: cut: the file ends within the array", "numpy", "cut.npy")
     refused("unknown column", "--inputs: no column 'obz'; did you mean 'obs'", "numpy", "demos", "--inputs", "obz")
     refused("no file", "nothing.npz: no such file", "numpy", "nothing.npz")
+    many = {f"column_{i}": np.zeros(4) for i in range(33)}
+    np.savez("many.npz", **many, **{"long" * 8: np.zeros(4)})
+    refused("too many heads", "33 columns, and dtrain has at most 32 heads", "numpy", "many.npz", "--targets", "column_*")
+    refused("too long", "--targets: longlong.*at most 31 characters", "numpy", "many.npz", "--targets", "long*")
+    refused("too many ids", "33 columns of ids, and dtrain reads at most 16", "numpy", "many.npz", "--ids", "column_*")
     refused("no argument", "--gap needs --time", "numpy", "demos", "--gap", "3")
     refused("empty", "no rows in empty.npz", "numpy", few("empty", 0))
 
