@@ -38,6 +38,12 @@ def positive(text):
     return value
 
 
+def character(text):
+    if len(text) != 1 or not text.isascii():
+        raise ValueError
+    return text
+
+
 def arguments():
     class Parser(argparse.ArgumentParser):
         def error(self, message):
@@ -73,7 +79,7 @@ def arguments():
             p.add_argument("--time", metavar="COLUMN", help="a column that must not step back within an episode")
             p.add_argument("--gap", type=positive, metavar="TIME", help="a longer step of --time starts an episode")
         if name == "table":
-            p.add_argument("--delimiter", metavar="CHARACTER", help="between the cells of a CSV file (default: a comma; "
+            p.add_argument("--delimiter", type=character, metavar="CHARACTER", help="between the cells of a CSV file (default: a comma; "
                            "in .tsv a tab)")
             p.add_argument("--no-header", action="store_true", help="CSV files start with data: the columns are f0, f1, …")
         if name == "numpy":
@@ -108,6 +114,7 @@ def convert():
 
 
 def end(code, text):
+    text = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())  # a library's may have lines
     print(f"convert.py: error: {text}", file=sys.stderr, flush=True)
     os._exit(code)  # Output says why
 
@@ -116,7 +123,7 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the temporary file is removed
     try:
         convert()
-    except Refused as error:
+    except (Refused, FileNotFoundError, PermissionError, IsADirectoryError) as error:
         end(2, error)
     except (Failed, OSError) as error:
         end(3, error)

@@ -1,7 +1,9 @@
 """Arrays of NumPy, read from .npy files and the members of .npz files without holding them whole."""
 import contextlib
+import errno
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 
@@ -12,19 +14,32 @@ from converters.shared import PIECE_BYTES, Piece, Refused, Source, files_of
 TRIAL = "(trial)"  # the number of an episode, with --trials
 
 
-class Member:
-    """An array in a stream of bytes, of which read() gives the next rows."""
+@contextlib.contextmanager
+def reading(where):
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, RuntimeError, SyntaxError,
+            tokenize.TokenError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that is of a place outside the file
+            raise
+        raise Refused(f"{where}: damaged, or not of NumPy: {error}") from error
 
-    def __init__(self, where, name, stream):
+
+class Member:
+    """An array in a stream of `size` bytes, of which read() gives the next rows."""
+
+    def __init__(self, where, name, stream, size):
         self.where, self.name, self.stream, self.at = where, name, stream, 0
         form = np.lib.format
-        try:
-            read = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
-            self.shape, by_column, self.type = read[form.read_magic(stream)](stream)
-        except (ValueError, KeyError) as error:
-            raise Refused(f"{where}: {name}: not an array of NumPy: {error}") from error
+        read = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
+        version = form.read_magic(stream)
+        if version not in read:
+            raise ValueError(f"{name}: version {version}")
+        self.shape, by_column, self.type = read[version](stream)
         if self.type.kind not in "biufUS":
             raise Refused(f"{where}: {name} holds {self.type}, neither numbers nor text")
+        if math.prod(self.shape) * self.type.itemsize > size - stream.tell():
+            raise Refused(f"{where}: {name}: the file ends within the array: it is truncated")
         self.whole = None
         if not self.shape or (by_column and len(self.shape) > 1):  # one number for all rows; rows not one after another
             self.whole = self.items(math.prod(self.shape)).reshape(self.shape, order="F")
@@ -32,7 +47,7 @@ class Member:
     def items(self, n):
         data = self.stream.read(n * self.type.itemsize)
         if len(data) < n * self.type.itemsize:
-            raise Refused(f"{self.where}: {self.name}: the file ends within the array: it is truncated")
+            raise EOFError(f"{self.name} ends early")
         x = np.frombuffer(data, self.type)
         if self.type.kind == "S":
             x = np.char.decode(x, "utf-8", "replace")
@@ -62,7 +77,7 @@ class Arrays(Source):
             else:
                 (loose if path.endswith(".npy") else self.groups).append(path)
         self.groups += [loose] if loose else []
-        with contextlib.ExitStack() as stack:
+        with reading(self.groups[0]), contextlib.ExitStack() as stack:
             self.names = list(self.members(self.groups[0], stack))
         if options.trials:
             if options.episode:
@@ -73,21 +88,20 @@ class Arrays(Source):
     def members(self, group, stack):
         """The arrays of a group by name, open until the stack is closed."""
         if isinstance(group, str) and not os.path.isdir(group):
-            try:
-                archive = stack.enter_context(zipfile.ZipFile(group))
-            except zipfile.BadZipFile as error:
-                raise Refused(f"{group}: not a .npz file: {error}") from error
-            files = [(name, group, lambda name=name: archive.open(name)) for name in archive.namelist()]
+            archive = stack.enter_context(zipfile.ZipFile(group))
+            files = [(info.filename, group, info.file_size, lambda info=info: archive.open(info))
+                     for info in archive.infolist()]
         else:
             paths = group if isinstance(group, list) else [os.path.join(group, name) for name in sorted(os.listdir(group))]
-            files = [(os.path.basename(path), path, lambda path=path: open(path, "rb")) for path in paths]
+            files = [(os.path.basename(path), path, os.path.getsize(path), lambda path=path: open(path, "rb"))
+                     for path in paths]
         members = {}
-        for name, path, opened in files:
+        for name, path, size, opened in files:
             if name.endswith(".npy"):
                 name = name[:-4]
                 if name in members:
                     raise Refused(f"{path}: two arrays are called {name}")
-                members[name] = Member(path, name, stack.enter_context(opened()))
+                members[name] = Member(path, name, stack.enter_context(opened()), size)
         if not members:
             raise Refused(f"{group}: holds no array")
         return members
@@ -96,13 +110,10 @@ class Arrays(Source):
         wanted = [name for name in wanted if name != TRIAL]
         for number, group in enumerate(self.groups):
             where = ", ".join(group) if isinstance(group, list) else group
-            try:
-                with contextlib.ExitStack() as stack:
-                    for piece in self.rows(where, self.members(group, stack), wanted):
-                        piece.share = (number + piece.share) / len(self.groups)
-                        yield piece
-            except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-                raise Refused(f"{where}: damaged: {error}") from error
+            with reading(where), contextlib.ExitStack() as stack:
+                for piece in self.rows(where, self.members(group, stack), wanted):
+                    piece.share = (number + piece.share) / len(self.groups)
+                    yield piece
 
     def rows(self, where, members, wanted):
         absent = [name for name in wanted if name not in members]

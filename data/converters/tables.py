@@ -74,6 +74,8 @@ class Tables(Source):
         except pa.ArrowKeyError:
             raise Refused(f"{path}: its columns are not those of {self.files[0]}") from None
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
             raise Refused(f"{path}: {self.explain(path, str(error))}") from error
 
     def explain(self, path, error):
