@@ -312,14 +312,20 @@ static void print_counts(double seconds)
     fputc('\n', stderr);
 }
 
+// Gives the room for a mutant.
+static uint8_t *begin_job(long long job)
+{
+    snprintf(mutant_path, sizeof mutant_path, "%s/mutant-%lld.h5", scratch, job);
+    snprintf(output_path, sizeof output_path, "%s/output-%lld", scratch, job);
+    snprintf(run_path, sizeof run_path, "%s/run-%lld", scratch, job);
+    return malloc((1 << 20) + MUTANT_GROWTH);
+}
+
 // Every n-th mutant of the files in turn.
 static void run_job(long long job)
 {
     double begun = dt_seconds(), printed = begun;
-    uint8_t *bytes = malloc((1 << 20) + MUTANT_GROWTH);
-    snprintf(mutant_path, sizeof mutant_path, "%s/mutant-%lld.h5", scratch, job);
-    snprintf(output_path, sizeof output_path, "%s/output-%lld", scratch, job);
-    snprintf(run_path, sizeof run_path, "%s/run-%lld", scratch, job);
+    uint8_t *bytes = begin_job(job);
     for (long long i = job; options.mutants == 0 || i < options.mutants; i += options.jobs) {
         double now = dt_seconds();
         if ((options.seconds > 0 && now - begun > (double)options.seconds) ||
@@ -336,10 +342,7 @@ static void run_job(long long job)
 
 static void run_only(void)
 {
-    uint8_t *bytes = malloc((1 << 20) + MUTANT_GROWTH);
-    snprintf(mutant_path, sizeof mutant_path, "%s/mutant.h5", scratch);
-    snprintf(output_path, sizeof output_path, "%s/output", scratch);
-    snprintf(run_path, sizeof run_path, "%s/run", scratch);
+    uint8_t *bytes = begin_job(0);
     for (int64_t i = 0; i < n_seeds; i++) {
         if (strcmp(seeds[i].name, options.only_file) != 0)
             continue;

@@ -76,8 +76,14 @@ static void find_sum(struct hdf5_seed *seed, struct hdf5_block *block)
     block->size = 0;
 }
 
-static dt_status find_blocks(struct hdf5_seed *seed)
+dt_status hdf5_seed_read(const char *folder, const char *name, struct hdf5_seed *seed)
 {
+    char path[DT_PATH], *text;
+    *seed = (struct hdf5_seed){0};
+    snprintf(seed->name, sizeof seed->name, "%s", name);
+    DT_TRY(dt_path(path, "%s/%s", folder, name));
+    DT_TRY(dt_read_file(path, 1 << 20, &text, &seed->size));
+    seed->bytes = (uint8_t *)text;
     for (int64_t at = 0; at + 4 <= seed->size; at++) {
         bool found = false;
         for (size_t i = 0; i < sizeof signatures / sizeof *signatures; i++)
@@ -89,17 +95,6 @@ static dt_status find_blocks(struct hdf5_seed *seed)
         find_sum(seed, &seed->blocks[seed->n_blocks++]);
     }
     return DT_OK;
-}
-
-dt_status hdf5_seed_read(const char *folder, const char *name, struct hdf5_seed *seed)
-{
-    char path[DT_PATH], *text;
-    *seed = (struct hdf5_seed){0};
-    snprintf(seed->name, sizeof seed->name, "%s", name);
-    DT_TRY(dt_path(path, "%s/%s", folder, name));
-    DT_TRY(dt_read_file(path, 1 << 20, &text, &seed->size));
-    seed->bytes = (uint8_t *)text;
-    return find_blocks(seed);
 }
 
 void hdf5_seed_free(struct hdf5_seed *seed)
@@ -165,13 +160,6 @@ static void put_number(struct mutant *m)
     memcpy(place, &value, width);
 }
 
-static void copy_span(struct mutant *m)
-{
-    int64_t width = 1 + below(m, COPY < m->size ? COPY : m->size);
-    const uint8_t *from = choose_place(m, width);
-    memmove(choose_place(m, width), from, (size_t)width);
-}
-
 // The end of the file that the superblock names follows in one of two.
 static void resize(struct mutant *m)
 {
@@ -195,21 +183,12 @@ static void change(struct mutant *m)
         *choose_place(m, 1) = (uint8_t)below(m, 256);
     else if (kind < 26)
         put_number(m);
-    else if (kind < 31)
-        copy_span(m);
-    else if (m->size < m->seed->size + MUTANT_GROWTH)
+    else if (kind < 31) {
+        int64_t width = 1 + below(m, COPY < m->size ? COPY : m->size);
+        const uint8_t *from = choose_place(m, width);
+        memmove(choose_place(m, width), from, (size_t)width);
+    } else if (m->size < m->seed->size + MUTANT_GROWTH)
         resize(m);
-}
-
-static void correct_sums(struct mutant *m)
-{
-    uint32_t sum;
-    for (int64_t i = 0; i < m->seed->n_blocks; i++) {
-        const struct hdf5_block *block = &m->seed->blocks[i];
-        if (block->size > 0 && block->at + block->size + 4 <= m->size &&
-            !sum_matches(m->bytes, block, &sum))
-            memcpy(m->bytes + block->sum, &sum, sizeof sum);
-    }
 }
 
 int64_t hdf5_mutate(const struct hdf5_seed *seed, uint64_t run_seed, int64_t number, uint8_t *bytes)
@@ -221,7 +200,13 @@ int64_t hdf5_mutate(const struct hdf5_seed *seed, uint64_t run_seed, int64_t num
         return m.size;
     for (int64_t n = 1 + below(&m, MOST_CHANGES); n > 0; n--)
         change(&m);
-    if (below(&m, 4) > 0)
-        correct_sums(&m);
+    bool corrects = below(&m, 4) > 0;
+    for (int64_t i = 0; i < seed->n_blocks && corrects; i++) {
+        const struct hdf5_block *block = &seed->blocks[i];
+        uint32_t sum;
+        if (block->size > 0 && block->at + block->size + 4 <= m.size &&
+            !sum_matches(bytes, block, &sum))
+            memcpy(bytes + block->sum, &sum, sizeof sum);
+    }
     return m.size;
 }

@@ -33,19 +33,6 @@ static float *need_tensor(const struct golden *golden, const char *name, int64_t
     return values;
 }
 
-static void load_weights(struct trainer *t)
-{
-    const struct dt_params *params = dt_model_params(t->model);
-    for (int row = 0; row < params->n; row++) {
-        const struct dt_param *param = &params->rows[row];
-        float *values = need_tensor(t->golden, param->name, param->file_count);
-        memcpy(dt_model_weights(t->model) + param->offset, values,
-               (size_t)param->file_count * sizeof *values);
-        free(values);
-    }
-    golden_must(dt_model_refresh(t->model, NULL));
-}
-
 static void put(void *to, enum dt_dtype type, const float *values, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
@@ -105,7 +92,14 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
     t->elements = t->all.end = dt_model_params(t->model)->elements;
     t->positions = golden->batch * golden->length;
     t->n_micro = golden->batch / run->micro;
-    load_weights(t);
+    const struct dt_params *params = dt_model_params(t->model);
+    for (const struct dt_param *row = params->rows; row < params->rows + params->n; row++) {
+        float *values = need_tensor(golden, row->name, row->file_count);
+        memcpy(dt_model_weights(t->model) + row->offset, values,
+               (size_t)row->file_count * sizeof *values);
+        free(values);
+    }
+    golden_must(dt_model_refresh(t->model, NULL));
     if (golden->state) {
         t->before = calloc((size_t)t->n_micro, sizeof(struct dt_model_state *));
         for (int64_t i = 0; i < t->n_micro; i++)

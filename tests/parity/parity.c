@@ -96,15 +96,6 @@ static void **pointer_at(void *args, size_t at)
     return (void **)(void *)((char *)args + at);
 }
 
-static int add_array(struct call *call, char *host)
-{
-    for (int i = 0; i < call->n_arrays; i++)
-        if (call->arrays[i].host == host)
-            return i;
-    call->arrays[call->n_arrays] = (struct array){.host = host};
-    return call->n_arrays++;
-}
-
 static void add_field(struct call *call, const struct dt_op_row *row, const struct parity_out *how)
 {
     const struct dt_view *view = &row->field.view;
@@ -127,7 +118,11 @@ static void add_field(struct call *call, const struct dt_op_row *row, const stru
     if (!view->data)
         return;
     char *host = guarded_around(view->data);
-    field->array = add_array(call, host);
+    for (field->array = 0; field->array < call->n_arrays; field->array++)
+        if (call->arrays[field->array].host == host)
+            break;
+    if (field->array == call->n_arrays)
+        call->arrays[call->n_arrays++] = (struct array){.host = host};
     field->offset = (char *)view->data - host;
     if (field->out)
         call->arrays[field->array].outs++, call->arrays[field->array].out = field;
@@ -346,16 +341,6 @@ static void run_right(const struct call *call)
     release(workspace, "the workspace");
 }
 
-static void compare_all(const struct call *call, char **got)
-{
-    run_right(call);
-    for (int i = 0; i < call->n_fields; i++) {
-        const struct field *f = &call->fields[i];
-        if (f->out && f->array >= 0)
-            compare(call, f, got[f->array] + f->offset, call->arrays[f->array].host + f->offset);
-    }
-}
-
 static int64_t first_difference(const char *a, const char *b)
 {
     int64_t at = 0;
@@ -385,7 +370,12 @@ void parity_compare(struct parity *p, enum op_index op, const struct parity_out 
         }
     }
     if (!p->run_only)
-        compare_all(&call, got);
+        run_right(&call);
+    for (int i = 0; i < call.n_fields && !p->run_only; i++) {
+        const struct field *f = &call.fields[i];
+        if (f->out && f->array >= 0)
+            compare(&call, f, got[f->array] + f->offset, call.arrays[f->array].host + f->offset);
+    }
     for (int i = 0; i < call.n_arrays; i++) {
         memcpy(call.arrays[i].host, got[i], (size_t)guarded_size(got[i]));
         release(got[i], "an array");
@@ -629,13 +619,6 @@ static int usage(void)
     return 2;
 }
 
-static int list_families(void)
-{
-    for (int i = 0; i < FAMILIES; i++)
-        printf("%s\n", families[i].name);
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     struct parity p = {.every = 1, .slack = 1.0};
@@ -651,9 +634,11 @@ int main(int argc, char **argv)
             p.model = true;
         else if (strcmp(argv[i], "--list") == 0)
             p.list = true;
-        else if (strcmp(argv[i], "--families") == 0)
-            return list_families();
-        else if (strcmp(argv[i], "--order") == 0 && i + 1 < argc)
+        else if (strcmp(argv[i], "--families") == 0) {
+            for (int k = 0; k < FAMILIES; k++)
+                puts(families[k].name);
+            return 0;
+        } else if (strcmp(argv[i], "--order") == 0 && i + 1 < argc)
             order = argv[++i];
         else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)
             p.only_case = atoi(argv[++i]);

@@ -21,12 +21,6 @@ static dt_status sum(int index)
     return dt_nccl_table.enqueue(nccl, index, &c, stream);
 }
 
-static dt_status launch(struct dt_graph *graph)
-{
-    DT_TRY(dt_graph_launch(&backend, graph, stream));
-    return DT_OK;
-}
-
 // Rank 0 waits in its device for what the victim never sends, the others in the next sum.
 static dt_status receive_from_victim(bool mine)
 {
@@ -38,19 +32,11 @@ static dt_status receive_from_victim(bool mine)
     return DT_OK;
 }
 
-// The second sum without the first, as weights are gathered for a validation between steps.
-static dt_status sum_twice(void)
-{
-    for (int i = 0; i < 2; i++)
-        DT_TRY(sum(1));
-    return dt_stream_sync(&backend, stream);
-}
-
 // Before its sums, except in "kill-within".
 static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
 {
     if (strcmp(fate, "kill-within") == 0) {
-        DT_TRY(launch(graph));
+        DT_TRY(dt_graph_launch(&backend, graph, stream));
         dt_sleep(0.3); // for the devices to come there
         wait_for_beats();
         mark_fate();
@@ -65,27 +51,22 @@ static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
         DT_TRY(suffer(fate));
     if (strcmp(fate, "idle") == 0)
         dt_sleep(mine ? 3.2 : 2.5);
+    // The second sum without the first, as weights are gathered for a validation between steps.
+    for (int i = 0; i < 2 && strcmp(fate, "uneven") == 0; i++)
+        DT_TRY(sum(1));
     if (strcmp(fate, "uneven") == 0)
-        DT_TRY(sum_twice());
+        DT_TRY(dt_stream_sync(&backend, stream));
     if (strcmp(fate, "mute") == 0)
         DT_TRY(receive_from_victim(mine));
-    return launch(graph);
+    return dt_graph_launch(&backend, graph, stream);
 }
 
 static dt_status step(int64_t number, const char *fate, struct dt_graph *graph)
 {
     dt_comm_progress(comm, number, "backward");
-    DT_TRY(number == FATAL_STEP ? meet(fate, comm->info.rank == victim, graph) : launch(graph));
+    DT_TRY(number == FATAL_STEP ? meet(fate, comm->info.rank == victim, graph)
+                                : dt_graph_launch(&backend, graph, stream));
     DT_TRY(dt_stream_sync(&backend, stream));
-    return DT_OK;
-}
-
-static dt_status capture(struct dt_graph **graph)
-{
-    DT_TRY(dt_capture_begin(&backend, stream));
-    for (int i = 0; i < COLLECTIVES; i++)
-        DT_TRY(sum(i));
-    DT_TRY(dt_capture_end(&backend, stream, graph));
     return DT_OK;
 }
 
@@ -104,7 +85,10 @@ static dt_status train(const char *fate)
                                                               .backend = &backend,
                                                               .n_collectives = COLLECTIVES + mute},
                               &nccl));
-    DT_TRY(capture(&graph));
+    DT_TRY(dt_capture_begin(&backend, stream));
+    for (int i = 0; i < COLLECTIVES; i++)
+        DT_TRY(sum(i));
+    DT_TRY(dt_capture_end(&backend, stream, &graph));
     for (int64_t number = 1; number <= STEPS; number++)
         DT_TRY(step(number, fate, graph));
     dt_graph_destroy(&backend, graph);
