@@ -270,6 +270,76 @@ bool dt_columns_meet(const char *inputs, const char *targets, char which[DT_COLU
     return found;
 }
 
+static dt_status add_fed(struct dt_fed part, int *n, struct dt_fed fed[DT_FED_MOST])
+{
+    if (*n == DT_FED_MOST)
+        return DT_FAIL(DT_USER, "name fewer datasets of the targets in data.inputs",
+                       "more than %d parts of a frame are earlier targets", DT_FED_MOST);
+    fed[(*n)++] = part;
+    return DT_OK;
+}
+
+// The columns of `input`, which are at `at` in the frames or ids, as far as they are in `target`.
+static dt_status pair(const struct dt_column *input, const struct dt_column *target, int *n,
+                      struct dt_fed fed[DT_FED_MOST])
+{
+    int64_t first = dt_max_i64(input->first, target->first),
+            columns = dt_min_i64(input->end, target->end) - first,
+            back = target->from - input->from;
+    struct dt_fed part = {.array = input->table > 0 ? DT_FED_IDS : DT_FED_FRAMES,
+                          .at = input->at + first - input->first,
+                          .step = input->step,
+                          .n = columns,
+                          .target = target->at + first - target->first,
+                          .back = back,
+                          .count = dt_min_i64(input->to - input->from, back)};
+    if (columns < 1 || back < 1 || strcmp(input->path, target->path) != 0)
+        return DT_OK;
+    DT_TRY(add_fed(part, n, fed));
+    part.array = DT_FED_FLAG;
+    part.at = input->flag;
+    part.step = input->flag_step;
+    part.n = 1;
+    return input->valid ? add_fed(part, n, fed) : DT_OK;
+}
+
+// Says where the columns of such a text are (h5_episodes.c: place_word). False: it leaves one open.
+static bool place(struct dt_columns *columns)
+{
+    int64_t numbers = 0, ids = 0;
+    for (struct dt_column *c = columns->at; c < columns->at + columns->n; c++) {
+        int64_t rows = c->to - c->from, width = c->end - c->first;
+        bool is_id = c->table > 0;
+        c->at = is_id ? ids : numbers;
+        c->step = is_id ? width : width + c->valid;
+        c->flag = is_id ? numbers : numbers + width;
+        c->flag_step = is_id ? 1 : c->step;
+        *(is_id ? &ids : &numbers) += rows * c->step;
+        numbers += is_id && c->valid ? rows : 0;
+        if (c->end < 0)
+            return false;
+    }
+    return true;
+}
+
+dt_status dt_columns_fed(const char *inputs, const char *targets, int *n,
+                         struct dt_fed fed[DT_FED_MOST])
+{
+    struct dt_columns from = {0}, to = {0};
+    dt_status status = DT_OK;
+    *n = 0;
+    if (dt_columns_parse("", inputs, false, &from) != DT_OK ||
+        dt_columns_parse("", targets, true, &to) != DT_OK)
+        dt_error_clear(); // a name with a blank in it: nothing is known
+    else if (place(&from) && place(&to))
+        for (int64_t i = 0; i < from.n && status == DT_OK; i++)
+            for (int64_t k = 0; k < to.n && status == DT_OK; k++)
+                status = pair(&from.at[i], &to.at[k], n, fed);
+    dt_columns_free(&from);
+    dt_columns_free(&to);
+    return status;
+}
+
 void dt_columns_free(struct dt_columns *columns)
 {
     free(columns->at);

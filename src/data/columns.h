@@ -47,6 +47,18 @@ dt_status dt_columns_parse_weights(const struct dt_scan_rules *rules, struct dt_
 bool dt_columns_text(const struct dt_columns *columns, bool target, char text[DT_DATA_TEXT]);
 // Whether a column is among both, of the same row, in such texts; which: "actions[3]@+1".
 bool dt_columns_meet(const char *inputs, const char *targets, char which[DT_COLUMN_PATH + 64]);
+// Inputs that are targets of earlier frames: n numbers or ids from column `at` on, or a flag
+// (:valid), are n targets from `target` on that were predicted `back` frames before; those from
+// column at + step on back - 1 frames before, …, `count` times. Of a chunk of targets its first row
+// counts.
+enum { DT_FED_MOST = 64 };
+struct dt_fed {
+    enum dt_fed_array { DT_FED_FRAMES, DT_FED_IDS, DT_FED_FLAG } array;
+    int64_t at, step, n, target, back, count;
+};
+// Finds them in such texts; where these do not say all columns there are none.
+dt_status dt_columns_fed(const char *inputs, const char *targets, int *n,
+                         struct dt_fed fed[DT_FED_MOST]);
 dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *column);
 void dt_columns_free(struct dt_columns *columns);
 

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+enum { STEPS_MOST = 1 << 16 }; // that targets may be fed back
+
 static dt_status alloc_host(struct dt_player *player, int64_t floats, float **array)
 {
     return dt_alloc_host(&player->backend, (floats > 0 ? floats : 1) * (int64_t)sizeof **array,
@@ -54,6 +56,40 @@ static dt_status create_inputs(struct dt_player *player)
     return DT_OK;
 }
 
+// Where inputs are targets of earlier steps, from a text that may come from anywhere.
+static dt_status create_feedback(struct dt_player *player)
+{
+    const struct dt_play_info *info = &player->info;
+    const int64_t widths[] = {info->frame, info->n_ids};
+    const struct dt_model_config *config = dt_model_config(player->model);
+    DT_TRY(dt_columns_fed(config->inputs, config->targets, &player->n_fed, player->fed));
+    for (int i = 0; i < 2; i++)
+        DT_TRY(DT_NEW(&player->is_fed[i], widths[i], "inputs that are fed back"));
+    DT_TRY(DT_NEW(&player->staged_ids, player->group * info->n_ids, "ids that are fed back"));
+    for (int i = 0; i < player->n_fed; i++) {
+        const struct dt_fed *f = &player->fed[i];
+        int ids = f->array == DT_FED_IDS;
+        int64_t end;
+        if (f->back > STEPS_MOST || __builtin_mul_overflow(f->step, f->count - 1, &end) ||
+            __builtin_add_overflow(end, f->at + f->n, &end) || end > widths[ids] ||
+            (f->array != DT_FED_FLAG && f->target > info->targets - f->n))
+            return DT_FAIL(DT_USER, "the model's config.json was changed, or is damaged",
+                           "inputs = %s and targets = %s are not the %lld numbers and %lld ids of "
+                           "a frame and the %lld targets",
+                           config->inputs, config->targets, (long long)info->frame,
+                           (long long)info->n_ids, (long long)info->targets);
+        for (int64_t k = 0; k < f->count; k++)
+            memset(player->is_fed[ids] + f->at + k * f->step, 1, (size_t)f->n);
+        player->back = dt_max_i64(player->back, f->back);
+    }
+    if (player->back > 0 && info->length > 1)
+        return DT_FAIL(DT_USER, "play it one position at a time",
+                       "the model reads what it predicted for earlier frames, and a step has up to "
+                       "%lld positions",
+                       (long long)info->length);
+    return DT_OK;
+}
+
 // A backend without products of int8 rounds the operands, as training does.
 static dt_status create(struct dt_player *player, const struct dt_model_config *model)
 {
@@ -76,6 +112,7 @@ static dt_status create(struct dt_player *player, const struct dt_model_config *
         widest = dt_max_i64(outputs->list[k].width, widest);
     }
     player->info.targets = player->targets < 0 ? outputs->n : width_of(player, player->targets);
+    DT_TRY(create_feedback(player));
     DT_TRY(alloc_host(player, player->group * widest, &player->predicted));
     DT_TRY(alloc_host(player, rows * player->info.targets, &player->drawn));
     DT_TRY(dt_hf_config_text(dt_model_config(player->model), &text));
@@ -120,6 +157,9 @@ void dt_player_close(struct dt_player *player)
                      player->drawn};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         dt_free_host(&player->backend, host[i]);
+    free(player->is_fed[0]);
+    free(player->is_fed[1]);
+    free(player->staged_ids);
     dt_model_destroy(player->model);
     free(player);
 }
@@ -193,7 +233,7 @@ static dt_status check_ids(const struct dt_player *player, const struct dt_play 
     for (int64_t i = 0; i < n; i++) {
         long long stream = play->first + i / width / play->length, column = i % width;
         long long end = tokens ? player->info.vocab : player->tables.size[column];
-        if (play->ids[i] >= 0 && play->ids[i] < end)
+        if ((play->ids[i] >= 0 && play->ids[i] < end) || (!tokens && player->is_fed[1][column]))
             continue;
         return tokens ? DT_FAIL(DT_USER, NULL, "token %d of stream %lld is not in 0 … %lld",
                                 play->ids[i], stream, end - 1)
@@ -220,7 +260,7 @@ static dt_status check(const struct dt_player *player, const struct dt_play *pla
         return DT_FAIL(DT_USER, NULL, "the model reads frames of %lld numbers; no frame was given",
                        (long long)width);
     for (int64_t i = 0; i < n; i++)
-        if (!isfinite(play->frames[i]))
+        if (!isfinite(play->frames[i]) && !player->is_fed[0][i % width])
             return DT_FAIL(DT_USER, NULL, "number %lld of the frame of stream %lld is %g",
                            (long long)(i % width),
                            (long long)(play->first + i / width / play->length),
@@ -241,6 +281,43 @@ static void normalise(const struct dt_player *player, const float *frames, int64
             else
                 player->staged[i * width + j] = x;
         }
+}
+
+// Column `column` of a normalised frame; a missing number is its mean.
+static void stage(const struct dt_player *player, int64_t row, int64_t column, bool missing,
+                  float value)
+{
+    int64_t at = row * player->info.frame + column;
+    float x = missing ? 0 : (value - player->mean[column]) / player->deviation[column];
+    if (dt_model_config(player->model)->storage == DT_BF16)
+        ((dt_bf16 *)(void *)player->staged)[at] = dt_f32_to_bf16(x);
+    else
+        player->staged[at] = x;
+}
+
+// Fills the inputs of row `row`, of `stream`, that are targets of its earlier steps. A class beyond
+// the table of its ids, which no data has, is id 0.
+static void feed_back(const struct dt_player *player, const struct dt_fed *fed, int64_t stream,
+                      int64_t row)
+{
+    for (int64_t k = 0; k < fed->count; k++) {
+        int64_t column = fed->at + k * fed->step, back = fed->back - k;
+        bool missing = player->steps[stream] < back;
+        const float *targets = dt_streams_memory(player, stream, back) + fed->target;
+        if (fed->array == DT_FED_FLAG) {
+            stage(player, row, column, false, !missing);
+            continue;
+        }
+        for (int64_t i = 0; i < fed->n; i++, column++) {
+            if (fed->array == DT_FED_FRAMES) {
+                stage(player, row, column, missing, targets[i]);
+                continue;
+            }
+            bool fits =
+                !missing && targets[i] >= 0 && targets[i] < (float)player->tables.size[column];
+            player->staged_ids[row * player->info.n_ids + column] = fits ? (int32_t)targets[i] : 0;
+        }
+    }
 }
 
 static dt_status send(struct dt_player *player, int index, const void *from, int64_t rows)
@@ -304,9 +381,12 @@ static dt_status read_outputs(struct dt_player *player, const struct dt_play *pl
         for (int64_t i = 0; i < play->n && play->predicted; i++)
             memcpy(play->predicted + i * info->values + column, player->predicted + i * width,
                    (size_t)width * sizeof(float));
-        if (play->drawn || outputs->autoregressive)
+        if (play->drawn || outputs->autoregressive || player->back > 0)
             DT_TRY(draw(player, play, outputs, (int)k));
     }
+    for (int64_t i = 0; i < play->n && player->back > 0; i++)
+        memcpy(dt_streams_memory(player, play->first + i, 0), player->drawn + i * info->targets,
+               (size_t)info->targets * sizeof(float));
     for (int64_t i = 0; i < play->n && play->drawn; i++)
         memcpy(play->drawn + i * info->targets,
                player->drawn + ((i + 1) * play->length - 1) * info->targets,
@@ -325,12 +405,19 @@ static dt_status run(struct dt_player *player, const struct dt_play *play)
     for (int i = 0; i < DT_BATCH_ARRAYS; i++)
         pass.input.arrays[i] = player->device[i];
     DT_TRY(dt_streams_begin(player, play->first, play->n));
-    if (player->frames >= 0) {
+    const int32_t *ids = player->back > 0 ? player->staged_ids : play->ids;
+    if (player->back > 0 && player->info.n_ids > 0)
+        memcpy(player->staged_ids, play->ids, (size_t)(rows * player->info.n_ids) * sizeof *ids);
+    if (player->frames >= 0)
         normalise(player, play->frames, rows);
+    for (int64_t i = 0; i < play->n; i++)
+        for (int k = 0; k < player->n_fed; k++)
+            feed_back(player, &player->fed[k], play->first + i, i);
+    if (player->frames >= 0) {
         DT_TRY(send(player, player->frames, player->staged, rows));
     }
     if (player->ids >= 0)
-        DT_TRY(send(player, player->ids, play->ids, rows));
+        DT_TRY(send(player, player->ids, ids, rows));
     DT_TRY(dt_model_forward(player->model, &pass));
     const struct dt_view residual = dt_model_residual(player->model, &pass);
     int64_t d = residual.cols;

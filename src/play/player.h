@@ -40,7 +40,11 @@ struct dt_play_info {
 void dt_player_info(const struct dt_player *player, struct dt_play_info *info);
 const struct dt_model *dt_player_model(const struct dt_player *player);
 
-// What goes into a step and comes out of it, for n streams of `length` positions each.
+// What goes into a step and comes out of it, for n streams of `length` positions each. Where inputs
+// are targets of earlier frames (data/columns.h: dt_fed) the length is 1 and the player fills them
+// in, with what it drew in the stream's steps before: frames and ids may have anything there. As in
+// training they are missing (0 of normalised numbers, id 0, flag 0) as long as there was no such
+// step.
 struct dt_play {
     int64_t first, n, length;
     const float *frames; // [n, length, frame] as recorded: the player normalises them
@@ -56,6 +60,10 @@ struct dt_play {
 // not finite DT_MACHINE; no stream has then advanced or drawn a random number.
 dt_status dt_player_step(struct dt_player *player, const struct dt_play *play);
 
+// `targets` [info.targets] take the place of those that the stream's last step drew, in what is fed
+// back: what was played in fact. DT_USER before the first step; nothing happens where nothing is
+// fed back.
+dt_status dt_player_feed(struct dt_player *player, int64_t stream, const float *targets);
 // The random numbers of a stream start at `seed`; a new player's streams at their own numbers.
 dt_status dt_player_seed(struct dt_player *player, int64_t stream, uint64_t seed);
 // Forgets all that the stream has seen; its random numbers continue.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/rng.h"
+#include "data/columns.h"
 #include "model/kinds.h"
 #include "play/player.h"
 
@@ -24,8 +25,18 @@ struct dt_player {
     float *staged;              // [group, length, frame] in storage type
     float *mean, *deviation;    // [frame]: frames are normalised by them
     struct dt_id_tables tables; // ids of a column are below its table's size
-    float *predicted;           // [group, widest output or d_model]
-    float *drawn;               // [group, length, targets]: as the model reads them
+    // Inputs that are targets of earlier steps: what they are, which columns of the frames and ids
+    // they take, and the targets of each stream's last steps, of which those of step k are in slot
+    // k % (back + 1). So a step writes none that it reads.
+    int n_fed;
+    struct dt_fed fed[DT_FED_MOST];
+    bool *is_fed[2];     // [frame], [n_ids]
+    int32_t *staged_ids; // [group, n_ids]
+    int64_t back;        // the most steps; 0: nothing is fed back
+    float *memory;       // [streams, back + 1, targets]
+    int64_t *steps;      // [streams], since the stream's start
+    float *predicted;    // [group, widest output or d_model]
+    float *drawn;        // [group, length, targets]: as the model reads them
 };
 
 dt_status dt_streams_create(struct dt_player *player);
@@ -35,3 +46,6 @@ void dt_streams_destroy(struct dt_player *player);
 // dt_streams_end, which gives them those after the step.
 dt_status dt_streams_begin(struct dt_player *player, int64_t first, int64_t n);
 void dt_streams_end(struct dt_player *player, int64_t first, int64_t n);
+// The targets of a stream's step `back` steps before the next one (0: of the next one, until
+// dt_streams_end).
+float *dt_streams_memory(const struct dt_player *player, int64_t stream, int64_t back);

@@ -1,10 +1,14 @@
 // Keeps the recurrent states of a player's streams. There are two arrays of states: a step reads a
 // stream's state from one and writes it to the other, so that a failed step changes nothing. A
-// stream is saved as one flat block: a header, then its arrays.
+// stream is saved as one flat block: a header, then its arrays; where targets are fed back, then
+// how many steps are remembered, and the targets of these, the last one first, with zeros to the
+// end.
 #include "play/player_internal.h"
 
 #include "base/memory.h"
+#include "base/round.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 #include <xxhash.h>
@@ -63,6 +67,14 @@ static dt_status check_stream(const struct dt_player *player, int64_t stream)
                    (long long)player->info.streams - 1);
 }
 
+// Of a block: the number of steps, and their targets.
+static int64_t remembered_bytes(const struct dt_player *player)
+{
+    return player->back == 0 ? 0
+                             : (int64_t)sizeof(int64_t) +
+                                   player->back * player->info.targets * (int64_t)sizeof(float);
+}
+
 dt_status dt_streams_create(struct dt_player *player)
 {
     int64_t n = player->info.streams;
@@ -77,7 +89,19 @@ dt_status dt_streams_create(struct dt_player *player)
     player->info.state = sizeof(struct header);
     while (next_array(&w))
         player->info.state += w.bytes;
-    return DT_OK;
+    player->info.state += remembered_bytes(player);
+    if (player->back == 0)
+        return DT_OK;
+    DT_TRY(DT_NEW(&player->steps, n, "%lld streams", (long long)n));
+    return DT_NEW(&player->memory, n * (player->back + 1) * player->info.targets,
+                  "the last %lld predictions of %lld streams", (long long)player->back,
+                  (long long)n);
+}
+
+float *dt_streams_memory(const struct dt_player *player, int64_t stream, int64_t back)
+{
+    int64_t slots = player->back + 1, slot = (player->steps[stream] + slots - back) % slots;
+    return player->memory + (stream * slots + slot) * player->info.targets;
 }
 
 void dt_streams_destroy(struct dt_player *player)
@@ -87,6 +111,8 @@ void dt_streams_destroy(struct dt_player *player)
     free(player->side);
     free(player->rng);
     free(player->rng_before);
+    free(player->steps);
+    free(player->memory);
 }
 
 dt_status dt_streams_begin(struct dt_player *player, int64_t first, int64_t n)
@@ -105,8 +131,11 @@ dt_status dt_streams_begin(struct dt_player *player, int64_t first, int64_t n)
 
 void dt_streams_end(struct dt_player *player, int64_t first, int64_t n)
 {
-    for (int64_t i = first; i < first + n; i++)
+    for (int64_t i = first; i < first + n; i++) {
         player->side[i] = !player->side[i];
+        if (player->back > 0)
+            player->steps[i]++;
+    }
 }
 
 dt_status dt_player_seed(struct dt_player *player, int64_t stream, uint64_t seed)
@@ -122,7 +151,27 @@ dt_status dt_player_reset(struct dt_player *player, int64_t stream)
     struct walk w = walk_of(player, stream, player->side[stream]);
     while (next_array(&w))
         DT_TRY(dt_fill(&player->backend, w.at, 0, w.bytes, NULL));
+    if (player->back > 0)
+        player->steps[stream] = 0;
     return dt_stream_sync(&player->backend, NULL);
+}
+
+dt_status dt_player_feed(struct dt_player *player, int64_t stream, const float *targets)
+{
+    int64_t n = player->info.targets;
+    DT_TRY(check_stream(player, stream));
+    if (player->back == 0)
+        return DT_OK;
+    if (player->steps[stream] == 0)
+        return DT_FAIL(DT_USER,
+                       "step first: what follows a frame takes the place of what was drawn",
+                       "stream %lld has made no step", (long long)stream);
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(targets[i]))
+            return DT_FAIL(DT_USER, NULL, "target %lld of stream %lld is %g", (long long)i,
+                           (long long)stream, (double)targets[i]);
+    memcpy(dt_streams_memory(player, stream, 1), targets, (size_t)n * sizeof *targets);
+    return DT_OK;
 }
 
 static uint64_t sum_of(const struct dt_player *player, const void *block)
@@ -141,8 +190,17 @@ dt_status dt_player_save(struct dt_player *player, int64_t stream, void *block)
     header.rng = player->rng[stream];
     memcpy(block, &header, sizeof header);
     struct walk w = walk_of(player, stream, player->side[stream]);
-    for (char *to = (char *)block + sizeof header; next_array(&w); to += w.bytes)
+    char *to = (char *)block + sizeof header;
+    for (; next_array(&w); to += w.bytes)
         DT_TRY(dt_to_host(&player->backend, to, w.at, w.bytes, NULL));
+    if (player->back > 0) {
+        size_t bytes = (size_t)player->info.targets * sizeof(float);
+        int64_t steps = dt_min_i64(player->steps[stream], player->back);
+        memset(to, 0, (size_t)remembered_bytes(player));
+        to = mempcpy(to, &steps, sizeof steps);
+        for (int64_t back = 1; back <= steps; back++)
+            to = mempcpy(to, dt_streams_memory(player, stream, back), bytes);
+    }
     DT_TRY(dt_stream_sync(&player->backend, NULL));
     header.sum = sum_of(player, block);
     memcpy((char *)block + offsetof(struct header, sum), &header.sum, sizeof header.sum);
@@ -186,6 +244,11 @@ static dt_status check_block(const struct dt_player *player, const void *block, 
             memcpy(&value, from + i * (int64_t)sizeof value, sizeof value);
             fits = fits && value >= 0 && value <= w.spec->last;
         }
+    if (player->back > 0) {
+        int64_t steps;
+        memcpy(&steps, from, sizeof steps);
+        fits = fits && steps >= 0 && steps <= player->back;
+    }
     if (!fits)
         return DT_FAIL(DT_USER, hint,
                        "the block is not a saved state: a count in it is impossible");
@@ -200,8 +263,15 @@ dt_status dt_player_restore(struct dt_player *player, int64_t stream, const void
     memcpy(&player->rng[stream], (const char *)block + offsetof(struct header, rng),
            sizeof *player->rng);
     struct walk w = walk_of(player, stream, player->side[stream]);
-    for (const char *from = (const char *)block + sizeof(struct header); next_array(&w);
-         from += w.bytes)
+    const char *from = (const char *)block + sizeof(struct header);
+    for (; next_array(&w); from += w.bytes)
         DT_TRY(dt_to_device(&player->backend, w.at, from, w.bytes, NULL));
+    if (player->back > 0) {
+        size_t row = (size_t)player->info.targets * sizeof(float);
+        memcpy(&player->steps[stream], from, sizeof *player->steps);
+        from += sizeof *player->steps;
+        for (int64_t back = 1; back <= player->steps[stream]; back++, from += row)
+            memcpy(dt_streams_memory(player, stream, back), from, row);
+    }
     return dt_stream_sync(&player->backend, NULL);
 }

@@ -170,6 +170,13 @@ int dtrain_step_reset(dtrain_step *handle, int32_t stream)
     return dt_player_reset(handle->player, stream);
 }
 
+int dtrain_step_feed(dtrain_step *handle, int32_t stream, const float *targets)
+{
+    DT_TRY(begin(handle));
+    DT_TRY(check_pointer(targets, "targets"));
+    return dt_player_feed(handle->player, stream, targets);
+}
+
 int dtrain_step_seed(dtrain_step *handle, int32_t stream, uint64_t seed)
 {
     DT_TRY(begin(handle));

@@ -123,6 +123,14 @@ DTRAIN_STEP_API int dtrain_step_batch(dtrain_step *handle, int32_t first, int32_
                                       const float *frames, const int32_t *ids, double temperature,
                                       float *drawn, float *outputs);
 
+// A model may read what it predicted for earlier frames, such as the action before
+// (data.inputs = … actions@-1). The library then fills these numbers and ids of a frame in,
+// whatever the caller gives there, from the values that it drew in the stream's steps before (the
+// most likely ones after dtrain_step_step). At a stream's start they are missing, as at the start
+// of an episode. Call this after a step if something else than the drawn values was played: targets
+// [n_targets]. Where nothing is fed back it does nothing.
+DTRAIN_STEP_API int dtrain_step_feed(dtrain_step *handle, int32_t stream, const float *targets);
+
 // A stream forgets what it has seen; its random numbers continue.
 DTRAIN_STEP_API int dtrain_step_reset(dtrain_step *handle, int32_t stream);
 // The random numbers of a stream start at `seed`. Without a call each stream has its own.

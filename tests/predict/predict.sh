@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# predict.sh DTRAIN PREDICT_TOOL MAKE_EPISODES SHARD_TOOL: the predictions of every layout and kind of block are those of a
+# predict.sh DTRAIN PREDICT_TOOL MAKE_EPISODES SHARD_TOOL PLAY_TOOL: the predictions of every layout and kind of block are those of a
 # forward pass over each episode as one window, with the same bits on 1, 2 and 4 ranks; of tokens and pairs too; what
 # is refused.
-tool=$(realpath "$2") make_episodes=$(realpath "$3") shard_tool=$(realpath "$4")
+tool=$(realpath "$2") make_episodes=$(realpath "$3") shard_tool=$(realpath "$4") play_tool=$(realpath "$5")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 cat >policy.ini <<'EOF'
@@ -78,6 +78,16 @@ done
 check "draws leave logits alone" "$tool" "$(newest runs/gru)" robomimic.h5 64 gru-1-6.h5 obs/a actions >tool.log 2>&1
 check "conditioned heads see what is drawn" test "$("$tool" "$(newest runs/chained)" robomimic.h5 64 chained-1-5.h5 obs/a actions >tool.log 2>&1; echo $?)" = 1
 
+# Inputs that are earlier actions: libdtrain_step feeds them back as training read them.
+for run in "previous obs/a actions@-1" "two obs/a actions@-2:0:valid"; do
+    read -r name words <<<"$run"
+    check "$name trains" "$dtrain" policy.ini data.{train,val}=robomimic.h5 data.inputs="$words" data.targets=actions run.name="$name" >train.log 2>&1
+done
+for name in previous two; do
+    check "$name is predicted" "$dtrain" predict runs/$name -o $name.h5 >predict.log 2>&1
+    check "$name is played with what is predicted" "$play_tool" "$(newest runs/$name)" robomimic.h5 $name.h5 >play.log 2>&1
+done
+
 # Tokens: as in one pass of 8,000, and what eval says of the same tokens.
 small_run
 "$dtrain" small.ini run.name=tokens data.carry_state=true data.shuffle=false data.batch=1 >train.log 2>&1 || cat train.log >&2
@@ -106,7 +116,7 @@ refused "a folder that is no run" 'there is no data/config.resolved.ini' "$dtrai
 refused "synthetic data" 'synthetic:frames is not a file' "$dtrain" predict runs/gru --data synthetic:frames -o x.h5
 refused "data that is not there" 'nothing.h5' "$dtrain" predict runs/gru --data nothing.h5 -o x.h5
 refused "a folder that is not there" 'cannot create no/x.h5.part' "$dtrain" predict runs/gru -o no/x.h5
-refused "other columns" 'frames of 5 numbers' "$dtrain" predict runs/gru data.inputs='obs/a obs/img[1:3]' -o x.h5
+refused "other columns" 'data.inputs: word 2 is obs.img.1:3., the model has nothing' "$dtrain" predict runs/gru data.inputs='obs/a obs/img[1:3]' -o x.h5
 refused "two files of one name" 'have the same name' "$dtrain" predict runs/gru --data robomimic.h5,./robomimic.h5 -o x.h5
 check "nothing is left of what was refused" test ! -e x.h5 -a ! -e x.h5.part
 finish
