@@ -103,6 +103,8 @@ class Converter:
             x = piece.columns[name]
             image = x.dtype == np.uint8 and x.ndim > 2
             (self.ids if name in self.texts else self.images if image else self.frames).append(name)
+        if not self.frames and not self.targets:
+            raise Refused("no column of --inputs holds numbers whose next row could be predicted: name --targets")
         if len(self.ids) > IDS_MAX:
             raise Refused(f"{len(self.ids)} columns of ids, and dtrain reads at most {IDS_MAX}: choose by --inputs")
         datasets = [dataset_name(name) for name in [*self.texts, *(name for name in self.ids if name not in self.texts)]]
@@ -131,7 +133,7 @@ class Converter:
         self.rows += piece.n
         if self.frames:
             self.output.append("frames", np.hstack([self.input_numbers(piece, name) for name in self.frames]))
-        elif self.inputs or self.ids:  # dtrain knows its layout by this dataset
+        else:  # dtrain knows its layout by this dataset
             self.output.append("frames", np.zeros((piece.n, 1), np.uint8))
         for name in self.images:
             self.output.append(f"images/{dataset_name(name)}", piece.columns[name])
@@ -271,7 +273,7 @@ steps = 2000
 [model]
 d_model = 128
 layers = mamba*2
-heads = {" ".join(heads) or f"next:regression*{max(1, width)}"}
+heads = {" ".join(heads) or f"next:regression*{width}"}
 
 [data]
 train = {os.path.abspath(self.output.path)}

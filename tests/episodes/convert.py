@@ -250,6 +250,15 @@ def tables_part():
     same("tsv", file["frames"], [[1], [2], [3]])
     same("tsv gap", file["episode_starts"], [0, 2])
 
+    # Text alone, and numbers whose next row is predicted.
+    write_csv("e.csv", ["word", "x"], [[f"w{i % 3}", i % 2] for i in range(40)])
+    file, text = convert("words", "table", "e.csv", "--text", "word", "--inputs", "word", "--targets", "x", output="e.h5")
+    same("words", file["ids/word"], [i % 3 for i in range(40)])
+    check(f"words alone: {text}", "\ninputs = ids/word:id*3\n" in text)
+    refused("nothing to predict", "name --targets", "table", "e.csv", "--text", "word", "--inputs", "word")
+    _, text = convert("forecast", "table", "e.csv", "--inputs", "x", output="f.h5", train=False)
+    check(f"forecast: {text}", "heads = next:regression*1" in text and "targets = frames@+1" in text)
+
     # Parquet: every kind of number, lists, dictionaries, in row groups, of which a piece is one.
     n = 1000
     state = rng.normal(size=(n, 4))
