@@ -89,6 +89,8 @@ def arguments():
     for name in "inputs targets ids text tables missing episode time gap delimiter no_header trials".split():
         if not hasattr(options, name):
             setattr(options, name, None)
+    if any(os.path.exists(path) and os.path.realpath(path) == os.path.realpath(options.output) for path in options.input):
+        raise Refused(f"{options.output} is the input")
     if options.gap and not options.time:
         raise Refused("--gap needs --time COLUMN")
     return options

@@ -108,6 +108,14 @@ class Progress:
             print(file=sys.stderr)
 
 
+def to_disk(path):
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 class Output:
     """An HDF5 file under a temporary name that finish() renames. If that is not reached, nothing is left of it; the
     process must then end by os._exit, since HDF5 would try to write the rest."""
@@ -157,18 +165,16 @@ class Output:
 
     def put(self, name, values):
         texts = isinstance(values[0], str)
-        with self.writing():
-            self.file.create_dataset(name, data=values, dtype=self.h5py.string_dtype() if texts else "u8")
+        try:
+            with self.writing():
+                self.file.create_dataset(name, data=values, dtype=self.h5py.string_dtype() if texts else "u8")
+        except ValueError as error:
+            raise Refused(f"{name}: a text that HDF5 does not hold: {error}") from error
 
     def finish(self):
         with self.writing():
             self.file.flush()
             self.file.close()
-            for path, rename in (self.temporary, True), (os.path.dirname(self.path) or ".", False):
-                handle = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
-                if rename:
-                    os.replace(self.temporary, self.path)
+            to_disk(self.temporary)
+            os.replace(self.temporary, self.path)
+            to_disk(os.path.dirname(self.path) or ".")

@@ -156,6 +156,10 @@ def numpy_part():
     refused("too many heads", "33 columns, and dtrain has at most 32 heads", "numpy", "many.npz", "--targets", "column_*")
     refused("too long", "--targets: longlong.*at most 31 characters", "numpy", "many.npz", "--targets", "long*")
     refused("too many ids", "33 columns of ids, and dtrain reads at most 16", "numpy", "many.npz", "--ids", "column_*")
+    np.savez("nul.npz", x=np.arange(2), t=np.array(["a\0b", "c"]))
+    refused("NUL", "tables/t: a text that HDF5 does not hold", "numpy", "nul.npz")
+    done = run("numpy", "nul.npz", "-o", "nul.npz", "--force")
+    check(f"over the input: {done.stderr}", done.returncode == 2 and "nul.npz is the input" in done.stderr)
     refused("no argument", "--gap needs --time", "numpy", "demos", "--gap", "3")
     refused("empty", "no rows in empty.npz", "numpy", few("empty", 0))
 
