@@ -32,6 +32,7 @@ struct dt_order_keys {
     bool shuffle, reset_after, carry_state;
     // Keys of datasets of frames; zeros for others.
     int64_t stride, time_axis;
+    double val_fraction;
     char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT], weights[DT_DATA_TEXT], mask[DT_DATA_TEXT],
         episodes[DT_DATA_TEXT];
 };

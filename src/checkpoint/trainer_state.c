@@ -50,6 +50,7 @@ static const struct dt_config_key fields[] = {
     LATER_ROW(STRING, "data.mask", order.mask, "mask", ""),
     LATER_ROW(STRING, "data.episodes", order.episodes, "episodes", ""),
     LATER_ROW(INT, "data.time_axis", order.time_axis, "time_axis", "0", .max = 1),
+    LATER_ROW(FLOAT, "data.val_fraction", order.val_fraction, "val_fraction", "0", .max = 0.5),
     LATER_ROW(INT, "data.stride", order.stride, "stride", "0", .max = DT_JSON_INT_MAX),
     LATER_ROW(BOOL, "data.carry_state", order.carry_state, "carry_state", "false"),
     LATER_ROW(INT, "", best_step, "best_step", "0", .max = DT_JSON_INT_MAX),

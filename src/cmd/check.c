@@ -24,7 +24,8 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
            data->n_shards == 1 ? "shard" : "shards", data->kind->name, (long long)data->tokens,
            unit, (long long)data->windows, (long long)data->rules.seq_len);
     if (layout->target_width > 0) {
-        printf("  %lld episodes, stride %lld; a frame has %lld values and %lld ids",
+        printf("  %lld episodes, a window every %lld frames (data.stride); a frame has %lld values "
+               "and %lld ids",
                (long long)data->episodes, (long long)data->shards[0].stride,
                (long long)layout->frame_width, (long long)layout->n_ids);
         for (int64_t i = 0; i < layout->n_ids; i++)

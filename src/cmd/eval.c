@@ -32,7 +32,8 @@ static const char *source(const struct dt_job *job)
 static dt_status check(const struct dt_job *job)
 {
     if (!job->val)
-        return DT_FAIL(DT_USER, "set data.val to the shards to evaluate on", "data.val is empty");
+        return DT_FAIL(DT_USER, "set data.val to the shards to evaluate on, or data.val_fraction",
+                       "there is no data.val");
     if (!source(job)[0])
         return DT_FAIL(DT_USER, "train first, or give run.resume or run.init_from",
                        "no checkpoint in %s", job->run_path);

@@ -19,7 +19,8 @@ struct options {
 static const struct dt_option options[] = {
     {DT_OPTION(TEXT, output, "", "the HDF5 file to create", .required = true), .letter = 'o',
      .argument = "FILE"},
-    {DT_OPTION(TEXT, data, "", "what to predict, all episodes of it (default: data.val)"),
+    {DT_OPTION(TEXT, data, "",
+               "what to predict, all episodes of it (default: data.val, or those held out)"),
      .argument = "GLOB"},
     {DT_OPTION(FLAG, check, "false", "print the plan; predict nothing")},
     {DT_OPTION(FLAG, draw, "false",
@@ -34,7 +35,7 @@ static const struct dt_option options[] = {
     {.key = {0}},
 };
 
-enum { WORDS_MORE = 4 };
+enum { WORDS_MORE = 5 };
 
 // The words of a job: a run's folder, or a checkpoint in one, stands for the configuration that the
 // run was started with. Texts are in `buffers`.
@@ -65,6 +66,7 @@ static dt_status expand(const struct dt_call *call, char buffers[WORDS_MORE][DT_
         DT_TRY(dt_path(buffers[3], "data.val=%s", o->data));
         words[(*n)++] = buffers[3];
         words[(*n)++] = "data.val_mask=all";
+        words[(*n)++] = "data.val_fraction=0";
     }
     for (int i = 1; i < call->n_words; i++)
         words[(*n)++] = call->words[i];

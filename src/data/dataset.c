@@ -100,6 +100,7 @@ static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i)
 {
     struct dt_shard *shard = &dataset->shards[i], *first = &dataset->shards[0];
     struct dt_reader *reader;
+    shard->before = i > 0 ? shard[-1].before + shard[-1].listed : 0;
     DT_TRY(dt_reader_open(shard->path, &dataset->rules, shard, &reader));
     dt_status status = dt_reader_fingerprint(reader, shard);
     if (status == DT_OK)
@@ -143,7 +144,8 @@ static void add_up(struct dt_dataset *dataset)
             dt_warn("%s: %s", shard->path, shard->warning);
         if (shard->empty > 0)
             dt_warn("%s: skipped empty episodes: %" PRId64, shard->path, shard->empty);
-        if (shard->windows == 0)
+        bool others_hold = dataset->rules.val_fraction > 0 && shard->episodes == 0; // its episodes
+        if (shard->windows == 0 && !others_hold)
             dt_warn("%s holds %" PRId64 " %s: too short for a window of data.seq_len = %" PRId64
                     ", skipped",
                     shard->path, shard->count, shard->kind->unit, dataset->rules.seq_len);

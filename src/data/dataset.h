@@ -69,6 +69,11 @@ struct dt_scan_rules {
     // Reads only the episodes that /mask/NAME lists; "" reads those of the list that mask_default
     // names (train or valid) where the shard has it, else all.
     char mask[DT_DATA_NAME], mask_default[DT_DATA_NAME];
+    // This share of the episodes (0: none; at most 1/2), drawn by the seed, is held out: read with
+    // held_out, and left out without it.
+    double val_fraction;
+    bool held_out;
+    uint64_t seed;
     int64_t frame_width; // of synthetic frames
     int n_targets;       // 0: as many columns as data.targets has, unchecked
     struct dt_target target[DT_TARGETS_MAX];
@@ -107,7 +112,10 @@ struct dt_shard {
     int64_t episodes, empty;      // with frames, and those without any, which are skipped
     int64_t in_windows;           // frames, each as often as windows have it
     char mask[DT_DATA_NAME];      // the list in /mask that names them; "": all
-    int64_t vocab_size;           // attribute; 0 where absent
+    // Episodes of this shard, and of those before it: their numbers say which are held out.
+    // `before` is known when the shard is opened.
+    int64_t listed, before;
+    int64_t vocab_size; // attribute; 0 where absent
     int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
     // Bytes of compressed datasets once decoded; 0: there are none.
     int64_t chunk_bytes;      // decoded at once, the most of any

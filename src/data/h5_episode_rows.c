@@ -320,7 +320,12 @@ dt_status dt_episodes_numbers(struct dt_reader *reader, enum dt_numbers which, i
                          [DT_NUMBERS_TARGETS] = TARGETS,
                          [DT_NUMBERS_WEIGHTS] = WEIGHTS};
     to.at[parts[which]] = (char *)numbers;
-    return read_rows(reader, first, n, to);
+    if (which == DT_NUMBERS_TARGETS && to.row[IDS] > 0)
+        DT_TRY(DT_NEW_BYTES(&to.at[IDS], n * to.row[IDS], "ids of %" PRId64 " frames", n));
+    char *ids = to.at[IDS];
+    dt_status status = read_rows(reader, first, n, to);
+    free(ids);
+    return status;
 }
 
 dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,

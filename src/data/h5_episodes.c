@@ -5,6 +5,8 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/rng.h"
+#include "base/round.h"
 #include "base/text.h"
 #include "data/h5_chunks.h"
 
@@ -479,9 +481,25 @@ static struct dt_byte_columns list_bytes(const struct dt_episodes *episodes)
     return list.bytes;
 }
 
-// Counts the frames of all episodes, from rows counted in each or from starts, and drops the
-// episodes without frames.
-static dt_status count_frames(struct dt_reader *reader)
+// Whether the rules want episode `number` of the dataset. One of each 1 / val_fraction that follow
+// each other is held out, so that it is the same on any number of ranks and with any files after
+// it.
+static bool is_wanted(const struct dt_scan_rules *rules, int64_t number)
+{
+    enum { STREAM = -3 }; // of Philox, beside those of the order and of synthetic data
+    if (rules->val_fraction == 0)
+        return true;
+    int64_t share = dt_max_i64((int64_t)(rules->val_fraction * 0x1p32 + 0.5), 1);
+    int64_t stretch = (number * share) >> 32, first = dt_ceil_div(stretch << 32, share);
+    struct dt_philox rng = dt_philox_init(rules->seed, (uint32_t)STREAM, (uint64_t)stretch);
+    int64_t n = dt_ceil_div((stretch + 1) << 32, share) - first;
+    bool held_out = number == first + (int64_t)dt_philox_below(&rng, (uint64_t)n);
+    return held_out == rules->held_out;
+}
+
+// Counts the frames of the episodes that are wanted, from rows counted in each or from starts, and
+// drops the others and those without frames.
+static dt_status count_frames(struct dt_reader *reader, int64_t before)
 {
     struct dt_episodes *episodes = reader->own;
     const struct dt_h5_array *known = &reader->arrays[0];
@@ -492,12 +510,14 @@ static dt_status count_frames(struct dt_reader *reader)
         DT_TRY(DT_NEW(&episodes->places, n * columns, "%" PRId64 " episodes", n));
     for (int64_t i = 0; i < n; i++) {
         struct dt_episode at = episodes->at[i];
+        bool wanted = is_wanted(&episodes->rules, before + i), look = i == 0 || (wanted && !shared);
         if (dt_log_due(&next))
             dt_info("opening %s: %" PRId64 " of %" PRId64 " episodes", reader->file.path, i, n);
-        DT_TRY(dt_episodes_switch(reader, i));
+        if (look)
+            DT_TRY(dt_episodes_switch(reader, i));
         if (i == 0)
             DT_TRY(place_columns(reader));
-        if (i == 0 || !shared)
+        if (look)
             DT_TRY(count_rows(reader, &rows));
         if (i == 0)
             DT_TRY(check_targets(reader, episodes));
@@ -505,7 +525,7 @@ static dt_status count_frames(struct dt_reader *reader)
             return DT_FAIL(DT_USER, "make all datasets of a shard equally long",
                            "%s: %s has %" PRId64 " rows, %s has %" PRId64, known->file->path,
                            episodes->arrays[0].name, rows, known->name, known->shape[0]);
-        for (int64_t k = 0; k < columns && (i == 0 || !shared); k++) {
+        for (int64_t k = 0; k < columns && look; k++) {
             struct dt_column *column = &episodes->columns.at[k];
             const struct dt_h5_array *array = &episodes->arrays[k];
             column->bytes = (i == 0 || column->bytes) && array->type == DT_U8 &&
@@ -522,14 +542,14 @@ static dt_status count_frames(struct dt_reader *reader)
         if (shared)
             rows = (i + 1 < n ? episodes->at[i + 1].row : known->shape[0]) - at.row;
         at.first = total;
-        total += rows;
         episodes->at[i].group = NULL;
-        if (rows > 0) {
+        if (wanted && rows > 0) {
+            total += rows;
             episodes->at[kept++] = at;
             continue;
         }
         free(at.group);
-        episodes->empty++;
+        episodes->empty += wanted;
     }
     if (!shared) // numbers have changed
         close_arrays(episodes);
@@ -584,7 +604,8 @@ dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules 
     if (episodes->n == 0)
         return DT_FAIL(DT_USER, "remove the shard, or create it again", "%s has no episodes", path);
     DT_TRY(list_columns(reader, episodes));
-    DT_TRY(count_frames(reader));
+    shard->listed = episodes->n;
+    DT_TRY(count_frames(reader, shard->before));
     shard->in_windows = count_windows(episodes);
     shard->layout = episodes->layout;
     shard->bytes = list_bytes(episodes);

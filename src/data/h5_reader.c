@@ -138,6 +138,12 @@ static dt_status open_file(struct dt_reader *reader, const char *path,
                       : rules->time_axis > 0 ? "data.time_axis"
                       : rules->stride > 0    ? "data.stride"
                                              : NULL;
+    if (rules->val_fraction > 0 && !reader->kind->schema)
+        return DT_FAIL(DT_USER,
+                       "keep files for validation apart, and name them with data.val "
+                       "(dtrain pack --val makes them)",
+                       "%s holds %s: data.val_fraction holds out episodes, and it has none", path,
+                       reader->kind->name);
     if (key && !reader->kind->numbers)
         return DT_FAIL(DT_USER, "remove the key, or use shards of episodes",
                        "%s holds %s: %s is for episodes of frames", path, reader->kind->name, key);
@@ -171,7 +177,7 @@ dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,
     DT_TRY(DT_NEW(&r, 1, "reading %s", path));
     r->kind = dt_reader_source(path);
     r->file = (struct dt_h5_file){.path = path, .id = -1, .fd = -1};
-    *shard = (struct dt_shard){.path = shard->path, .row = 1, .width = 1};
+    *shard = (struct dt_shard){.path = shard->path, .row = 1, .width = 1, .before = shard->before};
     dt_h5_enter(path);
     dt_status status = r->kind ? r->kind->open(r, rules, shard) : open_file(r, path, rules, shard);
     dt_h5_leave();

@@ -115,7 +115,7 @@ const char *dt_reader_formats(void); // "auto|tokens|…": the names of those th
 const struct dt_reader_kind *dt_reader_source(const char *text); // whose source it is, or NULL
 
 // Opens a shard (`path` is borrowed) and checks what metadata can show. Fills *shard except for its
-// path. DT_USER says what is wrong.
+// path and `before`. DT_USER says what is wrong.
 dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,
                          struct dt_shard *shard, struct dt_reader **reader);
 void dt_reader_close(struct dt_reader *reader); // NULL is fine

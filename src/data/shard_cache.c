@@ -74,7 +74,7 @@ void dt_shard_cache_refresh(struct dt_shard_cache *cache)
 static dt_status open_shard(struct dt_shard_cache *cache, int64_t shard, struct dt_reader **reader)
 {
     const struct dt_shard *known = &cache->dataset->shards[shard];
-    struct dt_shard now;
+    struct dt_shard now = {.before = known->before};
     dt_status status;
     DT_TRY(dt_reader_open(known->path, &cache->dataset->rules, &now, reader));
     bool same = is_same_file(cache->files[shard], now.file);

@@ -4,6 +4,7 @@
 
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "comm/job_control.h"
 #include "data/columns.h"
@@ -169,6 +170,8 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
                                     .vocab_size = job->model.vocab_size,
                                     .stride = s->data.stride,
                                     .time_axis = s->data.time_axis,
+                                    .val_fraction = s->data.val_fraction,
+                                    .seed = (uint64_t)s->run.seed,
                                     .frame_width = job->model.frame_size}; // of synthetic:frames
     DT_TRY(copy_name(job, mask_key, all || automatic ? "" : mask, rules->mask));
     DT_TRY(copy_name(job, "data.episodes", s->data.episodes, rules->episodes));
@@ -179,6 +182,21 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     snprintf(rules->weights, sizeof rules->weights, "%s", s->data.weights);
     snprintf(rules->mask_default, sizeof rules->mask_default, "%s", automatic ? mask_default : "");
     return dt_job_targets(&job->model, rules);
+}
+
+// What is validated on, a glob of shards ("": nothing), and how it is read.
+static dt_status val_rules(const struct dt_job *job, const char **glob, struct dt_scan_rules *rules)
+{
+    const struct dt_settings *s = &job->settings;
+    bool fraction = s->data.val_fraction > 0;
+    *glob = fraction ? s->data.train : s->data.val;
+    if (fraction && dt_reader_source(*glob))
+        return dt_config_reject(job->config, "data.val_fraction", NULL, "%s has no episodes",
+                                *glob);
+    DT_TRY(fraction ? scan_rules(job, "data.mask", s->data.mask, "train", rules)
+                    : scan_rules(job, "data.val_mask", s->data.val_mask, "valid", rules));
+    rules->held_out = fraction;
+    return DT_OK;
 }
 
 static dt_status fit_model(struct dt_job *job, const struct dt_dataset *train, bool trains)
@@ -218,17 +236,80 @@ static void warn_of_data(const struct dt_job *job)
                 (long long)job->settings.data.seq_len);
 }
 
+// Which file a shard is; zeros: none, it is made up.
+static struct file_id {
+    dev_t device;
+    ino_t inode;
+} id_of(const struct dt_shard *shard)
+{
+    struct stat file = {0};
+    if (!shard->kind->source && stat(shard->path, &file) != 0)
+        file = (struct stat){0};
+    return (struct file_id){file.st_dev, file.st_ino};
+}
+
+// The shard of data.train that this one of data.val is, and that no lists of episodes tell apart;
+// NULL: none.
+static const struct dt_shard *find_trained(const struct dt_dataset *train,
+                                           const struct file_id *ids, const struct dt_shard *shard)
+{
+    struct file_id id = id_of(shard);
+    for (int64_t i = 0; i < train->n_shards && id.inode != 0; i++) {
+        const struct dt_shard *other = &train->shards[i];
+        bool apart = shard->mask[0] && other->mask[0] && strcmp(shard->mask, other->mask) != 0;
+        if (ids[i].device == id.device && ids[i].inode == id.inode && !apart)
+            return other;
+    }
+    return NULL;
+}
+
+// A validation on what is trained on would choose the checkpoint that learned it by heart. It is
+// not training's to refuse where a checkpoint is only evaluated.
+static dt_status check_leak(const struct dt_job *job, bool trains)
+{
+    const struct dt_dataset *train = job->train, *val = job->val;
+    const struct dt_shard *found = NULL;
+    struct file_id *ids;
+    int64_t n = train->n_shards, at = 0;
+    if (!val || val->rules.val_fraction > 0)
+        return DT_OK;
+    DT_TRY(DT_NEW(&ids, n, "%lld shards", (long long)n));
+    for (int64_t i = 0; i < n; i++)
+        ids[i] = id_of(&train->shards[i]);
+    for (; !found && at < val->n_shards; at++)
+        found = find_trained(train, ids, &val->shards[at]);
+    free(ids);
+    if (found && !trains)
+        dt_warn("%s is a shard of data.train: this is no validation", val->shards[at - 1].path);
+    if (!found || !trains)
+        return DT_OK;
+    return dt_config_reject(
+        job->config, "data.val",
+        !train->kind->schema ? "hold files out for validation (dtrain pack --val)"
+        : found->mask[0]     ? "choose another list with data.val_mask"
+                             : "hold every tenth episode out with data.val_fraction = 0.1 in its "
+                               "place, or give a file that is not trained on; episodes in groups may "
+                               "also be told apart by lists /mask/train and /mask/valid",
+        "%s is also a shard of data.train: its loss would be that of what was trained on",
+        val->shards[at - 1].path);
+}
+
 static dt_status scan_data(struct dt_job *job, bool trains)
 {
     const struct dt_settings *s = &job->settings;
-    struct dt_scan_rules train_rules, val_rules;
-    DT_TRY(scan_rules(job, "data.mask", s->data.mask, "train", &train_rules));
-    DT_TRY(scan_rules(job, "data.val_mask", s->data.val_mask, "valid", &val_rules));
-    DT_TRY_NOTE(dt_dataset_scan(s->data.train, &train_rules, &job->train),
-                "scanning data.train = %s", s->data.train);
-    if (s->data.val[0])
-        DT_TRY_NOTE(dt_dataset_scan(s->data.val, &val_rules, &job->val), "scanning data.val = %s",
-                    s->data.val);
+    struct dt_scan_rules rules;
+    const char *glob;
+    DT_TRY(scan_rules(job, "data.mask", s->data.mask, "train", &rules));
+    DT_TRY_NOTE(dt_dataset_scan(s->data.train, &rules, &job->train), "scanning data.train = %s",
+                s->data.train);
+    DT_TRY(val_rules(job, &glob, &rules));
+    if (glob[0])
+        DT_TRY_NOTE(dt_dataset_scan(glob, &rules, &job->val), "scanning data.val = %s", glob);
+    if (job->val && rules.held_out && job->val->windows == 0)
+        return dt_config_reject(job->config, "data.val_fraction", "raise it, or give data.val",
+                                "%g holds none of the %lld episodes of data.train out",
+                                s->data.val_fraction, (long long)job->train->episodes);
+    DT_TRY(check_leak(job, trains));
     if (job->val && job->val->layout.columns != job->train->layout.columns)
         return dt_config_reject(job->config, "data.val",
                                 "name the datasets in data.inputs and data.targets",
@@ -250,14 +331,14 @@ static dt_status scan_data(struct dt_job *job, bool trains)
 
 static dt_status scan_whole(struct dt_job *job)
 {
-    const struct dt_settings *s = &job->settings;
     struct dt_scan_rules rules;
-    if (!s->data.val[0])
+    const char *glob;
+    DT_TRY(val_rules(job, &glob, &rules));
+    if (!glob[0])
         return DT_FAIL(DT_USER, "set data.val, or give --data GLOB", "data.val is empty");
-    DT_TRY(scan_rules(job, "data.val_mask", s->data.val_mask, "valid", &rules));
     rules.stride = 0;
     rules.whole = true;
-    DT_TRY_NOTE(dt_dataset_scan(s->data.val, &rules, &job->val), "scanning %s", s->data.val);
+    DT_TRY_NOTE(dt_dataset_scan(glob, &rules, &job->val), "scanning %s", glob);
     DT_TRY(fit_model(job, job->val, false));
     struct dt_loader_config loader = dt_job_val_loader(job);
     return check_arrays(job, "the data", &loader);

@@ -85,9 +85,10 @@ struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
 // bits on any number of ranks, and puts them into these rows.
 dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays *host,
                            bool computed);
-// Reads all targets and weights of the training and validation data, each rank a share, and checks
-// that there are some.
-dt_status dt_job_check_labels(const struct dt_job *job);
+// At the start of a run on data of frames: reads all training and validation data, each rank a
+// share, and checks every value, and that there are targets and weights. Frames whose statistics
+// dt_job_normalize computed are not read again.
+dt_status dt_job_check_data(const struct dt_job *job);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
 // What the heads of a policy learn from: adds columns of the targets, and which numbers these may
 // be.

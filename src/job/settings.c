@@ -55,6 +55,7 @@ static struct dt_config_key data_keys[] = {
     TEXT(data, train, "", "shards to train on: globs of HDF5 files, separated by commas, or synthetic:random, synthetic:frames",
          .required = true, PATHS, NEUTRAL),
     TEXT(data, val, "", "shards to evaluate on: globs of HDF5 files, separated by commas", PATHS, NEUTRAL),
+    REAL(data, val_fraction, "0", 0, 0.5, "hold this share of the episodes of data.train out, drawn by run.seed, to evaluate on; data.val is then empty"),
     CHOICE(data, format, "auto", "", "layout of the shards; auto: recognised by their datasets"),
     TEXT(data, episodes, "", "names of the groups that are episodes: subject_*/trial_* (* and ? within a name); "
          "empty: as the layout has them, or the file is one"),
@@ -353,8 +354,11 @@ static void check_data(struct check *check)
     if (s->data.reset_after && s->data.reset_token < 0)
         reject(check, "data.reset_after data.reset_token",
                "true needs data.reset_token, which is -1: none");
-    if (s->log.eval_every > 0 && s->data.val[0] == 0)
-        reject(check, "log.eval_every data.val", "evaluation needs data.val, which is empty");
+    if (s->data.val_fraction > 0 && s->data.val[0] && strcmp(s->data.val, s->data.train) != 0)
+        reject(check, "data.val_fraction data.val",
+               "it is a share of data.train: leave data.val (%s) empty", origin(check, "data.val"));
+    if (s->log.eval_every > 0 && s->data.val[0] == 0 && s->data.val_fraction == 0)
+        reject(check, "log.eval_every data.val", "evaluation needs data.val or data.val_fraction");
     if (s->run.patience > 0 && s->log.eval_every == 0)
         reject(check, "run.patience log.eval_every",
                "needs evaluations: set log.eval_every and data.val");

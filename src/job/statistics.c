@@ -1,6 +1,6 @@
 // Computes what frames are normalised by: the mean and deviation of the training data, and checks
-// that there is something to learn. Every rank reads a share of the blocks; the means and
-// deviations are rows of the model from then on.
+// every value, and that there is something to learn. Every rank reads a share of the blocks; the
+// means and deviations are rows of the model from then on.
 #include "data/statistics.h"
 
 #include "base/log.h"
@@ -104,8 +104,11 @@ static dt_status check_weights(const struct dt_dataset *dataset, const char *key
     return status;
 }
 
-dt_status dt_job_check_labels(const struct dt_job *job)
+dt_status dt_job_check_data(const struct dt_job *job)
 {
+    const struct dt_settings *s = &job->settings;
+    bool known =
+        s->data.normalize && !s->run.init_from[0]; // training's frames, by their statistics
     struct dt_shard_cache *const sets[] = {job->train_shards, job->val_shards};
     static const char *const keys[] = {"data.train", "data.val"};
     dt_status status = DT_OK;
@@ -114,7 +117,12 @@ dt_status dt_job_check_labels(const struct dt_job *job)
         double *blocks = NULL;
         if (!dataset || dataset->layout.target_width == 0 || dataset->kind->source)
             continue;
-        status = read_blocks(job, "checking the targets", sets[i], DT_NUMBERS_TARGETS, &blocks);
+        if (i > 0 || !known)
+            status = read_blocks(job, "checking the frames", sets[i], DT_NUMBERS_FRAMES, &blocks);
+        free(blocks);
+        blocks = NULL;
+        if (status == DT_OK)
+            status = read_blocks(job, "checking the targets", sets[i], DT_NUMBERS_TARGETS, &blocks);
         if (status == DT_OK)
             status = dt_agree(job->comm, check_targets(dataset, keys[i], blocks));
         free(blocks);

@@ -29,6 +29,7 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
         snprintf(state.order.inputs, sizeof state.order.inputs, "%s", rules->inputs);
         snprintf(state.order.targets, sizeof state.order.targets, "%s", rules->targets);
         state.order.time_axis = rules->time_axis;
+        state.order.val_fraction = rules->val_fraction;
         snprintf(state.order.episodes, sizeof state.order.episodes, "%s", rules->episodes);
         snprintf(state.order.weights, sizeof state.order.weights, "%s", rules->weights);
         snprintf(state.order.mask, sizeof state.order.mask, "%s", s->data.mask);
@@ -230,7 +231,7 @@ dt_status dt_trainer_start(struct trainer *t)
     if (job->resume[0])
         DT_TRY(dt_trainer_resume(t));
     else {
-        DT_TRY(dt_job_check_labels(job));
+        DT_TRY(dt_job_check_data(job));
         DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, false, &t->snapshot));
         DT_TRY(dt_optimizer_start_ema(&t->stepper->optimizer));
     }
@@ -250,6 +251,10 @@ dt_status dt_trainer_start(struct trainer *t)
                 (long long)job->steps,
                 (long long)(job->settings.data.batch * job->settings.data.seq_len),
                 dt_model_unit(&job->model));
+    const struct dt_shard *shard = &job->train->shards[0];
+    if (shard->layout.target_width > 0)
+        dt_info("windows of %lld frames start every %lld frames of an episode (data.stride)",
+                (long long)job->settings.data.seq_len, (long long)shard->stride);
     if (job->settings.optim.shard && ranks == 1)
         dt_info("optim.shard = true changes nothing on one rank");
     return create_saver(t);

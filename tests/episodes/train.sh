@@ -13,7 +13,7 @@ d_model = 24
 n_layer = 2
 heads = buttons:bernoulli*2 stick:categorical*5
 [data]
-val = train.h5
+val = val.h5
 seq_len = 16
 batch = 8
 block = 4
@@ -39,7 +39,7 @@ three_lines() { # layout, inputs instead of its own; sets the array `lines`
 }
 
 for layout in episodes robomimic minari d4rl groups; do
-    "$make_episodes" $layout train.h5 0 13 || exit 1
+    "$make_episodes" $layout train.h5 0 13 && cp train.h5 val.h5 || exit 1
     three_lines $layout
     for n in 1 2; do
         check "$layout on $n ranks trains" ranks $n policy.ini "${lines[@]}" run.name=$layout-$n >$layout-$n.log 2>&1
@@ -50,7 +50,7 @@ for layout in episodes robomimic minari d4rl groups; do
     check "$layout: --check" "$dtrain" --check policy.ini "${lines[@]}" run.name=other >check.log 2>&1
     frames=$([ $layout = robomimic ] && echo 9 || echo 13)
     check "$layout: it shows frames: $(cat check.log)" \
-        grep -q "$frames episodes, stride 16; a frame has 5 values and 1 ids (tables of 7), the targets 3" check.log
+        grep -q "$frames episodes, a window every 16 frames (data.stride); a frame has 5 values and 1 ids (tables of 7), the targets 3" check.log
     check "$layout: by its name" "$dtrain" --check policy.ini "${lines[@]}" run.name=other data.format=$layout >check.log 2>&1
     check "$layout: order" "$dtrain" order policy.ini "${lines[@]}" --steps 1:3 >order.log
     check "$layout: a line a window" test "$(grep -c . order.log)" = 24
@@ -61,7 +61,8 @@ done
 image="obs/a $(printf 'obs/img %.0s' {1..20}) obs/b:id*7 obs/a[0] obs/img[1]"
 for type in bytes floats; do
     "$make_episodes" robomimic $type.h5 0 13 $([ $type = bytes ] || echo floats)
-    lines=(data.train=$type.h5 data.val=$type.h5 data.inputs="$image" data.targets=actions run.steps=6 log.eval_every=3)
+    cp $type.h5 $type-val.h5
+    lines=(data.train=$type.h5 data.val=$type-val.h5 data.inputs="$image" data.targets=actions run.steps=6 log.eval_every=3)
     for variant in 1 "1 data.carry_state=true data.shuffle=false" "2 run.precision=bf16 model.quantize=int8" \
         "1 run.precision=bf16 data.micro_batch=2 data.stride=9 optim.ema=0.9 model.recompute=block data.normalize=false"; do
         read -r n overrides <<<"$variant"
@@ -85,7 +86,7 @@ check "--check names the floats: $(cat floats.txt)" grep -q 'arrays: frames fp32
 lines[0]=data.train=bytes.h5
 check "validation on floats" "$dtrain" policy.ini "${lines[@]}" run.name=floats-val >val.log 2>&1
 check "validation on floats: the same losses" same_losses runs/{floats-val,bytes-1}/metrics.jsonl 0
-lines[1]=data.val=bytes.h5
+lines[1]=data.val=bytes-val.h5
 cp -r runs/bytes-1 runs/again
 rm -r runs/again/checkpoints/step-00000006
 check "bytes: resumes" "$dtrain" policy.ini "${lines[@]}" run.name=again checkpoint.every=3 >again.log 2>&1
@@ -93,23 +94,23 @@ check "bytes: with the bits of the whole run" same_bits runs/{again,bytes-1}/che
 
 # Frames in any unit train alike: powers of two, so that the bits are the same.
 for unit in 1 0x1p-70 0x1p70 0x1p124; do
-    "$make_episodes" robomimic unit.h5 0 13 unit $unit || exit 1
-    check "frames of $unit train" "$dtrain" policy.ini data.{train,val}=unit.h5 data.inputs=obs/a data.targets=actions \
+    "$make_episodes" robomimic unit.h5 0 13 unit $unit && cp unit.h5 unit-val.h5 || exit 1
+    check "frames of $unit train" "$dtrain" policy.ini data.train=unit.h5 data.val=unit-val.h5 data.inputs=obs/a data.targets=actions \
         run.name=unit-$unit run.steps=20 optim.warmup_steps=2 log.eval_every=20 >unit-$unit.log 2>&1
     check "frames of $unit: the losses of any unit" same_losses runs/unit-{$unit,1}/metrics.jsonl 0
     check "frames of $unit: the validation of any unit" cmp <(grep -o 'validation loss.*' unit-$unit.log) <(grep -o 'validation loss.*' unit-1.log)
 done
 # As they are their sums overflow: three steps, all skipped, are no training.
 "$make_episodes" robomimic unit.h5 0 13 unit 0x1.ap124 || exit 1
-refused "frames of 3e38" 'every step of the run was skipped' "$dtrain" policy.ini data.{train,val}=unit.h5 data.inputs=obs/a data.targets=actions \
+refused "frames of 3e38" 'every step of the run was skipped' "$dtrain" policy.ini data.train=unit.h5 data.val= log.eval_every=0 data.inputs=obs/a data.targets=actions \
     data.normalize=false model.d_model=128 run.name=large run.steps=3 optim.warmup_steps=0
 check "… and state.json says so" grep -q '"state":"failed"' runs/large/state.json
 "$make_episodes" robomimic still.h5 0 13 unit 0
-check "constant columns are named" "$dtrain" policy.ini data.{train,val}=still.h5 data.inputs='obs/a obs/b' data.targets=actions \
+check "constant columns are named" "$dtrain" policy.ini data.train=still.h5 data.val= log.eval_every=0 data.inputs='obs/a obs/b' data.targets=actions \
     run.name=still run.steps=2 optim.warmup_steps=0 >still.log 2>&1
 check "… in the log: $(cat still.log)" grep -q '3 of 4 columns of the frames are constant' still.log
 
-"$make_episodes" robomimic train.h5 0 13
+"$make_episodes" robomimic train.h5 0 13 && cp train.h5 val.h5
 three_lines robomimic 'obs/a obs/img[0:2] obs/b:id*7'
 for n in 1 2 4; do # at no learning rate the weights are the initial ones, with the statistics of the frames
     check "$n ranks start" ranks $n policy.ini "${lines[@]}" run.name=start-$n run.steps=1 optim.lr=1e-60 >start.log 2>&1
@@ -147,6 +148,54 @@ for value in 0 1 0; do
     *) check "the first number again: resumes" "$dtrain" policy.ini "${lines[@]}" run.name=number run.steps=6 >number.log 2>&1 ;;
     esac
 done
+# What is trained on is not validated on: refused, or held out by lists or by data.val_fraction.
+"$make_episodes" episodes train.h5 0 13 && "$make_episodes" robomimic masked.h5 0 13 && ln -f masked.h5 hard.h5 && ln -sf train.h5 soft.h5
+three_lines episodes
+refused "validation on training data" 'data.val: soft.h5 is also a shard of data.train' \
+    "$dtrain" policy.ini "${lines[@]}" data.val=soft.h5 run.name=leak
+check "… but a checkpoint may be evaluated on it" "$dtrain" eval policy.ini "${lines[@]}" data.val=soft.h5 run.name=episodes-1 >eval.json 2>eval.log
+check "… with a warning: $(cat eval.log)" grep -q 'soft.h5 is a shard of data.train' eval.log
+held=("${lines[@]}" data.val= data.val_fraction=0.3 log.eval_every=2 run.steps=4 checkpoint.every=2)
+for n in 1 2 4; do
+    check "held out on $n ranks" ranks $n policy.ini "${held[@]}" run.name=held-$n >held-$n.log 2>&1
+done
+check "held out: the validation of one rank on all" same_losses runs/held-{1,2}/metrics.jsonl 1e-4
+check "held out: …" same_losses runs/held-{1,4}/metrics.jsonl 1e-4
+counted() { # overrides …: episodes that are trained on, and that are held out
+    "$dtrain" --check policy.ini "${lines[@]}" data.val= log.eval_every=0 "$@" | sed -n 's/^  \([0-9]*\) episodes.*/\1/p' | paste -sd+
+}
+check "3 of 13 held out: $(counted data.val_fraction=0.25)" grep -qE '^(10\+3|9\+4)$' <(counted data.val_fraction=0.25)
+check "every second: $(counted data.val_fraction=0.5)" grep -qE '^(7\+6|6\+7)$' <(counted data.val_fraction=0.5)
+cp -r runs/held-1 runs/held-again && rm -r runs/held-again/checkpoints/step-00000004
+check "held out: resumes" "$dtrain" policy.ini "${held[@]}" run.name=held-again >held.log 2>&1
+check "held out: with the bits of the whole run" same_bits runs/held-{again,1}/checkpoints/step-00000004
+refused "another share on resume" 'data.val_fraction is 0.5, the checkpoint has 0.3' "$dtrain" policy.ini "${held[@]/=0.3/=0.5}" \
+    run.name=held-1
+refused "another seed" 'run.seed' "$dtrain" policy.ini "${held[@]}" run.seed=5 run.name=held-1
+refused "none held out" 'data.val_fraction: 0.001 holds none of the 13 episodes' "$dtrain" policy.ini "${lines[@]}" data.val= data.val_fraction=0.001
+refused "held out, and other files" 'data.val_fraction: it is a share of data.train: leave data.val' "$dtrain" policy.ini "${lines[@]}" data.val_fraction=0.1
+three_lines robomimic
+lines[0]=data.train=masked.h5
+check "lists tell episodes of a file apart" "$dtrain" --check policy.ini "${lines[@]}" data.val=hard.h5 >check.log 2>&1
+refused "a list twice" 'data.val: hard.h5 is also a shard of data.train' "$dtrain" policy.ini "${lines[@]}" data.val=hard.h5 \
+    data.val_mask=train
+refused "all episodes, and a list of them" 'hard.h5 is also a shard' "$dtrain" policy.ini "${lines[@]}" data.val=hard.h5 data.mask=all
+# A wrong value anywhere ends a run at its start, on any number of ranks, also where one step would not meet it.
+for n in 1 4; do
+    for wrong in "bad.h5 masked.h5 /data/demo_12/actions 6 0.5" "masked.h5 bad.h5 /data/demo_11/actions 30 7" "masked.h5 bad.h5 /data/demo_9/obs/a 1 nan"; do
+        read -r train val dataset row value <<<"$wrong"
+        "$make_episodes" robomimic bad.h5 0 13 "$dataset" "$row" "$value"
+        refused "$wrong on $n ranks" "bad.h5: $dataset, row $row, column 0: $value is not a (whole number|finite float32)" \
+            ranks "$n" policy.ini "${lines[@]:1}" data.{,val_}mask=all run.steps=1 log.eval_every=0 run.name=bad \
+            data.train="$train" data.val="$val"
+    done
+done
+check "it was found before the first step" test ! -s runs/bad/metrics.jsonl
+"$make_episodes" robomimic bad.h5 0 13 /data/demo_9/obs/a 1
+refused "frames that are not normalised" 'bad.h5: /data/demo_9/obs/a, row 1' "$dtrain" policy.ini "${lines[@]:1}" data.normalize=false \
+    data.train=bad.h5 data.val= run.steps=1 log.eval_every=0 run.name=bad
+check "windows: $(grep stride held-1.log)" grep -q 'windows of 16 frames start every 16 frames of an episode (data.stride)' held-1.log
 "$make_episodes" robomimic train.h5 1 13
+three_lines robomimic
 refused "other data on resume" 'train.h5, has ' "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
 finish

@@ -61,6 +61,14 @@ data "a flipped byte: the checksum reports it" 'shards/flipped.h5.*(checksum|has
 check "verify finds the flipped byte" bash -c "'$dtrain' verify shards/flipped.h5 >/dev/null 2>&1; test \$? -eq 2"
 override "a token outside the vocabulary" 'model.vocab_size|vocab' model.vocab_size=100
 override "too few windows" 'windows' data.batch=100000
+override "validation on training data" "data.val: ${shard} is also a shard of data.train" "data.val=$shard"
+override "episodes of tokens held out" 'holds tokens: data.val_fraction holds out episodes' data.val= data.val_fraction=0.1
+override "synthetic data held out" 'data.val_fraction: synthetic:random has no episodes' data.train=synthetic:random data.val= data.val_fraction=0.1
+override "more than half held out" 'data.val_fraction: 0.7 is out of range' data.val_fraction=0.7
+override "groups of tokens" 'data.(train|val)|has no episodes: no group is named run_\*' 'data.episodes=run_*'
+override "a third axis" 'data.time_axis: 2 is out of range' data.time_axis=2
+override "time of tokens" 'holds tokens: data.time_axis is for episodes of frames' data.time_axis=1
+override "too long a pattern" 'data.episodes: longer than 127 bytes' "data.episodes=$(printf 'x%.0s' {1..200})"
 # 256 MiB are kept decoded.
 "$shard_tool" zeros shards/kept.h5 256 $((1 << 20)) && "$shard_tool" zeros shards/large.h5 257 $((1 << 20)) || exit 1
 chunks() { # shard, overrides …: how often its chunks are warned of

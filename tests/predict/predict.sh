@@ -37,11 +37,14 @@ predicts() { # name, data, inputs, arguments of dtrain predict …: as one pass 
 declare -A inputs=([episodes]='frames img[1:3] b:id*7' [robomimic]='obs/a obs/img[1:3] obs/b:id*7'
     [minari]='observations/a observations/img[1:3] observations/b:id*7' [d4rl]='observations img[1:3] b:id*7')
 for layout in episodes robomimic minari d4rl; do
-    "$make_episodes" $layout $layout.h5 0 13 || exit 1
-    lines=(data.train=$layout.h5 data.val=$layout.h5 data.inputs="${inputs[$layout]}" data.targets=actions)
+    "$make_episodes" $layout $layout.h5 0 13 && cp $layout.h5 train.h5 || exit 1
+    lines=(data.train=train.h5 data.val=$layout.h5 data.inputs="${inputs[$layout]}" data.targets=actions)
     check "$layout trains" "$dtrain" policy.ini "${lines[@]}" run.name=$layout >train.log 2>&1
     ranks="1 2 4" predicts $layout $layout.h5 "${inputs[$layout]}" runs/$layout --hidden
 done
+
+check "what is held out of the training data" "$dtrain" predict runs/d4rl data.val= data.val_fraction=0.3 --check -o held.h5 >plan.txt 2>&1
+check "… some episodes: $(cat plan.txt)" grep -qE 'data: 1 file \(d4rl\), [34] episodes of ' plan.txt
 
 # Every kind of block hands its state on; conditioned heads see the targets of the data; a huge window is one pass.
 lines=(data.train=robomimic.h5 data.val=robomimic.h5 data.inputs='obs/a' data.targets=actions)
@@ -102,8 +105,9 @@ check "tokens: their mean, $(cat tool.log), is the loss of eval, $(cat eval.json
     NR == FNR { n = $1; sum = $2; next } { exit !((-sum / n / $1 - 1) ^ 2 < 1e-6) }' tool.log <(eval_loss <eval.json)
 refused "draws of tokens" '--draw is for the heads of a policy' "$dtrain" predict runs/tokens --draw -o x.h5
 "$shard_tool" pairs pairs.h5 8 24 3 0 1 ignored
+cp pairs.h5 same.h5
 sed 's/^vocab_size = .*/vocab_size = 128/; s/^seq_len = .*/seq_len = 24/; s/^block = .*/block = 1/' small.ini >pairs.ini
-check "pairs train" "$dtrain" pairs.ini data.train=pairs.h5 data.val=pairs.h5 run.name=pairs >train.log 2>&1 || cat train.log >&2
+check "pairs train" "$dtrain" pairs.ini data.train=same.h5 data.val=pairs.h5 run.name=pairs >train.log 2>&1 || cat train.log >&2
 check "pairs" "$dtrain" predict runs/pairs -o pairs-1.h5 >pairs.log 2>&1
 check "pairs: the log-probabilities of each row" "$tool" "$(newest runs/pairs)" pairs.h5 24 pairs-1.h5 >tool.log 2>&1
 

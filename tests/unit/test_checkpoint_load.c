@@ -35,6 +35,9 @@ static void test_round_trip(bool tied)
     char path[DT_PATH];
     strcpy(state.order.inputs, "obs/a[0:2] \"quoted\"");
     state.order.stride = 5;
+    state.order.time_axis = 1;
+    state.order.val_fraction = 0.1;
+    strcpy(state.order.episodes, "subject_*/trial_?");
     CHECK_OK(save_arrays(in_scratch("trip/sub"), &arrays, &state, path));
     CHECK_STR(path, in_scratch("trip/sub/step-00001000"));
     CHECK_OK(dt_checkpoint_verify(path));
@@ -56,6 +59,9 @@ static void test_round_trip(bool tied)
     CHECK_STR(got.order.inputs, "obs/a[0:2] \"quoted\"");
     CHECK_STR(got.order.targets, "");
     CHECK_INT(got.order.stride, 5);
+    CHECK_INT(got.order.time_axis, 1);
+    CHECK(got.order.val_fraction == 0.1, "%.17g", got.order.val_fraction);
+    CHECK_STR(got.order.episodes, "subject_*/trial_?");
     CHECK_INT(got.order.carry_state, true);
     CHECK_INT(got.best_step, 900);
     CHECK(got.best_loss == state.best_loss, "best loss %.17g", got.best_loss);
@@ -93,6 +99,9 @@ static void test_load_refuses(void)
     other.order.reset_token = -1;
     other.order.reset_after = false;
     other.order.stride = 3;
+    other.order.time_axis = 1;
+    other.order.val_fraction = 0.1;
+    strcpy(other.order.episodes, "trial_*");
     strcpy(other.order.inputs, "obs/a");
     strcpy(other.order.targets, "actions");
     strcpy(other.order.mask, "expert");
@@ -106,9 +115,11 @@ static void test_load_refuses(void)
         "data.batch is 17, the checkpoint has 16", "data.seq_len is 78, the checkpoint has 77",
         "data.block is 65, the checkpoint has 64", "data.shuffle is false, the checkpoint has true",
         "data.reset_token is -1, the checkpoint has 4000000000", "data.reset_after is false",
-        "data.stride is 3, the checkpoint has 0", "data.inputs is obs/a, the checkpoint has ",
-        "data.targets is actions, ", "data.mask is expert, ",
-        "model.norm_eps is 1e-05, the checkpoint has 1.25e-06",
+        "data.stride is 3, the checkpoint has 0", "data.time_axis is 1, the checkpoint has 0",
+        "data.val_fraction is 0.1, the checkpoint has 0",
+        "data.episodes is trial_*, the checkpoint has ",
+        "data.inputs is obs/a, the checkpoint has ", "data.targets is actions, ",
+        "data.mask is expert, ", "model.norm_eps is 1e-05, the checkpoint has 1.25e-06",
         "shard 1, a.h5, has 600001 elements, had 600000",
         "shard 2, b \"quoted\".h5, has different data");
     CHECK(small.weights[0] == 77.0f && first != 77.0f, "a refused load wrote weights");

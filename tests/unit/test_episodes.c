@@ -410,6 +410,66 @@ static void test_bytes(void)
     CHECK_INT(dataset->bytes.n, 0);
 }
 
+// Which episodes are held out follows from their numbers, the seed and the share alone: not from
+// the layout, nor from how many shards they are in. Each one is trained on or held out.
+static void test_held_out(void)
+{
+    enum { CUT = 6 };
+    static const double shares[] = {0.5, 0.3, 0.1};
+    static struct expected want[2][EPISODES * LONGEST];
+    for (int run = 0; run < 6; run++) {
+        double share = shares[run % 3];
+        bool held[EPISODES] = {false};
+        int64_t n_held = 0;
+        for (enum episode_layout layout = 0; layout < LAYOUTS; layout++) {
+            struct dt_scan_rules rules = rules_of(layout, 0);
+            int64_t n[2] = {0}, frames = 0, in_a = run > 2 ? CUT : EPISODES;
+            rules.val_fraction = share;
+            rules.seed = 11 + (uint64_t)run;
+            write_episodes(in_scratch("a.h5"), layout, plain_types(), 0, in_a);
+            if (in_a == CUT)
+                write_episodes(in_scratch("b.h5"), layout, plain_types(), CUT, EPISODES);
+            if (layout == 0) { // by name: the first layout whose episodes have one
+                write_episodes(in_scratch("c.h5"), ROBOMIMIC, plain_types(), 0, EPISODES);
+                struct dt_scan_rules named = rules_of(ROBOMIMIC, 0);
+                struct dt_shard shard = {0};
+                struct dt_reader *reader;
+                named.val_fraction = share;
+                named.seed = rules.seed;
+                named.held_out = true;
+                CHECK_OK(dt_reader_open(in_scratch("c.h5"), &named, &shard, &reader));
+                for (int64_t w = 0; w < shard.windows; w++) {
+                    char text[64];
+                    shard.kind->place(reader, w, text, sizeof text);
+                    held[atoi(text + strlen("/data/demo_"))] = true;
+                }
+                dt_reader_close(reader);
+                CHECK_INT(remove(in_scratch("c.h5")), 0);
+                for (int e = 0; e < EPISODES; e++)
+                    n_held += held[e];
+                CHECK(n_held >= (int64_t)(EPISODES * share) &&
+                          n_held <= (int64_t)(EPISODES * share) + 1,
+                      "%ld of %d are held out", (long)n_held, EPISODES);
+            }
+            for (int64_t e = 0; e < EPISODES; e++)
+                n[held[e]] += expect_windows(e, e + 1, T, want[held[e]] + n[held[e]]);
+            for (int side = 0; side < 2; side++) {
+                rules.held_out = side;
+                struct dt_dataset *dataset = scan_all(&rules);
+                CHECK_INT(dataset->windows, n[side]);
+                CHECK_INT(dataset->episodes, side ? n_held : EPISODES - n_held);
+                frames += dataset->tokens;
+                if (dataset->windows > 0)
+                    check_pass(dataset, &(struct dt_read_rules){.carry = true}, want[side], n[side],
+                               1 + side);
+            }
+            CHECK_INT(frames, 317);
+            if (in_a == CUT)
+                CHECK_INT(remove(in_scratch("b.h5")), 0);
+        }
+    }
+}
+
 // Episodes without frames are skipped; those of a mask are read in numeric order.
 static void test_some_episodes(void)
 {
@@ -584,6 +644,7 @@ int main(void)
     make_scratch();
     test_bytes();
     test_some_episodes();
+    test_held_out();
     test_constants();
     test_patterns();
     test_targets_by_head();

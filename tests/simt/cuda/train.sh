@@ -72,7 +72,8 @@ image=(model.layers=gru model.n_layer=1 'model.heads=buttons:bernoulli*2 stick:c
     data.inputs="obs/a $(printf 'obs/img %.0s' {1..16}) obs/a[1]" run.precision=bf16)
 for type in bytes floats; do
     "$make_episodes" robomimic $type.h5 0 13 $([ $type = bytes ] || echo floats)
-    train image-$type 1 "${image[@]}" data.train=$type.h5 data.val=$type.h5
+    cp $type.h5 $type-val.h5
+    train image-$type 1 "${image[@]}" data.train=$type.h5 data.val=$type-val.h5
 done
 alike image-bytes image-floats
 
