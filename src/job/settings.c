@@ -61,7 +61,7 @@ static struct dt_config_key data_keys[] = {
          "empty: as the layout has them, or the file is one"),
     WHOLE(data, time_axis, "0", 0, 1, "dimension of the datasets that is time; 1: channels x time"),
     TEXT(data, inputs, "", "datasets of the frames, separated by spaces: PATH, PATH[i:j] (columns), PATH/@ATTRIBUTE, "
-         "PATH:id*N (integers below N, embedded), each also with @SHIFT or @FROM:TO (of row t + SHIFT; "
+         "PATH:id*N (integers below N, embedded; :id*N=TABLE shares a table), each also with @SHIFT or @FROM:TO (of row t + SHIFT; "
          ":valid adds whether it exists); empty: all observations"),
     TEXT(data, targets, "", "datasets of the targets, in the order of model.heads, also PATH@SHIFT and PATH@FROM:TO; empty: "
          "actions, or /targets/NAME for each head"),
