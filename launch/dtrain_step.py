@@ -3,13 +3,27 @@
     import dtrain_step
     with dtrain_step.Model("runs/policy/checkpoints/step-00001000") as model:
         print(model.frame_size, model.outputs)
-        for frame in frames:                       # a list or array of frame_size floats
+        for frame in frames:                       # frame_size floats: a list, or (faster) an array of float32
             values = model.sample(frame, temperature=0)["buttons"]
 
-The library is found as DTRAIN_STEP_LIBRARY, or by the system's loader as libdtrain_step.so.1.
+Environments of gymnasium, many at once, each with a stream of its own:
+
+    envs = gymnasium.make_vec("Walker2d-v5", num_envs=8)
+    frames, _ = envs.reset()
+    with dtrain_step.Model("runs/walk/checkpoints/best", streams=envs.num_envs) as model:
+        for _ in range(1000):
+            actions = model.batch(frames, temperature=0)["action"]     # [8, …], as the frames are an array
+            frames, rewards, ends, cuts, _ = envs.step(actions)
+            for stream in numpy.flatnonzero(ends | cuts):
+                model.reset(stream)
+
+The library is found as DTRAIN_STEP_LIBRARY, beside an installed copy of this file, or by the system's loader as
+libdtrain_step.so.1.
 """
 import ctypes
+import glob
 import os
+import struct
 
 _KINDS = ("categorical", "bernoulli", "regression")
 _WEIGHTS = {"as stored": 0, "fp32": 1, "bf16": 2, "int8": 3}
@@ -42,19 +56,59 @@ class NotFinite(Error):
 _NOT_FINITE = 4
 
 
+def _load():
+    path = os.environ.get("DTRAIN_STEP_LIBRARY")
+    here = os.path.dirname(os.path.abspath(__file__))  # PREFIX/lib/python3.X/site-packages
+    found = glob.glob(os.path.join(here, "..", "..", "libdtrain_step.so.1")) + glob.glob(
+        os.path.join(here, "..", "..", "..", "lib*", "**", "libdtrain_step.so.1"))
+    path = path or (found or ["libdtrain_step.so.1"])[0]
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise Error("cannot load %s: set DTRAIN_STEP_LIBRARY to its path, such as "
+                    "build/src/step/libdtrain_step.so.1" % path) from error
+
+
+class _Buffer:
+    """n numbers in memory that the library reads and writes."""
+
+    def __init__(self, type_, letter, n):
+        self.array = (type_ * max(n, 1))()
+        self.address = ctypes.addressof(self.array) if n > 0 else None
+        self.view = memoryview(self.array).cast("B").cast(letter)
+        self.letter = letter
+        self.packers = {}
+
+    def fill(self, values, n):
+        """Copies n numbers, of a list or of an array, which may have any shape and type."""
+        if type(values) is not list and type(values) is not tuple:
+            try:  # memory of the right type: one copy
+                memory = memoryview(values)
+                if memory.format in (self.letter, "<" + self.letter):
+                    self.view[:n] = memory.cast("B").cast(self.letter)
+                    return
+            except (TypeError, ValueError):
+                pass
+            values = values.tolist() if hasattr(values, "tolist") else list(values)
+        while values and type(values[0]) in (list, tuple):
+            values = [number for row in values for number in row]
+        pack = self.packers.get(n)
+        if not pack:
+            pack = self.packers[n] = struct.Struct("%d%s" % (n, self.letter)).pack_into
+        try:
+            pack(self.array, 0, *values)
+        except (struct.error, OverflowError) as error:
+            raise Error("expected %d %s: %s" % (n, "numbers" if self.letter == "f" else "ids", error)) from error
+
+
 class Model:
     """A model in play. Streams are numbered from 0, each with a state of its own."""
 
     def __init__(self, path, streams=1, threads=1, weights="as stored", ema=False):
-        library = os.environ.get("DTRAIN_STEP_LIBRARY", "libdtrain_step.so.1")
-        try:
-            self._library = ctypes.CDLL(library)
-        except OSError as error:
-            raise Error("cannot load %s: set DTRAIN_STEP_LIBRARY to its path, such as "
-                        "build/src/step/libdtrain_step.so.1" % library) from error
+        self._handle = ctypes.c_void_p()
+        self._library = _load()
         self._library.dtrain_step_close.restype = None
         self._library.dtrain_step_error.restype = None
-        self._handle = ctypes.c_void_p()
         if weights not in _WEIGHTS:
             raise Error("weights is %r; it must be one of %s" % (weights, ", ".join(map(repr, _WEIGHTS))))
         options = Options(streams, threads, _WEIGHTS[weights], int(ema))
@@ -63,43 +117,85 @@ class Model:
         self._call("describe", self._handle, ctypes.byref(self._info))
         self.frame_size, self.vocab_size = self._info.frame_size, self._info.vocab_size
         self.n_ids, self.parameters = self._info.n_ids, self._info.parameters
-        self._outputs = []
+        self.streams = self._info.streams
+        outputs = []
         for i in range(self._info.n_outputs):
             output = Output()
             self._call("describe_output", self._handle, i, ctypes.byref(output))
-            self._outputs.append(output)
-        self.outputs = {o.name.decode(): (_KINDS[o.kind], o.width) for o in self._outputs}
+            outputs.append(output)
+        self.outputs = {o.name.decode(): (_KINDS[o.kind], o.width) for o in outputs}
+        # What a step needs is made here, once.
+        self._predicted = [(o.name.decode(), o.first, o.first + o.width) for o in outputs]
+        self._targets = [(o.name.decode(), o.target, o.target + o.target_width) for o in outputs]
+        self._frames = _Buffer(ctypes.c_float, "f", self.streams * self.frame_size)
+        self._id_width = 1 if self.vocab_size else self.n_ids
+        self._ids = _Buffer(ctypes.c_int32, "i", self.streams * self._id_width)
+        self._drawn = _Buffer(ctypes.c_float, "f", self.streams * self._info.n_targets)
+        self._values = _Buffer(ctypes.c_float, "f", self.streams * self._info.n_values)
+        self._batch = self._library.dtrain_step_batch
+        self._batch.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
+                                ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p]
+
+    def _fail(self, code):
+        why = ctypes.create_string_buffer(2048)
+        self._library.dtrain_step_error(why, ctypes.c_size_t(len(why)))
+        kind = NotFinite if code == _NOT_FINITE else Error
+        raise kind(why.value.decode(errors="replace").rstrip())
 
     def _call(self, name, *arguments):
         code = getattr(self._library, "dtrain_step_" + name)(*arguments)
         if code != 0:
-            why = ctypes.create_string_buffer(2048)
-            self._library.dtrain_step_error(why, ctypes.c_size_t(len(why)))
-            kind = NotFinite if code == _NOT_FINITE else Error
-            raise kind(why.value.decode(errors="replace").rstrip())
+            self._fail(code)
 
-    def _inputs(self, frame, ids):
-        if self.vocab_size:  # a token
-            frame, ids = None, [frame]
-        elif len(frame) != self.frame_size:
-            raise Error("a frame of %d numbers, the model reads %d" % (len(frame), self.frame_size))
-        elif len(ids) != self.n_ids:
-            raise Error("%d ids, the model reads %d" % (len(ids), self.n_ids))
-        return (frame if frame is None else (ctypes.c_float * len(frame))(*frame),
-                (ctypes.c_int32 * len(ids))(*ids) if len(ids) else None)
+    def _run(self, frames, ids, first, n, temperature, drawn, values):
+        if self.vocab_size:  # tokens
+            frames, ids = None, [frames] if n == 1 and not hasattr(frames, "__len__") else frames
+        if self.frame_size:
+            self._frames.fill(frames, n * self.frame_size)
+        if self._id_width:
+            self._ids.fill(ids, n * self._id_width)
+        elif len(ids):
+            raise Error("%d ids, the model reads none" % len(ids))
+        code = self._batch(self._handle, int(first), n, self._frames.address, self._ids.address, temperature, drawn,
+                           values)
+        if code != 0:
+            self._fail(code)
 
     def step(self, frame, ids=(), stream=0):
         """Advances a stream by a frame (or a token): {output: logits, or values of a regression}."""
-        values = (ctypes.c_float * self._info.n_values)()
-        self._call("step", self._handle, stream, *self._inputs(frame, ids), values)
-        return {o.name.decode(): values[o.first:o.first + o.width] for o in self._outputs}
+        self._run(frame, ids, stream, 1, 0.0, None, self._values.address)
+        values = self._values.array
+        return {name: values[first:end] for name, first, end in self._predicted}
 
     def sample(self, frame, ids=(), stream=0, temperature=1.0):
         """The same, and draws from the outputs: {output: values}. temperature 0: the most likely."""
-        drawn = (ctypes.c_float * self._info.n_targets)()
-        self._call("sample", self._handle, stream, *self._inputs(frame, ids),
-                   ctypes.c_double(temperature), drawn, None)
-        return {o.name.decode(): drawn[o.target:o.target + o.target_width] for o in self._outputs}
+        self._run(frame, ids, stream, 1, temperature, self._drawn.address, None)
+        drawn = self._drawn.array
+        return {name: drawn[first:end] for name, first, end in self._targets}
+
+    def batch(self, frames, ids=(), first=0, temperature=1.0):
+        """A frame (or token) of each of len(frames) streams at once, from stream `first` on: {output: values}, a row
+        for each stream: lists, or arrays of numpy where frames is one."""
+        n, width = len(frames), self._info.n_targets
+        if not 0 < n <= self.streams:
+            raise Error("%d frames for %d streams" % (n, self.streams))
+        self._run(frames, ids, first, n, temperature, self._drawn.address, None)
+        drawn = self._drawn.array
+        if hasattr(frames, "__array_interface__"):
+            import numpy
+            rows = numpy.array(self._drawn.view[:n * width], dtype=numpy.float32).reshape(n, width)
+            return {name: rows[:, at:end] for name, at, end in self._targets}
+        return {name: [drawn[i + at:i + end] for i in range(0, n * width, width)] for name, at, end in self._targets}
+
+    def feed(self, values, stream=0):
+        """What was played after the stream's last step, {output: values}, if that is not what was drawn: a model that
+        reads its earlier actions sees these."""
+        targets = (ctypes.c_float * self._info.n_targets)()
+        for name, first, end in self._targets:
+            if name not in values or len(values[name]) != end - first:
+                raise Error("the output %s has %d values" % (name, end - first))
+            targets[first:end] = [float(value) for value in values[name]]
+        self._call("feed", self._handle, stream, targets)
 
     def save(self, stream=0):
         """A stream's state as bytes, for restore."""
@@ -111,10 +207,10 @@ class Model:
         self._call("restore", self._handle, stream, state, ctypes.c_size_t(len(state)))
 
     def reset(self, stream=0):
-        self._call("reset", self._handle, stream)
+        self._call("reset", self._handle, int(stream))
 
     def seed(self, seed, stream=0):
-        self._call("seed", self._handle, stream, ctypes.c_uint64(seed))
+        self._call("seed", self._handle, int(stream), ctypes.c_uint64(seed))
 
     def close(self):
         if self._handle:

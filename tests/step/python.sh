@@ -66,6 +66,87 @@ with dtrain_step.Model(sys.argv[2]) as model:
     assert model.save() == state
 sys.stdout.buffer.write(bytes(text) + b"\n")
 P
+cat >installed.py <<'P'
+import sys
+import dtrain_step
+with dtrain_step.Model(sys.argv[1]) as model:
+    assert "installed" in dtrain_step.__file__ and model.vocab_size == 256
+P
+cmake --install "$(dirname "$dtrain")" --prefix "$PWD/installed" >install.log 2>&1
+check "the installed module finds the installed library" env -u DTRAIN_STEP_LIBRARY \
+    PYTHONPATH="$(dirname "$(find "$PWD/installed" -name dtrain_step.py)")" python3 installed.py "$model"
+
+# Frames: as lists, arrays of any type, and batches.
+cat >frames.ini <<'P'
+[run]
+steps = 2
+precision = fp32
+device = cpu
+[model]
+d_model = 8
+layers = gru
+heads = buttons:bernoulli*3 stick:categorical*5 aim:regression*2
+frame_size = 7
+[data]
+train = synthetic:frames
+seq_len = 8
+batch = 4
+normalize = false
+[optim]
+lr = 1e-2
+P
+"$dtrain" frames.ini run.dir=frames >train.log 2>&1 || cat train.log
+cat >frames.py <<'P'
+import array
+import sys
+import dtrain_step
+
+S, T, F = 5, 4, 7
+frames = [[[(s * 31 + t * 7 + i * 3) % 11 / 8 - 0.5 for i in range(F)] for s in range(S)] for t in range(T)]
+with dtrain_step.Model(sys.argv[1], streams=S) as one, dtrain_step.Model(sys.argv[1], streams=S) as all_:
+    assert one.frame_size == F and one.outputs == {"buttons": ("bernoulli", 3), "stick": ("categorical", 5),
+                                                   "aim": ("regression", 2)}, one.outputs
+    for t in range(T):
+        kinds = [list, tuple, lambda f: array.array("f", f), lambda f: array.array("d", f), iter]
+        drawn = [one.sample(kind(f), stream=s, temperature=t % 2) for s, (f, kind) in enumerate(zip(frames[t], kinds))]
+        together = all_.batch(frames[t], temperature=t % 2)
+        assert [len(v) for v in together.values()] == [S] * 3 and len(together["aim"][0]) == 2
+        assert together == {name: [d[name] for d in drawn] for name in together}, (together, drawn)
+    assert one.save(3) == all_.save(3)
+    step = one.step(frames[0][0])
+    assert list(map(len, step.values())) == [3, 5, 2] and step == all_.step(array.array("f", frames[0][0]))
+    part = all_.batch(frames[1][:2], first=3, temperature=0)
+    alone = [one.sample(frames[1][i], stream=3 + i, temperature=0) for i in range(2)]
+    assert part == {name: [values[name] for values in alone] for name in part}
+    one.feed({"buttons": [0, 1, 0], "stick": [4], "aim": [0.5, 1]}, stream=1)
+    for what in (lambda: one.sample(frames[0][0][1:]), lambda: one.sample(array.array("f", frames[0][0] * 2)),
+                 lambda: one.sample(array.array("i", [1] * F + [1])), lambda: one.sample(["a"] * F),
+                 lambda: one.sample([1e39] + [0] * 6), lambda: one.sample(frames[0][0], ids=[1]),
+                 lambda: one.batch(frames[0] + frames[0]), lambda: one.batch([]), lambda: one.batch(frames[0], first=1),
+                 lambda: one.feed({"buttons": [0, 1, 0]}), lambda: one.sample([float("nan")] * F)):
+        try:
+            what()
+        except dtrain_step.Error as error:
+            assert str(error), what
+        else:
+            raise SystemExit("a wrong argument was accepted")
+    # An array of the right number of bytes but of another type is converted, not taken as it is.
+    assert one.sample(array.array("i", [1] * F), stream=2, temperature=0) == all_.sample([1.0] * F, stream=2, temperature=0)
+    try:
+        import numpy
+    except ImportError:
+        sys.exit()
+    for type_ in "f4", "f8", "i8":
+        for model in one, all_:
+            model.reset(numpy.int64(0)), model.reset(1)
+        rows = numpy.array(frames[0][:2]).astype(type_)
+        got = one.batch(rows, temperature=0)
+        want = all_.batch(rows.tolist(), temperature=0)
+        assert isinstance(got["aim"], numpy.ndarray) and got["aim"].shape == (2, 2)
+        assert {k: v.tolist() for k, v in got.items()} == want, (type_, got, want)
+        assert one.sample(numpy.asfortranarray(rows)[0], stream=numpy.int64(1)) == all_.sample(rows[0].tolist(), stream=1)
+P
+check "Python plays frames of any type, one by one and in batches" python3 frames.py frames/checkpoints/step-00000002
 check "Python plays the model" python3 play.py "$model" large policy/checkpoints/step-* >python.txt
 check "the text of Python is that of dtrain sample" cmp text.txt python.txt
 finish
