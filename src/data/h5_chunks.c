@@ -17,6 +17,7 @@ enum {
     BANDS = 2,          // kept in any case, so that a read in pieces decodes a chunk once
     MOST_BANDS = 4096,  // they are searched one by one
     CHECKSUM_BYTES = 4, // fletcher32's, after the data
+    FILTER_LZF = 32000, // as registered with The HDF Group
 };
 static const char damaged[] = "the shard is damaged: copy or create it again";
 
@@ -70,11 +71,11 @@ static dt_status read_filter(const struct dt_h5_array *array, hid_t plist, int i
         return DT_FAIL(DT_USER, damaged, "%s: the shuffle filter of %s has no element size",
                        array->file->path, array->name);
     if (filter->id == H5Z_FILTER_DEFLATE || filter->id == H5Z_FILTER_SHUFFLE ||
-        filter->id == H5Z_FILTER_FLETCHER32)
+        filter->id == H5Z_FILTER_FLETCHER32 || filter->id == FILTER_LZF)
         return DT_OK;
     return DT_H5_REJECT(array,
                         "store the shard without filters (h5repack -f NONE OLD NEW), or with gzip, "
-                        "shuffle and fletcher32 alone",
+                        "lzf, shuffle and fletcher32 alone",
                         "is stored with filter %d (%s), which dtrain does not read",
                         (int)filter->id, name[0] ? name : "no name");
 }
@@ -200,6 +201,36 @@ static dt_status undo_deflate(struct dt_h5_chunks *chunks, const struct place *p
     return DT_OK;
 }
 
+// LibLZF's stream, which h5py writes: a byte below 32 starts one byte more of literals; others copy
+// what was decoded before: 3 bits of length (7: more in the next byte), 13 bits of distance.
+static dt_status undo_lzf(struct dt_h5_chunks *chunks, const struct place *place)
+{
+    const unsigned char *from = chunks->from, *end = from + chunks->used;
+    unsigned char *to = chunks->to, *room_end = to + chunks->room;
+    while (from < end) {
+        size_t n = *from++;
+        const unsigned char *source = from;
+        if (n < 32) {
+            n++;
+            from += n;
+        } else {
+            size_t distance = (n & 31) << 8, length = n >> 5;
+            bool whole = end - from >= 1 + (length == 7);
+            if (whole && length == 7)
+                length += *from++;
+            distance += whole ? *from++ + 1u : 0;
+            source = whole && distance <= (size_t)(to - chunks->to) ? to - distance : NULL;
+            n = length + 2;
+        }
+        if (!source || from > end || n > (size_t)(room_end - to))
+            return fail_chunk(place, "is not a valid lzf stream");
+        while (n-- > 0) // a copy may read what it writes
+            *to++ = *source++;
+    }
+    swap_buffers(chunks, (size_t)(to - chunks->to));
+    return DT_OK;
+}
+
 // Byte j of all elements is stored together, then the bytes of an incomplete element at the end.
 static void undo_shuffle(struct dt_h5_chunks *chunks, size_t element)
 {
@@ -284,6 +315,7 @@ static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
             undo_shuffle(chunks, filter->element);
         else
             DT_TRY(filter->id == H5Z_FILTER_DEFLATE ? undo_deflate(chunks, place)
+                   : filter->id == FILTER_LZF       ? undo_lzf(chunks, place)
                                                     : undo_fletcher32(chunks, place));
     }
     if (chunks->used == chunks->chunk_bytes)

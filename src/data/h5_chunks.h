@@ -13,7 +13,7 @@
 extern _Atomic int64_t dt_h5_chunks_room;
 
 // Opens the chunks of a dataset, from its creation properties. Supported filters:
-// deflate (gzip), shuffle, fletcher32; any other is DT_USER.
+// deflate (gzip), lzf, shuffle, fletcher32; any other is DT_USER.
 dt_status dt_h5_chunks_open(const struct dt_h5_array *array, hid_t plist,
                             struct dt_h5_chunks **chunks);
 // Adds what the array, which the shard's windows read, is decoded in; nothing for other arrays.

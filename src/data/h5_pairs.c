@@ -1,5 +1,6 @@
-// The reader kind of pairs reads /input_ids and /labels, both [n, T] signed 32-bit. A row is a
-// window and a segment of its own; the loss ignores the label -100.
+// The reader kind of pairs reads /input_ids and /labels, both [n, T] integers. A row is a window
+// and a segment of its own; the loss ignores the label -100.
+#include "data/columns.h"
 #include "data/h5_chunks.h"
 #include "data/h5_reader.h"
 #include "data/tokens.h"
@@ -19,9 +20,10 @@ static dt_status open_pairs(struct dt_reader *reader, const struct dt_scan_rules
         if (array->n_dims != 2)
             return DT_H5_REJECT(array, "make it two-dimensional, [n, seq_len]",
                                 "has %d dimensions, not 2", array->n_dims);
-        if (array->type != DT_I32)
-            return DT_H5_REJECT(array, "store it as little-endian signed 32-bit integers",
-                                "holds %s", array->type_text);
+        if (!dt_columns_is_integer(array->type))
+            return DT_H5_REJECT(array, "store it as little-endian integers", "holds %s",
+                                array->type_text);
+        shard->types |= 1u << array->type;
         dt_h5_chunks_note(array, shard);
     }
     if (ids[0] != labels[0] || ids[1] != labels[1])
@@ -73,15 +75,38 @@ static const char *place(int which, int64_t row, int64_t column, char *text, siz
     return text;
 }
 
+// Reads rows as int32; `stored` has room for as many of 64 bits.
+static dt_status read_rows(struct dt_reader *reader, int which, int64_t first, int64_t n,
+                           void *stored, int32_t *values)
+{
+    const struct dt_h5_array *array = &reader->arrays[which];
+    int64_t T = array->shape[1];
+    char where[96], text[DT_INTEGER_TEXT];
+    if (array->type == DT_I32)
+        return dt_h5_array_read(array, first, n, values);
+    DT_TRY(dt_h5_array_read(array, first, n, stored));
+    for (int64_t i = 0; i < n * T; i++) {
+        int64_t value = dt_columns_integer(array->type, stored, i);
+        if (value < (array->type == DT_U64 ? 0 : INT32_MIN) || value > INT32_MAX)
+            return DT_FAIL(DT_USER, "create the shard again",
+                           "%s: %s is %s, which no vocabulary has", array->file->path,
+                           place(which, first + i / T, i % T, where, sizeof where),
+                           dt_columns_integer_text(array->type, value, text));
+        values[i] = (int32_t)value;
+    }
+    return DT_OK;
+}
+
 static dt_status verify_pairs(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
                               int64_t n)
 {
     int64_t T = shard->row;
-    int32_t *values;
+    int64_t *stored;
     char where[96];
-    DT_TRY(dt_reader_scratch(reader, n * T * (int64_t)sizeof *values, &values));
+    DT_TRY(dt_reader_scratch(reader, 2 * n * T * (int64_t)sizeof *stored, &stored));
+    int32_t *values = (int32_t *)(stored + n * T);
     for (int which = 0; which < PAIR; which++) {
-        DT_TRY(dt_h5_array_read(&reader->arrays[which], first, n, values));
+        DT_TRY(read_rows(reader, which, first, n, stored, values));
         int64_t bad = find_outside(which, values, n * T, dt_tokens_limit(shard));
         if (bad < n * T)
             return dt_tokens_fail_verify(
@@ -117,10 +142,11 @@ static dt_status read_pairs(struct dt_reader *reader, const struct dt_dataset *d
     bool reset = dt_tokens_have_reset(dataset, rules);
     uint8_t *starts = (uint8_t *)block->memory;
     int32_t *values = (int32_t *)(void *)(block->memory + (reset ? dt_reader_align(n) : 0));
+    int64_t *stored;
     block->data = values;
+    DT_TRY(dt_reader_scratch(reader, n * (int64_t)sizeof *stored, &stored));
     for (int which = 0; which < PAIR; which++)
-        DT_TRY(dt_h5_array_read(&reader->arrays[which], block->first, block->windows,
-                                values + which * n));
+        DT_TRY(read_rows(reader, which, block->first, block->windows, stored, values + which * n));
     for (int64_t i = 0; reset && i < n; i += T) {
         dt_tokens_mark_starts(rules, DT_I32, values + i, T, false, starts + i);
         starts[i] = 1; // no token is before the first of a row

@@ -1,4 +1,4 @@
-// The reader kind of token streams reads /tokens, one dimension of unsigned 8, 16 or 32 bit, with
+// The reader kind of token streams reads /tokens, one dimension of integers of any type, with
 // optional checksums (h5_hashes.h) and document starts (h5_starts.h). A shard is one segment; n
 // tokens give (n - 1) / T windows of T + 1 tokens, the last token of one being the first of the
 // next. With rules->whole they give ceil(n / T): in the last one ids after the end are 0, and
@@ -6,6 +6,7 @@
 #include "data/tokens.h"
 
 #include "base/memory.h"
+#include "data/columns.h"
 #include "data/h5_chunks.h"
 #include "data/h5_hashes.h"
 #include "data/h5_reader.h"
@@ -25,10 +26,9 @@ static dt_status open_tokens(struct dt_reader *reader, const struct dt_scan_rule
     int64_t seq_len = rules->seq_len;
     const struct dt_h5_array *tokens = &reader->arrays[0];
     DT_TRY(dt_h5_check_vector(tokens));
-    if (tokens->type != DT_U8 && tokens->type != DT_U16 && tokens->type != DT_U32)
-        return DT_H5_REJECT(tokens,
-                            "store tokens as little-endian unsigned 8, 16 or 32-bit integers",
-                            "holds %s", tokens->type_text);
+    if (!dt_columns_is_integer(tokens->type))
+        return DT_H5_REJECT(tokens, "store tokens as little-endian integers", "holds %s",
+                            tokens->type_text);
     struct stream *stream;
     DT_TRY(DT_NEW(&stream, 1, "reading %s", reader->file.path));
     reader->own = stream;
@@ -148,7 +148,7 @@ static dt_status verify_tokens(struct dt_reader *reader, const struct dt_shard *
             DT_TRY(read_checked(reader, &stream->hashes[i], first, n, buffer, &tokens));
     DT_TRY(read_checked(reader, used, first, n, buffer, &tokens));
     int64_t limit = dt_tokens_limit(shard);
-    if (dt_tokens_largest(shard->type, tokens, n) < limit)
+    if (dt_tokens_largest(shard->type, tokens, n) < (uint64_t)limit)
         return DT_OK;
     int64_t i = dt_tokens_find(shard->type, tokens, n, limit);
     snprintf(where, sizeof where, "/tokens at offset %" PRId64, first + i);
@@ -212,12 +212,12 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
         memcpy(rows[DT_TOKENS_RESET], block->memory + at, (size_t)T);
     int32_t *ids = rows[DT_TOKENS_IDS], *labels = rows[DT_TOKENS_LABELS];
     int64_t n = dt_min_i64(T, shard->count - 1 - window * T); // that have a label
-    int64_t largest = dt_tokens_widen(shard->type, tokens, n, ids, labels);
+    uint64_t largest = dt_tokens_widen(shard->type, tokens, n, ids, labels);
     for (int64_t i = n; i < T; i++) {
         ids[i] = i == n ? (int32_t)dt_tokens_get(shard->type, tokens, n) : 0;
         labels[i] = DT_IGNORED;
     }
-    if (largest < rules->vocab_size)
+    if (largest < (uint64_t)rules->vocab_size)
         return DT_OK;
     int64_t i = dt_tokens_find(shard->type, tokens, n + 1, rules->vocab_size);
     snprintf(where, sizeof where, "/tokens at offset %" PRId64, window * T + i);

@@ -329,7 +329,7 @@ static dt_status pack_bytes(struct packer *packer, int side, const struct input 
         DT_TRY(dt_pread_all(fd, file->path, packer->chunk, bytes, at));
         int64_t n = bytes / packer->size, i = n;
         packer->largest =
-            dt_max_i64(packer->largest, dt_tokens_largest(packer->type, packer->chunk, n));
+            dt_max_i64(packer->largest, (int64_t)dt_tokens_largest(packer->type, packer->chunk, n));
         if (vocab_size > 0 && packer->largest >= vocab_size)
             i = dt_tokens_find(packer->type, packer->chunk, n, vocab_size);
         if (i < n)

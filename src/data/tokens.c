@@ -1,6 +1,8 @@
 // Holds what reader kinds of tokens share: the arrays of a batch, loops over tokens, errors.
 #include "data/tokens.h"
 
+#include "data/columns.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -18,19 +20,20 @@ void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rul
         dt_array_list_add(list, "reset", DT_U8, 1, true);
 }
 
-// One macro makes the loops, so that each compiles to straight code for its type. A token that the
-// type cannot hold is never found.
-#define DEFINE_LOOPS(type, bits)                                                                   \
+// One macro makes the loops, so that each compiles to straight code for its type; `order` is the
+// unsigned type in which tokens are compared, where one below 0 is above all others. A token that
+// the type cannot hold is never found.
+#define DEFINE_LOOPS(type, order, bits)                                                            \
     static int64_t get_##bits(const void *tokens, int64_t i)                                       \
     {                                                                                              \
-        return ((const type *)tokens)[i];                                                          \
+        return (int64_t)((const type *)tokens)[i];                                                 \
     }                                                                                              \
-    static uint32_t largest_##bits(const void *tokens, int64_t n)                                  \
+    static uint64_t largest_##bits(const void *tokens, int64_t n)                                  \
     {                                                                                              \
         const type *t = tokens;                                                                    \
-        type largest = 0;                                                                          \
+        order largest = 0;                                                                         \
         for (int64_t i = 0; i < n; i++)                                                            \
-            largest = t[i] > largest ? t[i] : largest;                                             \
+            largest = (order)t[i] > largest ? (order)t[i] : largest;                               \
         return largest;                                                                            \
     }                                                                                              \
     static void widen_##bits(const void *tokens, int64_t n, int32_t *restrict input_ids,           \
@@ -49,20 +52,29 @@ void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rul
         for (int64_t i = 0; i < n; i++)                                                            \
             mark[i] = possible & (t[i] == wanted);                                                 \
     }
-DEFINE_LOOPS(uint8_t, u8)
-DEFINE_LOOPS(uint16_t, u16)
-DEFINE_LOOPS(uint32_t, u32)
+DEFINE_LOOPS(uint8_t, uint8_t, u8)
+DEFINE_LOOPS(uint16_t, uint16_t, u16)
+DEFINE_LOOPS(uint32_t, uint32_t, u32)
+DEFINE_LOOPS(uint64_t, uint64_t, u64)
+DEFINE_LOOPS(int8_t, uint32_t, i8)
+DEFINE_LOOPS(int16_t, uint32_t, i16)
+DEFINE_LOOPS(int32_t, uint32_t, i32)
+DEFINE_LOOPS(int64_t, uint64_t, i64)
 
 static const struct {
     int64_t (*get)(const void *tokens, int64_t i);
-    uint32_t (*largest)(const void *tokens, int64_t n);
+    uint64_t (*largest)(const void *tokens, int64_t n);
     void (*widen)(const void *tokens, int64_t n, int32_t *input_ids, int32_t *labels);
     void (*mark)(const void *tokens, int64_t n, int64_t token, uint8_t *mark);
 } loops[DT_DTYPE_COUNT] = {
     [DT_U8] = {get_u8, largest_u8, widen_u8, mark_u8},
     [DT_U16] = {get_u16, largest_u16, widen_u16, mark_u16},
     [DT_U32] = {get_u32, largest_u32, widen_u32, mark_u32},
-    [DT_I32] = {.mark = mark_u32}, // equal bits
+    [DT_U64] = {get_u64, largest_u64, widen_u64, mark_u64},
+    [DT_I8] = {get_i8, largest_i8, widen_i8, mark_i8},
+    [DT_I16] = {get_i16, largest_i16, widen_i16, mark_i16},
+    [DT_I32] = {get_i32, largest_i32, widen_i32, mark_i32},
+    [DT_I64] = {get_i64, largest_i64, widen_i64, mark_i64},
 };
 
 int64_t dt_tokens_get(dt_dtype type, const void *tokens, int64_t i)
@@ -70,7 +82,7 @@ int64_t dt_tokens_get(dt_dtype type, const void *tokens, int64_t i)
     return loops[type].get(tokens, i);
 }
 
-uint32_t dt_tokens_largest(dt_dtype type, const void *tokens, int64_t n)
+uint64_t dt_tokens_largest(dt_dtype type, const void *tokens, int64_t n)
 {
     return loops[type].largest(tokens, n);
 }
@@ -78,12 +90,12 @@ uint32_t dt_tokens_largest(dt_dtype type, const void *tokens, int64_t n)
 int64_t dt_tokens_find(dt_dtype type, const void *tokens, int64_t n, int64_t limit)
 {
     int64_t i = 0;
-    while (i < n && dt_tokens_get(type, tokens, i) < limit)
+    while (i < n && (uint64_t)dt_tokens_get(type, tokens, i) < (uint64_t)limit)
         i++;
     return i;
 }
 
-uint32_t dt_tokens_widen(dt_dtype type, const void *tokens, int64_t n, int32_t *input_ids,
+uint64_t dt_tokens_widen(dt_dtype type, const void *tokens, int64_t n, int32_t *input_ids,
                          int32_t *labels)
 {
     loops[type].widen(tokens, n, input_ids, labels);
@@ -106,26 +118,28 @@ void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, con
 dt_status dt_tokens_fail(const struct dt_shard *shard, const char *where, int64_t token,
                          int64_t vocab_size)
 {
+    char text[DT_INTEGER_TEXT];
     return DT_FAIL(DT_USER, "set model.vocab_size above the largest token, or fix the shard",
-                   "%s: %s is %" PRId64 ", outside the vocabulary of %" PRId64, shard->path, where,
-                   token, vocab_size);
+                   "%s: %s is %s, outside the vocabulary of %" PRId64, shard->path, where,
+                   dt_columns_integer_text(shard->type, token, text), vocab_size);
 }
 
 int64_t dt_tokens_limit(const struct dt_shard *shard)
 {
     if (shard->vocab_size > 0)
         return shard->vocab_size;
-    return shard->type == DT_I32 ? (int64_t)INT32_MAX + 1 : (int64_t)UINT32_MAX + 1;
+    bool wide = shard->type == DT_U8 || shard->type == DT_U16 || shard->type == DT_U32;
+    return (int64_t)(wide ? UINT32_MAX : INT32_MAX) + 1;
 }
 
 dt_status dt_tokens_fail_verify(const char *path, const struct dt_shard *shard, const char *where,
                                 int64_t value, bool label)
 {
-    char attribute[48] = "no attribute vocab_size";
+    char text[DT_INTEGER_TEXT], attribute[48] = "no attribute vocab_size";
     if (shard->vocab_size > 0)
         snprintf(attribute, sizeof attribute, "attribute vocab_size = %" PRId64, shard->vocab_size);
     return DT_FAIL(DT_USER, "create the shard again, or correct its attribute vocab_size",
-                   "%s: %s is %" PRId64 "; %s must be from 0 to %" PRId64 "%s (%s)", path, where,
-                   value, label ? "a label" : "a token", dt_tokens_limit(shard) - 1,
-                   label ? ", or -100 for none" : "", attribute);
+                   "%s: %s is %s; %s must be from 0 to %" PRId64 "%s (%s)", path, where,
+                   dt_columns_integer_text(shard->type, value, text), label ? "a label" : "a token",
+                   dt_tokens_limit(shard) - 1, label ? ", or -100 for none" : "", attribute);
 }

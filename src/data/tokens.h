@@ -1,5 +1,5 @@
 // Declares what reader kinds of tokens share: the arrays of a batch, plain loops over stored tokens
-// of 8, 16 or 32 bits (and int32 ids where stated), errors.
+// of any integer type, errors.
 #pragma once
 
 #include "data/reader.h"
@@ -14,15 +14,15 @@ static inline const void *dt_tokens_at(dt_dtype type, const void *tokens, int64_
 {
     return (const char *)tokens + i * dt_dtype_size(type);
 }
-int64_t dt_tokens_get(dt_dtype type, const void *tokens, int64_t i);
-// The largest of n; 0 where n is 0.
-uint32_t dt_tokens_largest(dt_dtype type, const void *tokens, int64_t n);
-// The first i < n with tokens[i] >= limit; n where there is none.
+int64_t dt_tokens_get(dt_dtype type, const void *tokens, int64_t i); // of DT_U64 its bits
+// The largest of n, where one below 0 is above 2^31; 0 where n is 0.
+uint64_t dt_tokens_largest(dt_dtype type, const void *tokens, int64_t n);
+// The first i < n with tokens[i] >= limit, or below 0; n where there is none.
 int64_t dt_tokens_find(dt_dtype type, const void *tokens, int64_t n, int64_t limit);
 // input_ids[i] = tokens[i], labels[i] = tokens[i + 1] for i < n; gives the largest of the n + 1.
-uint32_t dt_tokens_widen(dt_dtype type, const void *tokens, int64_t n, int32_t *input_ids,
+uint64_t dt_tokens_widen(dt_dtype type, const void *tokens, int64_t n, int32_t *input_ids,
                          int32_t *labels);
-// Marks where rules->reset_token says that documents start among n tokens (DT_I32 too). `before`:
+// Marks where rules->reset_token says that documents start among n tokens. `before`:
 // tokens[-1] exists; if not, the caller sets starts[0].
 void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, const void *tokens,
                            int64_t n, bool before, uint8_t *starts);

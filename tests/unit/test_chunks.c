@@ -43,7 +43,8 @@ static void check_tokens(const char *path, int size)
     dt_reader_close(reader);
 }
 
-// Filters in the order of their letters: z deflate, s shuffle, f fletcher32.
+// Filters in the order of their letters: z deflate, s shuffle, f fletcher32, l lzf, which the
+// library does not have: it writes chunks as they are.
 static hid_t with_filters(const char *filters, int n_dims, const hsize_t *chunk)
 {
     hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
@@ -53,6 +54,8 @@ static hid_t with_filters(const char *filters, int n_dims, const hsize_t *chunk)
             H5Pset_deflate(plist, 6);
         else if (*filters == 's')
             H5Pset_shuffle(plist);
+        else if (*filters == 'l')
+            H5Pset_filter(plist, 32000, H5Z_FLAG_OPTIONAL, 0, NULL);
         else
             H5Pset_fletcher32(plist);
     return plist;
@@ -201,6 +204,63 @@ static void test_bad_sizes(void)
     expect_bad_chunk("f", plain, 604, 0, "does not match its fletcher32");
 }
 
+// Encodes bytes as LibLZF decodes them: literals, and copies of the nearest bytes that are the
+// same.
+static size_t encode_lzf(const unsigned char *from, size_t n, unsigned char *to)
+{
+    size_t used = 0;
+    for (size_t i = 0, length = 0; i < n; i += length) {
+        size_t distance = 1, most = n - i < 264 ? n - i : 264;
+        for (length = 0; distance <= i && distance <= 8192; distance++) {
+            for (length = 0; length < most && from[i + length] == from[i + length - distance];)
+                length++;
+            if (length > 2)
+                break;
+        }
+        if (length > 2) {
+            size_t code = length - 2, at = distance - 1;
+            to[used++] = (unsigned char)((code < 7 ? code : 7) << 5 | at >> 8);
+            if (code >= 7)
+                to[used++] = (unsigned char)(code - 7);
+            to[used++] = (unsigned char)at;
+        } else { // one literal
+            length = 1;
+            to[used++] = 0;
+            to[used++] = from[i];
+        }
+    }
+    return used;
+}
+
+static void test_lzf(void)
+{
+    static unsigned char packed[4 * N], long_run[CHUNK];
+    static uint16_t chunk[CHUNK];
+    const char *path = write_tokens("lzf.h5", 2, "l", CHUNK);
+    check_tokens(path, 2); // no chunk is filtered
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    hid_t id = H5Dopen2(file, "tokens", H5P_DEFAULT);
+    for (hsize_t at = 0; at < N; at += CHUNK) {
+        memset(chunk, 0, sizeof chunk);
+        memcpy(chunk, u16 + at, sizeof *u16 * (N - at < CHUNK ? N - at : CHUNK));
+        size_t bytes = encode_lzf((const unsigned char *)chunk, sizeof chunk, packed);
+        CHECK(H5Dwrite_chunk(id, H5P_DEFAULT, 0, &at, bytes, packed) >= 0, "no chunk");
+    }
+    H5Dclose(id), H5Fclose(file);
+    check_tokens(path, 2);
+    // 7 and 0xff: 264 bytes of the one before, which they overlap.
+    const unsigned char runs[] = {0, 5, 0xe0, 0xff, 0, 0xe0, 0xff, 0, 0xe0, 62, 0};
+    expect_bad_chunk("l", runs, sizeof runs - 1, 0, "is not a valid lzf stream");
+    expect_bad_chunk("l", runs, sizeof runs - 3, 0, "decodes to 529 bytes, not 600");
+    expect_bad_chunk("l", runs + 2, sizeof runs - 2, 0, "is not a valid lzf stream"); // before it
+    expect_bad_chunk("l", (const unsigned char[]){31, 1, 2}, 3, 0, "is not a valid lzf stream");
+    memset(long_run, 0xff, sizeof long_run);
+    memcpy(long_run, "\0\5", 2);
+    for (size_t i = 2; i + 3 <= sizeof long_run; i += 3)
+        memcpy(long_run + i, "\xe0\xff\0", 3);
+    expect_bad_chunk("l", long_run, sizeof long_run, 0, "is not a valid lzf stream"); // too much
+}
+
 static void test_unknown_filter(void)
 {
     const hsize_t dims = N, chunk = CHUNK;
@@ -338,6 +398,7 @@ int main(void)
     test_room();
     test_bad_sizes();
     test_unknown_filter();
+    test_lzf();
     remove_scratch();
     return test_end();
 }

@@ -2,6 +2,8 @@
 // odd ones that are fine. Metadata through the broadcast.
 #include "base/log.h"
 #include "data/h5_reader.h"
+#include "data/loader.h"
+#include "data/pack.h"
 #include "shards.h"
 
 #include <sys/stat.h>
@@ -132,9 +134,6 @@ static void test_types(void)
         const char *phrase;
     } wrong[] = {
         {"float.h5", H5T_IEEE_F32LE, "32-bit floating-point"},
-        {"signed.h5", H5T_STD_I16LE, "signed 16-bit"},
-        {"i32.h5", H5T_STD_I32LE, "signed 32-bit"},
-        {"u64.h5", H5T_STD_U64LE, "unsigned 64-bit"},
         {"big.h5", H5T_STD_U16BE, "big-endian unsigned 16-bit"},
         {"float-big.h5", H5T_IEEE_F64BE, "big-endian 64-bit floating-point"},
     };
@@ -149,6 +148,91 @@ static void test_types(void)
     H5Tset_precision(what.disk, 12);
     expect_bad(write_one("padded.h5", what), "padded unsigned 16-bit");
     H5Tclose(what.disk);
+}
+
+// Tokens and pairs of every integer type are those that were written; what no int32 holds, and what
+// is outside the vocabulary, is named with its place.
+static void test_integers(void)
+{
+    const struct {
+        hid_t type;
+        double wrong;
+        const char *text;
+    } types[] = {{H5T_STD_U8LE, 255, "255"},
+                 {H5T_STD_I8LE, -1, "-1"},
+                 {H5T_STD_U16LE, 300, "300"},
+                 {H5T_STD_I16LE, -7, "-7"},
+                 {H5T_STD_U32LE, 0x1p31, "2147483648"},
+                 {H5T_STD_I32LE, -101, "-101"},
+                 {H5T_STD_U64LE, 0x1p63, "9223372036854775808"},
+                 {H5T_STD_I64LE, 0x1p40, "1099511627776"}};
+    enum { LENGTH = 4 * T + 1, ROWS = 4, AT = 2 * T + 5 };
+    const struct dt_scan_rules small = {.seq_len = T, .vocab_size = 120};
+    static double values[LENGTH];
+    for (size_t i = 0; i < 2 * (sizeof types / sizeof *types); i++) {
+        hid_t type = types[i / 2].type;
+        bool pairs = i % 2;
+        for (int bad = 0; bad < 2; bad++) {
+            const char *path = in_scratch("integers.h5");
+            hid_t file = new_file(path);
+            for (int k = 0; k < LENGTH; k++)
+                values[k] = k % 7 == 0 ? 100 : k;
+            if (bad)
+                values[AT] = types[i / 2].wrong;
+            struct put what = {.name = pairs ? "input_ids" : "tokens",
+                               .disk = type,
+                               .memory = H5T_NATIVE_DOUBLE,
+                               .n_dims = 1 + pairs,
+                               .dims = {pairs ? ROWS : LENGTH, T},
+                               .data = values};
+            put(file, &what);
+            what.name = "labels";
+            values[AT] = AT;
+            if (pairs)
+                put(file, &what);
+            H5Fclose(file);
+            struct dt_dataset *dataset = scan(path, &small);
+            struct dt_loader_config config = {
+                .dataset = dataset, .batch = 1, .block = 1, .size = 1, .prefetch = 1};
+            config.rules = (struct dt_read_rules){.vocab_size = 120, .reset_token = 100};
+            config.sequential = true;
+            struct dt_loader *loader;
+            const struct dt_batch *batch;
+            dt_status status = dt_loader_open(&config, 0, &loader);
+            int64_t wrong = 0, step = 0;
+            for (; (status = dt_loader_next(loader, &batch, NULL)) == DT_OK && batch; step++) {
+                const int32_t *ids = dt_batch_find(batch, "input_ids")->data;
+                const int32_t *labels = dt_batch_find(batch, "labels")->data;
+                const uint8_t *reset = dt_batch_find(batch, "reset")->data;
+                for (int t = 0; t < T; t++) {
+                    int64_t k = step * T + t, next = k + !pairs;
+                    wrong += ids[t] != (k % 7 == 0 ? 100 : k);
+                    wrong += labels[t] != (next % 7 == 0 ? 100 : next);
+                    wrong += reset[t] != (k % 7 == 0 || (pairs && t == 0));
+                }
+            }
+            CHECK_INT(wrong, 0);
+            CHECK_INT(step, bad ? AT / T : ROWS);
+            char where[128];
+            if (pairs)
+                snprintf(where, sizeof where, "integers.h5: /input_ids at row %d, column %d is %s",
+                         AT / T, AT % T, types[i / 2].text);
+            else
+                snprintf(where, sizeof where, "integers.h5: /tokens at offset %d is %s", AT,
+                         types[i / 2].text);
+            if (bad)
+                CHECK_FAILS(status, DT_USER, where);
+            dt_loader_close(loader);
+            // Without a vocabulary, what an id may not be.
+            bool found_alone = types[i / 2].wrong < 0 || types[i / 2].wrong > UINT32_MAX ||
+                               (pairs && types[i / 2].wrong > INT32_MAX);
+            status = dt_verify_shard(path, false, &(struct dt_shard){0});
+            if (bad && found_alone)
+                CHECK_FAILS(status, DT_USER, where);
+            else
+                CHECK_OK(status);
+        }
+    }
 }
 
 static void test_storage(void)
@@ -274,25 +358,23 @@ static void test_pairs(void)
     static const struct {
         const char *name;
         hsize_t n, labels, row; // of /input_ids, and of /labels; more than 100: shorter labels
-        bool long_ids, tokens;
+        bool tokens;
         const char *phrase; // NULL: it is fine
     } cases[] = {
-        {"both.h5", 5, 5, T, false, true, "both /tokens and /input_ids"},
-        {"n.h5", 5, 4, T, false, false, "/input_ids is [5, 16], /labels is [4, 16]"},
-        {"labels.h5", 101, 101, T, false, false, "/input_ids is [101, 16], /labels is [101, 15]"},
-        {"row.h5", 5, 5, T + 1, false, false, "17 tokens long, data.seq_len is 16"},
-        {"half-pair.h5", 5, 0, T, false, false, "without /labels"},
-        {"long.h5", 5, 5, T, true, false, "signed 64-bit"},
-        {"pairs.h5", 5, 5, T, false, false, NULL},
+        {"both.h5", 5, 5, T, true, "both /tokens and /input_ids"},
+        {"n.h5", 5, 4, T, false, "/input_ids is [5, 16], /labels is [4, 16]"},
+        {"labels.h5", 101, 101, T, false, "/input_ids is [101, 16], /labels is [101, 15]"},
+        {"row.h5", 5, 5, T + 1, false, "17 tokens long, data.seq_len is 16"},
+        {"half-pair.h5", 5, 0, T, false, "without /labels"},
+        {"pairs.h5", 5, 5, T, false, NULL},
     };
-    static const int64_t zeros[2 * N * T];
+    static const int32_t zeros[2 * N * T];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         hid_t file = new_file(in_scratch("%s", cases[i].name));
-        hid_t type = cases[i].long_ids ? H5T_STD_I64LE : H5T_STD_I32LE;
         hsize_t label_row = cases[i].labels > 100 ? cases[i].row - 1 : cases[i].row;
-        put_matrix(file, "input_ids", type, cases[i].n, cases[i].row, zeros);
+        put_matrix(file, "input_ids", H5T_STD_I32LE, cases[i].n, cases[i].row, zeros);
         if (cases[i].labels > 0)
-            put_matrix(file, "labels", type, cases[i].labels, label_row, zeros);
+            put_matrix(file, "labels", H5T_STD_I32LE, cases[i].labels, label_row, zeros);
         struct put also = u16(good);
         if (cases[i].tokens)
             put(file, &also);
@@ -509,6 +591,7 @@ int main(void)
     test_no_hdf5();
     test_schemas();
     test_types();
+    test_integers();
     test_storage();
     test_damaged_layout();
     test_damaged_types();
