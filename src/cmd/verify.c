@@ -48,6 +48,8 @@ static void verify_shard(struct tally *tally, const char *path)
         printf(" (%s), values per frame: %" PRId64 ", episodes: %" PRId64 ", targets: %" PRId64,
                shard.kind->name, shard.layout.frame_width, shard.episodes,
                shard.layout.target_width);
+    if (shard.unlabeled > 0)
+        printf(", frames with a target missing: %" PRId64, shard.unlabeled);
     if (shard.vocab_size > 0)
         printf(", vocabulary %" PRId64, shard.vocab_size);
     printf("%s\n", shard.hash_block > 0 ? ", checksums match" : ", no checksums");

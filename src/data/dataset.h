@@ -111,6 +111,7 @@ struct dt_shard {
     struct dt_byte_columns bytes; // of frames, uint8 in every episode
     int64_t episodes, empty;      // with frames, and those without any, which are skipped
     int64_t in_windows;           // frames, each as often as windows have it
+    int64_t unlabeled;            // frames with a target missing, once verified
     char mask[DT_DATA_NAME];      // the list in /mask that names them; "": all
     // Episodes of this shard, and of those before it: their numbers say which are held out.
     // `before` is known when the shard is opened.

@@ -328,13 +328,21 @@ dt_status dt_episodes_numbers(struct dt_reader *reader, enum dt_numbers which, i
     return status;
 }
 
-dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
+dt_status dt_episodes_verify(struct dt_reader *reader, struct dt_shard *shard, int64_t first,
                              int64_t n)
 {
     char *memory;
     DT_TRY(DT_NEW(&memory, place_rows(&shard->layout, NULL, n, NULL).size,
                   "%" PRId64 " frames of %s", n, reader->file.path));
-    dt_status status = read_rows(reader, first, n, place_rows(&shard->layout, NULL, n, memory));
+    struct rows rows = place_rows(&shard->layout, NULL, n, memory);
+    dt_status status = read_rows(reader, first, n, rows);
+    const float *targets = (const float *)(const void *)rows.at[TARGETS];
+    for (int64_t r = 0, W = shard->layout.target_width; r < n && status == DT_OK; r++) {
+        bool missing = false;
+        for (int64_t j = 0; j < W; j++)
+            missing |= isnan(targets[r * W + j]);
+        shard->unlabeled += missing;
+    }
     free(memory);
     return status;
 }

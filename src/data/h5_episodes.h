@@ -88,7 +88,7 @@ void dt_episodes_close(struct dt_reader *reader);
 dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *shard);
 dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
                            uint64_t *hash);
-dt_status dt_episodes_verify(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
+dt_status dt_episodes_verify(struct dt_reader *reader, struct dt_shard *shard, int64_t first,
                              int64_t n);
 void dt_episodes_arrays(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                         struct dt_array_list *list);

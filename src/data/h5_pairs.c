@@ -97,7 +97,7 @@ static dt_status read_rows(struct dt_reader *reader, int which, int64_t first, i
     return DT_OK;
 }
 
-static dt_status verify_pairs(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
+static dt_status verify_pairs(struct dt_reader *reader, struct dt_shard *shard, int64_t first,
                               int64_t n)
 {
     int64_t T = shard->row;

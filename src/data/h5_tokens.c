@@ -135,8 +135,8 @@ static dt_status check_starts(struct dt_reader *reader, bool verify)
 }
 
 // Checks the checksums of either kind that the shard has, with a read for each.
-static dt_status verify_tokens(struct dt_reader *reader, const struct dt_shard *shard,
-                               int64_t first, int64_t n)
+static dt_status verify_tokens(struct dt_reader *reader, struct dt_shard *shard, int64_t first,
+                               int64_t n)
 {
     struct stream *stream = reader->own;
     struct dt_h5_hashes *used = used_hashes(reader);

@@ -75,8 +75,8 @@ struct dt_reader_kind {
     // What is checked as a whole, once, before a shard's first block (checksums if `verify`).
     dt_status (*check)(struct dt_reader *reader, bool verify);
     // For `dtrain verify`: reads units [first, first + n), and checks every checksum and value.
-    dt_status (*verify)(struct dt_reader *reader, const struct dt_shard *shard, int64_t first,
-                        int64_t n);
+    // Counts shard->unlabeled.
+    dt_status (*verify)(struct dt_reader *reader, struct dt_shard *shard, int64_t first, int64_t n);
 
     // Adds the arrays that batches have under these rules, in the order of `rows` below.
     void (*arrays)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,

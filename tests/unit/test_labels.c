@@ -181,7 +181,6 @@ static void test_missing(void)
         put_value(in_scratch("a.h5"), "/actions", 8, 0, i == 3 ? NAN : -100);
         put_value(in_scratch("a.h5"), "/actions", 8, 2, i == 3 ? NAN : -100);
         each_window(&rules, check_missing, NULL);
-        CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &(struct dt_shard){0}));
     }
     // A number that any other is; what is still refused.
     rules.target[0].classes = 0;
@@ -204,6 +203,19 @@ static void test_missing(void)
                    "column 1: -99 is not a whole number in [0, 2) for the head buttons, nor -100");
     put_value(in_scratch("a.h5"), "/frames", 8, 1, NAN);
     refuse_numbers(&rules, DT_NUMBERS_FRAMES, "/frames, row 8 (row 2 of episode 2), column 1: nan");
+}
+
+// `dtrain verify` counts them.
+static void test_verify(void)
+{
+    struct dt_shard shard = {0};
+    write_a(ROBOMIMIC);
+    put_value(in_scratch("a.h5"), "/data/demo_2/actions", 3, 1, NAN);
+    put_value(in_scratch("a.h5"), "/data/demo_2/actions", 3, 2, NAN);
+    put_value(in_scratch("a.h5"), "/data/demo_5/actions", 49, 0, NAN);
+    put_value(in_scratch("a.h5"), "/data/demo_4/actions", 0, 0, -100); // a number, without heads
+    CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &shard));
+    CHECK_INT(shard.unlabeled, 2);
 }
 
 // What is read without weights and shifts has the hashes that it had before there were any.
@@ -244,6 +256,7 @@ int main(void)
     test_weights();
     test_weights_refused();
     test_missing();
+    test_verify();
     test_identity();
     remove_scratch();
     return test_end();
