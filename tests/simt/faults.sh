@@ -91,6 +91,10 @@ SIMT_DEVICES=0 refused 2 "a graph without a device" 'run.cuda_graph: true, but t
     "$dtrain" small.ini run.name=bad run.cuda_graph=true
 trains "a graph" 1 run.cuda_graph=true
 
+for version in "2804 2.8.4" "21005 2.10.5" "23007 2.30.7"; do # the number has had a digit more since 2.9
+    check "NCCL ${version#* }" grep -q "^NCCL  *${version#* }\$" <(SIMT_NCCL_VERSION=${version% *} "$dtrain" info)
+done
+
 # Libraries that cannot be loaded stand before all others.
 broken() { # names
     rm -rf broken

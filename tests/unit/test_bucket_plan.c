@@ -3,6 +3,9 @@
 #include "comm/bucket_plan.h"
 
 #include "base/rng.h"
+#include "base/round.h"
+#include "comm/buckets.h"
+#include "comm/device_comm.h"
 #include "default_model.h"
 #include "kernels/sum_squares.h"
 #include "test.h"
@@ -177,13 +180,27 @@ static void test_sharded(void)
     for (uint64_t seed = 0; seed < 40; seed++)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             struct planned p = random_rows(seed);
-            int64_t at = 0, last = p.row_ends[p.n_rows - 1];
+            int64_t at = 0, last = p.row_ends[p.n_rows - 1], largest = last;
+            for (int64_t row = 1, begin = largest = p.row_ends[0]; row < p.n_rows; row++) {
+                largest = dt_max_i64(largest, p.row_ends[row] - begin);
+                begin = p.row_ends[row];
+            }
             p.n_ranks = 1 + (int)(seed % 4);
             plan(&p, sizes[i], seed % 2);
             int64_t unit = p.n_ranks * (int64_t)DT_NORM_BLOCK;
+            const struct dt_buckets_config buckets = {.elements = last,
+                                                      .largest_row = largest,
+                                                      .bucket_bytes = sizes[i],
+                                                      .order = DT_SUM_TREE,
+                                                      .between_devices = true,
+                                                      .shard = true};
             for (int64_t k = 0; k < p.n; k++) {
                 CHECK_INT(p.spans[k].first, at);
                 at = p.spans[k].end;
+                CHECK(p.n_ranks == 1 || dt_buckets_tree_bytes(&buckets, p.n_ranks) >=
+                                            dt_device_comm_scratch(bytes(&p, k)),
+                      "bucket %lld of %lld bytes has no room for its tree", (long long)k,
+                      (long long)bytes(&p, k));
                 CHECK(p.n_ranks == 1 || at % unit == 0 ||
                           (at == last && last - p.spans[k].first < unit),
                       "bucket %lld ends at %lld", (long long)k, (long long)at);

@@ -1,4 +1,5 @@
 // A lone process needs no launcher and never touches MPI; every collective is the identity.
+#include "comm/backends.h"
 #include "comm/comm.h"
 #include "comm/job_control.h"
 #include "test.h"
@@ -46,6 +47,25 @@ static void check_slurm_alone(void)
     dt_error_clear();
 }
 
+static void count(void *records, bool always)
+{
+    *(int *)records += always;
+}
+
+// Nothing may follow the last words of another rank.
+static void check_record(struct dt_comm *comm)
+{
+    int records = 0;
+    dt_comm_set_record(comm, count, &records);
+    dt_comm_write_record(comm, true);
+    CHECK_INT(records, 1);
+    atomic_store(&comm->control->spoken, true);
+    dt_comm_write_record(comm, true);
+    CHECK_INT(records, 1);
+    atomic_store(&comm->control->spoken, false);
+    dt_comm_set_record(comm, NULL, NULL);
+}
+
 int main(void)
 {
     struct dt_comm *comm;
@@ -57,6 +77,7 @@ int main(void)
     CHECK_INT(comm->info.rank, 0);
     CHECK(comm->info.host[0] != 0, "no host name");
     check_collectives(comm);
+    check_record(comm);
     CHECK_OK(dt_agree(comm, DT_OK));
     CHECK_INT(dt_agree(comm, DT_FAIL(DT_USER, "a hint", "a reason")), DT_USER);
     CHECK_STR(dt_error_current()->message, "a reason");

@@ -119,6 +119,11 @@ static void check_training(const struct dt_dataset *dataset, const struct dt_rea
     dt_order_free(order);
 }
 
+static void note_share(void *last, double share)
+{
+    *(double *)last = share;
+}
+
 // Mean and deviation of what was written; the same bits whatever the number of ranks.
 static void check_statistics(const struct dt_dataset *dataset)
 {
@@ -129,7 +134,10 @@ static void check_statistics(const struct dt_dataset *dataset)
         for (int rank = 0; rank < size; rank++) {
             struct dt_shard_cache *shards;
             CHECK_OK(dt_shard_cache_open(dataset, &shards));
-            CHECK_OK(dt_statistics_read(shards, DT_NUMBERS_FRAMES, rank, size, blocks, NULL, NULL));
+            double share = 0; // of this rank's part that is read
+            CHECK_OK(dt_statistics_read(shards, DT_NUMBERS_FRAMES, rank, size, blocks, note_share,
+                                        &share));
+            CHECK(share == 1, "rank %d of %d ends at %g", rank, size, share);
             dt_shard_cache_close(shards);
         }
         dt_statistics_finish(dataset, DT_NUMBERS_FRAMES, blocks, size == 1 ? one : some,

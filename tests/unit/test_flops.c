@@ -178,10 +178,31 @@ static void check_costs(void)
     const struct dt_adamw_args adamw = {.n = 10, .average = &average};
     const struct dt_sum_squares_args squares = {.n = 10};
     const struct dt_accumulate_args accumulate = {.n = 10};
+    // More ids than the table has rows: each row is read once.
+    const struct dt_embed_forward_args embed = {.ids = dt_view_of(NULL, 100, 1, DT_I32),
+                                                .table = dt_view_of(NULL, 7, 3, DT_F32)};
+    // A carried state: every query sees a whole window.
+    const float state[1] = {0};
+    const struct dt_view heads = dt_view_of(NULL, 2 * 5, 8, DT_F32);
+    const struct dt_attention_forward_args attention = {.in = {.batch = 2,
+                                                               .length = 5,
+                                                               .n_head = 1,
+                                                               .n_kv_head = 1,
+                                                               .width = 8,
+                                                               .window = 3,
+                                                               .q = heads,
+                                                               .k = heads,
+                                                               .v = heads,
+                                                               .k0 = state},
+                                                        .y = heads};
     memset(&cost, 0, sizeof cost);
+    add(&cost.embed_forward, dt_embed_forward_cost(running, &embed));
+    struct dt_op_cost seen = dt_attention_forward_cost(running, &attention);
+    CHECK(seen.exps == 2 * 5 * 3, "%g pairs of a query and a key", seen.exps);
     add(&cost.adamw, dt_adamw_cost(running, &adamw));
     add(&cost.sum_squares, dt_sum_squares_cost(running, &squares));
     add(&cost.accumulate, dt_accumulate_cost(running, &accumulate));
+    CHECK_COST(embed_forward, 100 + 7 * 3 + 100 * 3, 0, 0, 0);
     CHECK_COST(adamw, 90, 170, 140, 0);
     CHECK_COST(sum_squares, 10, 20, 20, 0);
     CHECK_COST(accumulate, 30, 10, 10, 0);

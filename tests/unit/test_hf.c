@@ -115,6 +115,12 @@ static void test_config_floats(void)
               value);
     }
     free(text);
+    config.norm_eps =
+        1e-5 / 3; // the checkpoint of a run must say what the run has, to the last bit
+    CHECK_OK(dt_hf_config_text(&config, &text));
+    CHECK_OK(parse_config(text, &config));
+    CHECK(config.norm_eps == 1e-5 / 3, "norm_eps is %.17g", config.norm_eps);
+    free(text);
 }
 
 // mamba-130m-hf states these and leaves the rest to defaults.

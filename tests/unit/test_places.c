@@ -77,6 +77,10 @@ static void test_unequal(void)
     CHECK_STR(refused(places + 2, 2), // one rank each
               "the nodes of this job are unequal:\n"
               "  n2 (rank 1) has Intel, n1 (rank 0) has AMD");
+    for (int i = 0; i < 4; i++) // as many of either kind: the first one is what is common
+        places[i] = place(i % 2 ? "n2" : "n1", i % 2 ? "Intel" : "AMD", "", 0);
+    CHECK_STR(refused(places, 4), "the nodes of this job are unequal:\n"
+                                  "  n2 (rank 1) has Intel, n1 (rank 0) has AMD");
 }
 
 // The same CPUs with other instructions; many hosts, of which the first differs, or six do.

@@ -254,12 +254,21 @@ static void test_kinds(void)
 // ends of pages.
 static void test_pages(void)
 {
-    struct dt_loader_config config = config_for(write_sums("pages.h5", 4, 0));
+    const char *path = write_sums("pages.h5", 4, 0);
+    struct dt_loader_config config = config_for(path);
+    const struct dt_batch *batch;
+    dt_status status = DT_OK;
     config.batch = 1;
     config.shuffle = false;
     struct dt_loader *loader = open_loader(&config, 0);
     for (int64_t i = 0; i < (N - 1) / T; i++)
         next_batch(loader);
+    dt_loader_close(loader);
+    flip_bit(path, offset_of(path, "tokens") + 2802); // the block is named by its place in the file
+    loader = open_loader(&config, 0);
+    for (int64_t i = 0; i < (N - 1) / T && status == DT_OK; i++)
+        status = dt_loader_next(loader, &batch, NULL);
+    expect(status, path, "block 700 (bytes 2800 to 2803)");
     dt_loader_close(loader);
 }
 
