@@ -1,6 +1,15 @@
 // game FOLDER [FRAME_SIZE [EPISODES [SEED]]]: a small simulated game and an expert who plays it, as
-// episodes that dtrain trains on (FOLDER/train-0.h5 to train-3.h5, val.h5). What the expert does
-// mostly depends on what is no longer to be seen, so that a model without memory fails at it:
+// episodes that dtrain trains on (FOLDER/train-0.h5 to train-3.h5, val.h5).
+// game --play MODEL [FRAME_SIZE [GAMES [SEED [DELAY]]]]: a trained model plays GAMES games side by
+// side by libdtrain_step, and what it does is done DELAY frames later; prints its mean score, that
+// of the expert (without a delay) and of random play, each with its 95 % confidence interval.
+// game --relabel FILE MODEL …: the same, and writes the frames that the model came to as a shard
+// whose targets are what the expert would have done there.
+// The model reads the frame and, after it, what libdtrain_step fills in (earlier targets). Its head
+// main_x moves, and its buttons 0 to 3 are scored; it may have others.
+//
+// What the expert does mostly depends on what is no longer to be seen, so that a model without
+// memory fails at it:
 //   - a target moves along a line and bounces at its ends, but is shown in one frame of twelve;
 //   - one of four cues flashes for a single frame now and then; its button is pressed after a
 //     delay and for a time that depend on the cue.
@@ -12,8 +21,12 @@
 //   main_x, main_y        stick, 17 steps: towards the target; the opponent's height
 //   c_x, c_y              what main_x was eight frames ago; the height at the last cue
 //   shoulder:categorical*5   time since the last cue, in steps of eight frames
-// Uses base and HDF5.
+// The score of a game, at most 100, is the mean of two parts: how near the own place is to the
+// target, 1 - |distance| on average, no less than 0; and the F1 of buttons 0 to 3, of the frames in
+// which the expert presses them.
+// Uses base, libdtrain_step and HDF5.
 #include "base/rng.h"
+#include "dtrain_step.h"
 
 #include <errno.h>
 #include <hdf5.h>
@@ -30,10 +43,12 @@ enum {
     SHARDS = 5, // the last is for validation
     BUTTONS = 8,
     CUES = 4,
-    STEPS = 17,  // of a stick
-    TRIGGER = 5, // of the shoulder
-    ECHO = 8,    // frames that c_x is late
-    SEEN = 11,   // numbers of a frame that are not noise
+    STEPS = 17,   // of a stick
+    TRIGGER = 5,  // of the shoulder
+    ECHO = 8,     // frames that c_x is late
+    SEEN = 11,    // numbers of a frame that are not noise
+    PLAYED = 300, // frames of a game that a model plays
+    DELAY_MOST = 64,
 };
 
 struct game {
@@ -132,8 +147,16 @@ static void write_frame(struct game *g, bool shown, bool flash, float *frame, in
         frame[i] = dt_philox_normal(&g->rng);
 }
 
-// The expert's action, and what it does to its own place.
-static void play(struct game *g, const struct episodes *e, int64_t at)
+// What a stick does to the own place.
+static void move(struct game *g, int stick)
+{
+    g->speed = 0.8 * g->speed + 0.01 * (stick - STEPS / 2) / (STEPS / 2);
+    g->x = fmin(1, fmax(-1, g->x + g->speed));
+    g->t++;
+}
+
+// The expert's action at a frame; gives its main stick.
+static int decide(struct game *g, const struct episodes *e, int64_t at)
 {
     int64_t since = g->since_cue, wait = 6 + 6 * g->cue, hold = 2 + 2 * g->cue;
     uint8_t *b = e->buttons + at * BUTTONS;
@@ -150,9 +173,7 @@ static void play(struct game *g, const struct episodes *e, int64_t at)
     e->c_y[at] = (uint8_t)step_of(g->cue_height);
     e->shoulder[at] = (uint8_t)(since < 0 ? 0 : since < 8 * TRIGGER ? since / 8 : TRIGGER - 1);
     g->stick[g->t % ECHO] = stick;
-    g->speed = 0.8 * g->speed + 0.01 * (stick - STEPS / 2) / (STEPS / 2);
-    g->x = fmin(1, fmax(-1, g->x + g->speed));
-    g->t++;
+    return stick;
 }
 
 static void simulate(struct game *g, struct episodes *e)
@@ -164,7 +185,7 @@ static void simulate(struct game *g, struct episodes *e)
         for (start(g); frames < end; frames++) {
             bool flash, shown = advance(g, &flash);
             write_frame(g, shown, flash, e->frame + frames * e->frame_size, e->frame_size);
-            play(g, e, frames);
+            move(g, decide(g, e, frames));
         }
     }
     e->frames = frames;
@@ -210,19 +231,34 @@ static bool write_shard(const char *path, const struct episodes *e)
     return H5Fclose(file) >= 0 && good;
 }
 
+// Room for n episodes of `longest` frames.
+static bool allocate(struct episodes *e, int64_t longest)
+{
+    size_t most = (size_t)(e->n * longest);
+    e->starts = calloc((size_t)e->n, sizeof *e->starts);
+    e->frame = calloc(most * (size_t)e->frame_size, sizeof *e->frame);
+    e->buttons = calloc(most, BUTTONS + 5);
+    if (!e->starts || !e->frame || !e->buttons)
+        return false;
+    e->main_x = e->buttons + most * BUTTONS;
+    e->main_y = e->main_x + most, e->c_x = e->main_y + most, e->c_y = e->c_x + most;
+    e->shoulder = e->c_y + most;
+    return true;
+}
+
+static void release(struct episodes *e)
+{
+    free(e->starts);
+    free(e->frame);
+    free(e->buttons);
+}
+
 static bool make_shard(const char *path, int64_t frame_size, int64_t n, uint64_t seed, int shard)
 {
     struct game game = {.rng = dt_philox_init(seed, 0, (uint64_t)shard)};
     struct episodes e = {.n = n, .frame_size = frame_size};
-    size_t most = (size_t)n * LONGEST;
-    e.starts = calloc((size_t)n, sizeof *e.starts);
-    e.frame = calloc(most * (size_t)frame_size, sizeof *e.frame);
-    e.buttons = calloc(most, BUTTONS + 5);
-    bool good = e.starts && e.frame && e.buttons;
+    bool good = allocate(&e, LONGEST);
     if (good) {
-        e.main_x = e.buttons + most * BUTTONS;
-        e.main_y = e.main_x + most, e.c_x = e.main_y + most, e.c_y = e.c_x + most;
-        e.shoulder = e.c_y + most;
         simulate(&game, &e);
         good = write_shard(path, &e);
     }
@@ -231,9 +267,187 @@ static bool make_shard(const char *path, int64_t frame_size, int64_t n, uint64_t
                (long long)e.frames, (long long)frame_size);
     else
         fprintf(stderr, "game: cannot write %s: %s\n", path, strerror(errno));
-    free(e.starts);
-    free(e.frame);
-    free(e.buttons);
+    release(&e);
+    return good;
+}
+
+// Play.
+
+// What a player did in a game, and what came of it.
+struct tally {
+    double near;                    // summed over frames
+    int64_t right, pressed, wanted; // buttons: in common with the expert's, own, the expert's
+    int sticks[DELAY_MOST];         // decided and not done yet
+    uint8_t buttons[DELAY_MOST];    // a bit for each cue's
+};
+
+// One frame: the action that was decided `delay` frames ago is done.
+static void act(struct game *g, const uint8_t *expert, int64_t delay, int stick, unsigned buttons,
+                struct tally *tally)
+{
+    if (delay > 0) {
+        int64_t slot = g->t % delay;
+        int done = g->t < delay ? STEPS / 2 : tally->sticks[slot];
+        unsigned held = g->t < delay ? 0 : tally->buttons[slot];
+        tally->sticks[slot] = stick;
+        tally->buttons[slot] = (uint8_t)buttons;
+        stick = done;
+        buttons = held;
+    }
+    for (int i = 0; i < CUES; i++) {
+        bool mine = buttons >> i & 1, due = expert[i];
+        tally->right += mine && due;
+        tally->pressed += mine;
+        tally->wanted += due;
+    }
+    tally->near += fmax(0, 1 - fabs(g->x - g->target));
+    move(g, stick);
+}
+
+static void print_score(const char *who, const struct tally *tallies, int64_t games)
+{
+    double sum[3] = {0}, squares = 0;
+    for (int64_t i = 0; i < games; i++) {
+        const struct tally *t = &tallies[i];
+        double near = t->near / PLAYED, total = (double)(t->pressed + t->wanted);
+        double f1 = total > 0 ? 2 * (double)t->right / total : 1, score = 50 * (near + f1);
+        sum[0] += score, sum[1] += near, sum[2] += f1;
+        squares += score * score;
+    }
+    double n = (double)games, mean = sum[0] / n;
+    double variance = games > 1 ? fmax(0, squares / n - mean * mean) * n / (n - 1) : 0;
+    printf("%-7s %6.2f +- %5.2f   near the target %.3f, buttons %.3f\n", who, mean,
+           1.96 * sqrt(variance / n), sum[1] / n, sum[2] / n);
+}
+
+struct player {
+    dtrain_step *model;
+    struct dtrain_step_info info;
+    int32_t stick, buttons; // where these are among the drawn values
+    float *frames, *drawn;  // [games, …]
+    int32_t *ids;
+};
+
+static bool fail_step(void)
+{
+    char why[1024];
+    dtrain_step_error(why, sizeof why);
+    fprintf(stderr, "game: %s\n", why);
+    return false;
+}
+
+static bool open_player(struct player *p, const char *path, int64_t frame_size, int64_t games,
+                        uint64_t seed)
+{
+    const struct dtrain_step_options options = {.streams = (int32_t)games};
+    p->stick = p->buttons = -1;
+    if (dtrain_step_open(path, &options, &p->model) != DTRAIN_STEP_OK ||
+        dtrain_step_describe(p->model, &p->info) != DTRAIN_STEP_OK)
+        return fail_step();
+    for (int32_t i = 0; i < p->info.n_outputs; i++) {
+        struct dtrain_step_output output;
+        if (dtrain_step_describe_output(p->model, i, &output) != DTRAIN_STEP_OK)
+            return fail_step();
+        if (strcmp(output.name, "main_x") == 0 && output.kind == DTRAIN_STEP_CATEGORICAL &&
+            output.width == STEPS)
+            p->stick = output.target;
+        if (strcmp(output.name, "buttons") == 0 && output.target_width >= CUES)
+            p->buttons = output.target;
+    }
+    if (p->stick < 0 || p->buttons < 0 || p->info.frame_size < frame_size) {
+        fprintf(stderr,
+                "game: %s: a player has the heads buttons:bernoulli*%d and main_x:categorical*%d, "
+                "and reads frames of %lld numbers\n",
+                path, BUTTONS, STEPS, (long long)frame_size);
+        return false;
+    }
+    for (int32_t i = 0; i < p->info.streams; i++)
+        if (dtrain_step_seed(p->model, i, seed + (uint64_t)i) != DTRAIN_STEP_OK)
+            return fail_step();
+    p->frames = calloc((size_t)(games * p->info.frame_size), sizeof *p->frames);
+    p->drawn = calloc((size_t)(games * p->info.n_targets), sizeof *p->drawn);
+    p->ids = calloc((size_t)(games * p->info.n_ids) + 1, sizeof *p->ids);
+    return p->frames && p->drawn && p->ids;
+}
+
+static void close_player(struct player *p)
+{
+    dtrain_step_close(p->model);
+    free(p->frames);
+    free(p->drawn);
+    free(p->ids);
+}
+
+enum who { MODEL, EXPERT, RANDOM };
+
+// Plays all games, a frame of each at a time; the expert's actions there go to `e`.
+static bool play_all(enum who who, struct player *p, struct game *games, struct episodes *e,
+                     int64_t delay, struct tally *tallies)
+{
+    struct dt_philox random = dt_philox_init(1, 1, 0);
+    int64_t F = e->frame_size;
+    for (int64_t i = 0; i < e->n; i++) {
+        start(&games[i]);
+        e->starts[i] = (uint64_t)(i * PLAYED);
+    }
+    e->frames = e->n * PLAYED;
+    for (int64_t t = 0; t < PLAYED; t++) {
+        for (int64_t i = 0; i < e->n; i++) {
+            float *frame = e->frame + (i * PLAYED + t) * F;
+            bool flash, shown = advance(&games[i], &flash);
+            write_frame(&games[i], shown, flash, frame, F);
+            if (who == MODEL)
+                memcpy(p->frames + i * p->info.frame_size, frame, (size_t)F * sizeof *frame);
+        }
+        if (who == MODEL && dtrain_step_batch(p->model, 0, (int32_t)e->n, p->frames, p->ids, 0,
+                                              p->drawn, NULL) != DTRAIN_STEP_OK)
+            return fail_step();
+        for (int64_t i = 0; i < e->n; i++) {
+            int64_t at = i * PLAYED + t;
+            const uint8_t *expert = e->buttons + at * BUTTONS;
+            int stick = decide(&games[i], e, at);
+            unsigned buttons = 0;
+            for (int k = 0; k < CUES; k++)
+                buttons |= (unsigned)(who == MODEL
+                                          ? p->drawn[i * p->info.n_targets + p->buttons + k] > 0.5f
+                                      : who == EXPERT ? expert[k] != 0
+                                                      : dt_philox_below(&random, 2))
+                           << k;
+            if (who == MODEL)
+                stick = (int)p->drawn[i * p->info.n_targets + p->stick];
+            if (who == RANDOM)
+                stick = (int)dt_philox_below(&random, STEPS);
+            act(&games[i], expert, who == EXPERT ? 0 : delay, stick, buttons, &tallies[i]);
+        }
+    }
+    return true;
+}
+
+// Every player plays the same games.
+static bool play_games(struct player *p, const char *record, int64_t frame_size, int64_t n,
+                       int64_t seed, int64_t delay)
+{
+    static const char *const names[] = {"model", "expert", "random"};
+    struct game *games = calloc((size_t)n, sizeof *games);
+    bool good = games != NULL;
+    for (int who = MODEL; who <= RANDOM && good; who++) {
+        struct episodes e = {.n = n, .frame_size = frame_size};
+        struct tally *tallies = calloc((size_t)n, sizeof *tallies);
+        for (int64_t i = 0; i < n; i++)
+            games[i].rng = dt_philox_init((uint64_t)seed, 2, (uint64_t)i); // of no shard
+        good = allocate(&e, PLAYED) && tallies &&
+               play_all((enum who)who, p, games, &e, delay, tallies);
+        if (good)
+            print_score(names[who], tallies, n);
+        if (good && who == MODEL && record) {
+            good = write_shard(record, &e);
+            if (!good)
+                fprintf(stderr, "game: cannot write %s: %s\n", record, strerror(errno));
+        }
+        release(&e);
+        free(tallies);
+    }
+    free(games);
     return good;
 }
 
@@ -251,14 +465,43 @@ static bool number(int argc, char **argv, int i, int64_t least, int64_t most, in
     return false;
 }
 
+static int usage(void)
+{
+    fputs("usage: game FOLDER [FRAME_SIZE [EPISODES [SEED]]]   (default: 16 1600 1)\n"
+          "       game --play MODEL [FRAME_SIZE [GAMES [SEED [DELAY]]]]   (default: 16 64 1 0)\n"
+          "       game --relabel FILE MODEL [FRAME_SIZE [GAMES [SEED [DELAY]]]]\n",
+          stderr);
+    return 2;
+}
+
+static int play_main(int argc, char **argv)
+{
+    int64_t frame_size = 16, games = 64, seed = 1, delay = 0;
+    bool relabels = strcmp(argv[1], "--relabel") == 0;
+    int at = relabels ? 4 : 3;
+    struct player player = {0};
+    if (argc < at || argc > at + 4)
+        return usage();
+    if (!number(argc, argv, at, SEEN, 4096, &frame_size) ||
+        !number(argc, argv, at + 1, 1, 4096, &games) ||
+        !number(argc, argv, at + 2, 0, INT64_MAX, &seed) ||
+        !number(argc, argv, at + 3, 0, DELAY_MOST, &delay))
+        return 2;
+    bool opened = open_player(&player, argv[at - 1], frame_size, games, (uint64_t)seed);
+    bool good =
+        opened && play_games(&player, relabels ? argv[2] : NULL, frame_size, games, seed, delay);
+    close_player(&player);
+    return good ? 0 : opened ? 3 : 2;
+}
+
 int main(int argc, char **argv)
 {
     int64_t frame_size = 16, episodes = 1600, seed = 1;
     char path[4096];
-    if (argc < 2 || argc > 5 || argv[1][0] == '-') {
-        fputs("usage: game FOLDER [FRAME_SIZE [EPISODES [SEED]]]   (default: 16 1600 1)\n", stderr);
-        return 2;
-    }
+    if (argc > 1 && (strcmp(argv[1], "--play") == 0 || strcmp(argv[1], "--relabel") == 0))
+        return play_main(argc, argv);
+    if (argc < 2 || argc > 5 || argv[1][0] == '-')
+        return usage();
     if (!number(argc, argv, 2, SEEN, 4096, &frame_size) ||
         !number(argc, argv, 3, SHARDS, 1000000, &episodes) ||
         !number(argc, argv, 4, 0, INT64_MAX, &seed))

@@ -1,26 +1,34 @@
 #!/usr/bin/env bash
 # Compares backbones on one task: simulates a small game in which an expert needs memory (data/game.c),
 # trains the small controller policy of launch/policy.ini on it with each kind of block, all with the same steps on
-# the same frames, and prints a table. A few minutes per kind on two cores.
+# the same frames, lets each play the game (data/game --play), and prints a table. A few minutes per kind on two cores.
 #
-#   launch/backbones.sh [--steps N] [--width D] [--kinds "gru lstm"] [--out DIR]
+#   launch/backbones.sh [--steps N] [--width D] [--kinds "gru lstm"] [--previous] [--delay K] [--out DIR]
 #
 #   --steps N     training steps of each (default 3000)
 #   --width D     width of the models (default 64)
 #   --kinds LIST  which kinds (default: mamba mamba2 attention gru lstm mlp)
+#   --previous    the models also read the buttons and the stick of the frame before
+#   --delay K     what a model does is done K frames later, and it is trained for that (default 0)
 #   --out DIR     data, runs and table.txt (default runs/backbones); data and finished runs are kept
 #
-# mlp has no memory: it can use only what the current frame shows, and is the floor of the table.
+# mlp has no memory: it can use only what the current frame shows, and is the floor of the table. The score of play says
+# more than accuracy: a model that repeats its last action is right in most frames, and does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 steps=3000 width=64 kinds="mamba mamba2 attention gru lstm mlp" out=runs/backbones config=launch/policy.ini
+delay=0 inputs=frames numbers=16 variant=
 usage() {
     sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' launch/backbones.sh
 }
 while [ $# -gt 0 ]; do
     case $1 in
-    --steps | --width | --kinds | --out)
+    --previous)
+        inputs="frames targets/buttons@-1 targets/main_x@-1" numbers=25 variant+=-previous
+        shift
+        ;;
+    --steps | --width | --kinds | --delay | --out)
         [ $# -ge 2 ] || { echo "backbones.sh: $1 needs a value" >&2; exit 2; }
         declare "${1#--}=$2"
         shift 2
@@ -32,6 +40,8 @@ done
 for number in "--steps $steps" "--width $width"; do
     [[ ${number#* } =~ ^[1-9][0-9]{0,8}$ ]] || { echo "backbones.sh: $number: must be a positive whole number" >&2; exit 2; }
 done
+[[ $delay =~ ^([0-9]|[1-5][0-9]|6[0-4])$ ]] || { echo "backbones.sh: --delay $delay: must be from 0 to 64 frames" >&2; exit 2; }
+[ "$delay" = 0 ] || variant+=-delay$delay
 for kind in $kinds; do
     [[ $kind =~ ^(mamba|mamba2|attention|gru|lstm|mlp)$ ]] || { echo "backbones.sh: unknown kind $kind" >&2; exit 2; }
 done
@@ -50,10 +60,15 @@ layers() { # kind
     [ "$1" = attention ] && echo "attention mlp attention mlp" || echo "$1*2"
 }
 
+targets() { # the datasets of all heads, of the frame that an action is done in
+    local head
+    for head in $(key heads); do echo "targets/${head%%:*}@$delay"; done | xargs
+}
+
 train() { # kind
     local transformer=()
     [ "$1" != attention ] || transformer=(model.d_mlp=$((2 * width)))
-    "$dtrain" $config run.dir="$out/$1" run.steps="$steps" run.patience=0 model.layers="$(layers "$1")" model.d_model="$width" \
+    "$dtrain" $config run.dir="$out/$1$variant" data.inputs="$inputs" data.targets="$(targets)" run.steps="$steps" run.patience=0 model.layers="$(layers "$1")" model.d_model="$width" \
         data.train="$out/data/train-*.h5" data.val="$out/data/val.h5" optim.lr=3e-3 optim.warmup_steps=$((steps / 50)) optim.ema=0 \
         checkpoint.every=0 log.every=500 log.eval_every=$(((steps + 3) / 4)) log.eval_batches=100 "${transformer[@]}"
 }
@@ -65,15 +80,18 @@ mean() { awk '{ sum += $1 } END { if (NR) printf "%.4f", sum / NR }'; }
 median() { sort -g | awk '{ at[NR] = $1 } END { if (NR) printf "%.1f", at[int((NR + 1) / 2)] }'; }
 
 row() { # kind
-    local metrics=$out/$1/metrics.jsonl play
+    local run=$out/$1$variant metrics play score
+    metrics=$run/metrics.jsonl
     play=$("$dtrain" bench --play --json --layers "$(layers "$1")" --d-model "$width" --heads "$(key heads)" \
-        --frame-size 16 --seq-len "$(key seq_len)" --precision fp32)
-    printf '%-10s %10.4f %9.4f %14s %14.4f %8.2f\n' "$1" \
+        --frame-size $numbers --seq-len "$(key seq_len)" --precision fp32)
+    "$game" --play "$(ls -d "$run"/checkpoints/step-* | tail -n 1)" 16 64 1 "$delay" >"$run/play.txt"
+    score=$(awk '$1 == "model" { print $2, "+-", $4 }' "$run/play.txt")
+    printf '%-10s %10.4f %9.4f %14s %14.4f %8.2f   %s\n' "$1" \
         "$(last "$metrics" eval | field loss | head -n 1)" \
         "$(last "$metrics" eval | field accuracy | mean)" \
         "$(grep '"event":"train"' "$metrics" | field step_ms | median)" \
         "$(echo "$play" | field step_us | awk '{ print $1 / 1000 }')" \
-        "$(echo "$play" | field model_mb)"
+        "$(echo "$play" | field model_mb)" "$score"
 }
 
 for kind in $kinds; do
@@ -81,8 +99,10 @@ for kind in $kinds; do
     train "$kind"
 done
 {
-    printf '%-10s %10s %9s %14s %14s %8s\n' backbone "val loss" accuracy "ms/train step" "ms/play step" MB
+    printf '%-10s %10s %9s %14s %14s %8s   %s\n' backbone "val loss" accuracy "ms/train step" "ms/play step" MB "score of play"
     for kind in $kinds; do
         row "$kind"
     done
-} | tee "$out/table.txt"
+    # The same whichever model played beside them.
+    sed -n 's/^\(expert\|random\) \(.*\) near.*/\1: score \2/p' "$out/${kinds%% *}$variant/play.txt" | tr -s ' '
+} | tee "$out/table$variant.txt"

@@ -32,6 +32,29 @@ done
 export DTRAIN=$dtrain GAME=$game
 check "backbones.sh" "$repository/launch/backbones.sh" --steps 4 --width 16 --kinds "gru mlp" --out "$PWD/backbones" \
     >backbones.log 2>&1
-check "its table has a row a kind, every figure in it" awk '
-    NR > 1 { rows++; for (i = 2; i <= 6; i++) if (!($i > 0)) exit 1 } END { exit rows != 2 }' backbones/table.txt
+check "its table has a row a kind, every figure in it: $(cat backbones/table.txt)" awk '
+    /^(gru|mlp) / { rows++; for (i = 2; i <= 7; i++) if (!($i > 0)) exit 1 } END { exit rows != 2 }' backbones/table.txt
+check "… and those of the expert and of random play" \
+    test "$(grep -cE '^(expert|random): score [0-9.]+ \+- [0-9.]+' backbones/table.txt)" = 2
+check "backbones.sh --previous" "$repository/launch/backbones.sh" --steps 4 --width 16 --kinds gru --previous --out "$PWD/backbones" \
+    >previous.log 2>&1
+check "its table: $(cat previous.log)" grep -qE '^gru .* [0-9.]+ \+- [0-9.]+$' backbones/table-previous.txt
+check "aggregate.sh" "$repository/launch/aggregate.sh" --rounds 1 --steps 4 --games 2 --width 8 --out "$PWD/aggregate" >aggregate.log 2>&1
+check "its curve has a row a round, and what it is compared with: $(cat aggregate/curve.txt)" \
+    test "$(grep -cE '^([01] +(0|600) +[0-9.]+ \+- [0-9.]+|(expert|random): score [0-9.]+ .*)$' aggregate/curve.txt)" = 4
+check "the second round has the frames of the first" grep -q 'train = .*train-round-0.h5' aggregate/round-1/config.resolved.ini
+check "a finished round is kept" "$repository/launch/aggregate.sh" --rounds 1 --steps 4 --games 2 --width 8 --out "$PWD/aggregate" >again.log 2>&1
+# Play is the same for the same games, and in what others play beside it.
+policy=$(newest aggregate/round-0)
+"$game" --play "$policy" 16 5 7 >one.txt
+"$game" --relabel labels.h5 "$policy" 16 5 7 >two.txt
+check "games are the same for the same seed" cmp one.txt two.txt
+check "relabelled frames are a shard" grep -q 'labels.h5: 1500 frames, .*episodes: 5, targets: 13' <("$dtrain" verify labels.h5)
+check "the expert's score: $(cat one.txt)" awk '$1 == "expert" { exit !($2 > 85 && $NF == 1) }' one.txt
+check "a delay changes a model's play, not the expert's" \
+    test "$("$game" --play "$policy" 16 5 7 6 | diff - one.txt | grep -c '^< expert')-$("$game" --play "$policy" 16 5 7 6 | diff - one.txt | grep -c '^<')" = 0-2
+messages=0
+refused "a model of another game" 'game: .*: a player has the heads' "$game" --play "$policy" 17
+refused "no model" 'game: cannot open nowhere/config.json' "$game" --play nowhere
+refused "no games" '0: not a whole number from 1' "$game" --play "$policy" 16 0
 finish
