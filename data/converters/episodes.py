@@ -259,11 +259,16 @@ class Converter:
         inputs = ["frames"] if self.frames else []
         inputs += [f"images/{dataset_name(name)}" for name in self.images]
         for name in self.ids:
-            size = len(self.texts[name]) if name in self.texts else self.source.sizes.get(name, self.largest[name] + 1)
-            inputs.append(f"ids/{dataset_name(name)}:id*{size}")
+            table = len(self.texts[name]) if name in self.texts else self.largest[name] + 1
+            if name in self.source.tables:
+                table = "{}={}".format(*self.source.tables[name])
+            inputs.append(f"ids/{dataset_name(name)}:id*{table}")
         width = sum(math.prod(self.shapes[name][1]) for name in self.frames)
         heads = [f"{name}:{self.source.heads.get(name) or target.head()}" for name, target in self.targets.items()]
         targets = "" if heads else "targets = frames@+1\n"  # a forecast
+        held_out = self.source.independent and len(lengths) >= 10
+        val = "val_fraction = 0.1" if held_out else "; val = another file" + (
+            f", converted with --tables {self.output.path}" if self.texts else "")
         return f"""\
 ; {self.output.path}: {self.rows} rows, {len(lengths)} episodes of {lengths.min()} to {lengths.max()} rows
 {self.source.note}[run]
@@ -277,10 +282,14 @@ heads = {" ".join(heads) or f"next:regression*{width}"}
 
 [data]
 train = {os.path.abspath(self.output.path)}
+{val}
 inputs = {" ".join(inputs)}
 {targets}seq_len = {seq_len}
-batch = {min(16, windows)}
+batch = {min(16, max(1, windows // 2))}
 
 [optim]
 lr = 1e-3
-warmup_steps = 100"""
+warmup_steps = 100""" + ("""
+
+[log]
+eval_every = 200""" if held_out else "")

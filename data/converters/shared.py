@@ -44,8 +44,10 @@ class Piece:
 class Source:
     """Where rows come from: `names` of the columns, and pieces(wanted) with the rows of some of them, in order."""
 
-    sizes, heads = {}, {}  # of tables of ids, and kinds of heads, where they do not depend on the data
+    # Where they do not depend on the data: kinds of heads; of ids the size of the table, and its name.
+    heads, tables = {}, {}
     note = ""  # for the configuration
+    independent = True  # no two episodes are of one recording, so that some of them may validate
 
     def labels(self, name, shape):
         """A text for each number of a column."""

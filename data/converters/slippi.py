@@ -75,12 +75,14 @@ def steps(x, low, n):
 
 class Replays(Source):
     names = ["frame", *(f"{who}_{name}" for who in ("self", "other") for name in IDS), *HEADS, "player"]
-    heads, sizes = HEADS, {f"{who}_{name}": size for who in ("self", "other") for name, size in IDS.items()}
+    heads, tables = HEADS, {f"{who}_{name}": (size, name.split("_")[-1])
+                            for who in ("self", "other") for name, size in IDS.items()}
 
     def __init__(self, options):
         self.options, self.files, self.numbers = options, files_of(options.input, (".slp",)), []
-        options.inputs, options.ids, options.targets = ["frame"], list(self.sizes), list(HEADS)
+        options.inputs, options.ids, options.targets = ["frame"], list(self.tables), list(HEADS)
         options.episode = "player"
+        self.independent = bool(options.port or options.code)
 
     def labels(self, name, shape):
         return self.numbers

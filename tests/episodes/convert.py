@@ -115,6 +115,8 @@ def numpy_part():
     same("npy whole numbers", file["targets/stage"], f4(joined(episodes, "stage")[:, None]))
     check(f"npy heads {text}", "heads = all:regression*2 reward:regression*1 stage:categorical*5" in text)
 
+    check(f"a table for validation {text}", "; val = another file\n" in text)
+
     # Trials on the first axis, a label for each; text of fixed width.
     x, y = rng.normal(size=(6, 30, 4)), np.array(["left", "right"] * 3)
     np.savez("trials.npz", X=x, y=y)
@@ -238,7 +240,7 @@ def tables_part():
     same("csv text targets", file["targets/mode"], f4([[[0, 1, np.nan][i % 3]] for i in range(n)]))
     same("csv starts", file["episode_starts"], np.arange(0, n, 1000))
     check(f"csv configuration {text}", "heads = power:regression*1 mode:categorical*2" in text and
-          "inputs = frames ids/place:id*2" in text)
+          "inputs = frames ids/place:id*2" in text and "val_fraction = 0.1" in text and "eval_every" in text)
 
     # The tables of another file; gzip, tabs, no header, a gap.
     write_csv("b.csv.gz", names, [[0, i, 1, ["north", ""][i], 2, 3, "on", ""] for i in range(2)])
@@ -289,7 +291,7 @@ def tables_part():
         same("lerobot actions", file["targets/action"], f4(joined(demos, "action")))
         same("lerobot starts", file["episode_starts"], [0, 30, 42])
         same("lerobot names", file["tables/frames"].asstr()[:], np.array([f"observation.state.{k}" for k in "xyz"], object))
-        check(f"lerobot configuration {text}", "heads = action:regression*2" in text and "task_index:id*1" in text and
+        check(f"lerobot configuration {text}", "heads = action:regression*2" in text and "task_index:id*1" in text and "val_fraction" not in text and
               "; left out: observation.images.top" in text)
     data = sorted(Path("v2.1/data/chunk-000").iterdir())
     whole = data[1].read_bytes()
@@ -434,6 +436,9 @@ def slippi_part():
     same("R", file["targets/buttons"][4:], [[0] * 6 + [1, 0]] * 4)
     policy = (CONVERT.parents[1] / "launch" / "policy.ini").read_text()
     check(f"the heads of launch/policy.ini: {text}", re.search("heads = .*", policy)[0] == re.search("heads = .*", text)[0])
+
+    check(f"one table for both players: {text}", "self_character:id*33=character" in text and
+          "ids/other_follower_state:id*1024=state" in text)
 
     for option in ["--port", "4"], ["--code", "ab#323"]:
         file, _ = convert(f"slippi{option[0]}", "slippi", "replays", *option, output="one.h5")
