@@ -81,6 +81,7 @@ static dt_status check_finite(const struct dt_reader *reader, int64_t column, in
 {
     const struct dt_episodes *episodes = reader->own;
     const struct dt_column *c = &episodes->columns.at[column];
+    const char *path = episodes->arrays[column].file->path; // of the shard, or that it links to
     float least = c->weight ? 0 : -FLT_MAX, most = c->weight ? WEIGHT_MOST : FLT_MAX;
     char where[DT_H5_PATH + 128];
     for (int64_t r = 0; r < rows; r++, values += stride) {
@@ -92,11 +93,10 @@ static dt_status check_finite(const struct dt_reader *reader, int64_t column, in
         name_row(episodes, column, number, row + r, where, sizeof where);
         if (c->weight)
             return DT_FAIL(DT_USER, "store weights from 0 to 1e18",
-                           "%s: %s: %g is not a weight (data.weights)", reader->file.path, where,
-                           values[j]);
+                           "%s: %s: %g is not a weight (data.weights)", path, where, values[j]);
         return DT_FAIL(DT_USER, "repair or remove the episode",
-                       "%s: %s, column %" PRId64 ": %g is not a finite float32", reader->file.path,
-                       where, c->first + j, values[j]);
+                       "%s: %s, column %" PRId64 ": %g is not a finite float32", path, where,
+                       c->first + j, values[j]);
     }
     return DT_OK;
 }
@@ -153,7 +153,7 @@ static dt_status convert(const struct dt_reader *reader, int64_t column, int64_t
     if (bad < 0 || !check)
         return DT_OK;
     return DT_FAIL(DT_USER, "raise the N of :id*N in data.inputs, or correct the data",
-                   "%s: %s: id %s is not in [0, %" PRId64 ")", reader->file.path,
+                   "%s: %s: id %s is not in [0, %" PRId64 ")", array->file->path,
                    name_row(episodes, column, number, row + bad / columns, where, sizeof where),
                    dt_columns_integer_text(array->type, wrong, value), c->table);
 }
@@ -263,7 +263,7 @@ static dt_status check_classes(struct dt_reader *reader, int64_t number, int64_t
                     DT_USER, "correct the data, or the head in model.heads",
                     "%s: %s, column %" PRId64 ": %g is not a whole number in [0, %" PRId64
                     ") for the head %s, nor -100 (no target)",
-                    reader->file.path,
+                    episodes->arrays[i].file->path,
                     name_row(episodes, i, number, row + r + c->from + s, where, sizeof where),
                     c->first + k % columns, *value, target->classes, target->name);
             }

@@ -30,18 +30,71 @@ dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first)
     return DT_OK;
 }
 
-dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *group)
+static dt_status open_other(const struct dt_reader *reader, struct dt_episodes *episodes,
+                            const char *path, const struct dt_h5_file **file)
+{
+    struct dt_other_file *other = NULL;
+    for (int64_t i = 0; i < episodes->n_others; i++)
+        if (strcmp(episodes->others[i]->path, path) == 0)
+            other = episodes->others[i];
+    if (!other) {
+        DT_TRY(dt_list_grow(&episodes->others, episodes->n_others, sizeof other));
+        DT_TRY(DT_NEW(&other, 1, "reading %s", path));
+        snprintf(other->path, sizeof other->path, "%s", path);
+        dt_status status = dt_h5_open(other->path, &other->file);
+        if (status != DT_OK) {
+            free(other);
+            return dt_error_push(status, __FILE__, __LINE__, __func__, "following a link of %s",
+                                 reader->file.path);
+        }
+        other->file.time_axis = reader->file.time_axis;
+        episodes->others[episodes->n_others++] = other;
+    }
+    *file = &other->file;
+    return DT_OK;
+}
+
+// A group may be a link to one in another file of the same folder, which is in that file itself.
+static dt_status follow_group(const struct dt_reader *reader, struct dt_episodes *episodes,
+                              struct dt_episode *at)
+{
+    char path[DT_PATH], inner[DT_H5_PATH];
+    enum dt_h5_node node;
+    uint64_t address;
+    bool external;
+    DT_TRY(dt_h5_external(&reader->file, at->group, path, inner, &external));
+    if (!external)
+        return DT_OK;
+    DT_TRY(open_other(reader, episodes, path, &at->file));
+    DT_TRY(dt_h5_find(at->file, inner, &node, &address));
+    if (node != DT_H5_GROUP)
+        return DT_FAIL(DT_USER, "correct the link, or copy the episode into the shard",
+                       "%s: %s is a link to %s of %s, which is no group", reader->file.path,
+                       at->group, inner, path);
+    return dt_memory_text(&at->inner, "%s", inner);
+}
+
+dt_status dt_episodes_add_group(const struct dt_reader *reader, struct dt_episodes *episodes,
+                                const char *group)
 {
     DT_TRY(dt_episodes_add_start(episodes, 0));
-    return dt_memory_text(&episodes->at[episodes->n - 1].group, "%s", group);
+    struct dt_episode *at = &episodes->at[episodes->n - 1];
+    DT_TRY(dt_memory_text(&at->group, "%s", group));
+    return follow_group(reader, episodes, at);
 }
 
 // Columns.
 
-// "/data/demo_3/obs/a" of the episode, or "/obs/a" where episodes share datasets.
-static dt_status path_of(const struct dt_reader *reader, const char *group, const char *path,
-                         char full[DT_H5_PATH])
+static const struct dt_h5_file *file_of(const struct dt_reader *reader, const struct dt_episode *at)
 {
+    return at->file ? at->file : &reader->file;
+}
+
+// "/data/demo_3/obs/a" of the episode, or "/obs/a" where episodes share datasets.
+static dt_status path_of(const struct dt_reader *reader, const struct dt_episode *at,
+                         const char *path, char full[DT_H5_PATH])
+{
+    const char *group = at->inner ? at->inner : at->group;
     int length = snprintf(full, DT_H5_PATH, "%s/%s", group ? group : "", path);
     if (length < DT_H5_PATH)
         return DT_OK;
@@ -54,15 +107,15 @@ static const char *key_of(const struct dt_column *column)
     return column->weight ? "data.weights" : column->target ? "data.targets" : "data.inputs";
 }
 
-static dt_status fail_missing(const struct dt_reader *reader, const char *key, const char *full)
+static dt_status fail_missing(const struct dt_h5_file *file, const char *key, const char *full)
 {
     char hint[DT_ERROR_HINT] = "", parent[DT_H5_PATH];
     snprintf(parent, sizeof parent, "%s", full);
     char *slash = strrchr(parent, '/');
     slash[slash == parent] = 0;
-    dt_h5_name_members(&reader->file, parent, hint, sizeof hint);
+    dt_h5_name_members(file, parent, hint, sizeof hint);
     return DT_FAIL(DT_USER, hint[0] ? hint : "name datasets that every episode has",
-                   "%s has no %s (%s)", reader->file.path, full, key);
+                   "%s has no %s (%s)", file->path, full, key);
 }
 
 // A key's walk through groups.
@@ -102,10 +155,11 @@ static dt_status expand(const struct dt_reader *reader, struct dt_episodes *epis
     enum dt_h5_node node;
     uint64_t address;
     struct dt_h5_names names;
+    const struct dt_h5_file *file = file_of(reader, &episodes->at[0]);
     if (column->attribute)
         return dt_columns_add(&episodes->columns, column);
-    DT_TRY(path_of(reader, episodes->at[0].group, column->path, full));
-    DT_TRY(dt_h5_find(&reader->file, full, &node, &address));
+    DT_TRY(path_of(reader, &episodes->at[0], column->path, full));
+    DT_TRY(dt_h5_find(file, full, &node, &address));
     if (node == DT_H5_DATASET && episodes->columns.n == COLUMNS_MOST)
         return DT_FAIL(DT_USER, "name the datasets that are wanted, or store fewer",
                        "%s: %s is one of more than %d datasets (%s)", reader->file.path, full,
@@ -113,9 +167,9 @@ static dt_status expand(const struct dt_reader *reader, struct dt_episodes *epis
     if (node == DT_H5_DATASET)
         return dt_columns_add(&episodes->columns, column);
     if (node != DT_H5_GROUP)
-        return fail_missing(reader, walk->key, full);
+        return fail_missing(file, walk->key, full);
     DT_TRY(enter_group(reader, walk, full, address));
-    dt_status status = dt_h5_list(&reader->file, full, &names);
+    dt_status status = dt_h5_list(file, full, &names);
     for (int64_t i = 0; i < names.n && status == DT_OK; i++) {
         struct dt_column member = *column;
         int length = snprintf(member.path, sizeof member.path, "%s/%s", column->path, names.at[i]);
@@ -170,8 +224,8 @@ static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes
                        rules->inputs[0] ? rules->inputs : schema->inputs, false));
     bool any = true;
     if (rules->seq_len == 0 && !rules->targets[0]) { // to verify a shard; targets may be anywhere
-        DT_TRY(path_of(reader, episodes->at[0].group, schema->targets, path));
-        DT_TRY(dt_h5_has(&reader->file, path, &any));
+        DT_TRY(path_of(reader, &episodes->at[0], schema->targets, path));
+        DT_TRY(dt_h5_has(file_of(reader, &episodes->at[0]), path, &any));
     }
     for (int i = 0; i < rules->n_targets && by_head(reader); i++) {
         snprintf(path, sizeof path, "%s/%s", schema->targets, rules->target[i].name);
@@ -182,9 +236,11 @@ static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes
                            rules->targets[0] ? rules->targets : schema->targets, true));
     DT_TRY(dt_columns_parse_weights(rules, &episodes->columns));
     int64_t n = episodes->columns.n;
-    for (int64_t i = 0; i < n && schema->longer; i++) {
+    for (int64_t i = 0; i < n; i++) {
         struct dt_column *column = &episodes->columns.at[i];
-        column->longer = strncmp(column->path, schema->longer, strlen(schema->longer)) == 0;
+        for (int k = 0; k < 2 && schema->longer[k]; k++)
+            column->longer |=
+                strncmp(column->path, schema->longer[k], strlen(schema->longer[k])) == 0;
     }
     DT_TRY(DT_NEW(&episodes->arrays, n, "%" PRId64 " columns", n));
     return DT_NEW(&episodes->paths, n, "%" PRId64 " columns", n);
@@ -225,16 +281,16 @@ static dt_status check_array(const struct dt_h5_array *array, const struct dt_co
 
 // Opens a column's dataset or attribute, checked. One value or row is that of every frame, except
 // where an episode of one frame more has it.
-static dt_status open_array(const struct dt_reader *reader, const struct dt_column *column,
+static dt_status open_array(const struct dt_h5_file *file, const struct dt_column *column,
                             const char *full, struct dt_h5_array *array)
 {
     bool found;
     if (column->attribute)
-        DT_TRY(dt_h5_attribute_open(&reader->file, full, array, &found));
+        DT_TRY(dt_h5_attribute_open(file, full, array, &found));
     else
-        DT_TRY(dt_h5_array_open(&reader->file, full, array, &found));
+        DT_TRY(dt_h5_array_open(file, full, array, &found));
     if (!found)
-        return fail_missing(reader, key_of(column), full);
+        return fail_missing(file, key_of(column), full);
     array->constant |= array->n_dims == 0 || (array->shape[0] == 1 && !column->longer);
     return check_array(array, column);
 }
@@ -254,9 +310,9 @@ dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
         char *full = episodes->paths[i];
         const struct dt_episode_place *place =
             episodes->places ? &episodes->places[number * n + i] : NULL;
-        DT_TRY_GOTO(status, out, path_of(reader, at->group, column->path, full));
+        DT_TRY_GOTO(status, out, path_of(reader, at, column->path, full));
         if (place && place->offset > 0) {
-            *array = (struct dt_h5_array){.file = &reader->file,
+            *array = (struct dt_h5_array){.file = file_of(reader, at),
                                           .name = full,
                                           .id = -1,
                                           .type = place->type,
@@ -266,7 +322,7 @@ dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number)
                                           .offset = place->offset};
             continue;
         }
-        status = open_array(reader, column, full, array);
+        status = open_array(file_of(reader, at), column, full, array);
     }
     if (status == DT_OK)
         episodes->open = number;
@@ -434,7 +490,8 @@ static dt_status count_rows(const struct dt_reader *reader, int64_t *rows)
                                   : "make all datasets of an episode equally long",
                 "has %" PRId64 " rows, %s has %" PRId64 "%s", array->shape[0], first->name,
                 first->shape[0],
-                reader->kind->schema->longer ? " (observations have one more than actions)" : "");
+                reader->kind->schema->longer[0] ? " (observations have one more than actions)"
+                                                : "");
         if (array->shape[1] != column->width)
             return DT_H5_REJECT(array, "make a dataset equally wide in all episodes",
                                 "has %" PRId64 " columns, in the first episode %" PRId64,
@@ -542,13 +599,14 @@ static dt_status count_frames(struct dt_reader *reader, int64_t before)
         if (shared)
             rows = (i + 1 < n ? episodes->at[i + 1].row : known->shape[0]) - at.row;
         at.first = total;
-        episodes->at[i].group = NULL;
+        episodes->at[i].group = episodes->at[i].inner = NULL;
         if (wanted && rows > 0) {
             total += rows;
             episodes->at[kept++] = at;
             continue;
         }
         free(at.group);
+        free(at.inner);
         episodes->empty += wanted;
     }
     if (!shared) // numbers have changed
@@ -600,11 +658,13 @@ dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules 
         return DT_FAIL(DT_USER, "only episodes that have groups of their own are in lists",
                        "%s is %s: it has no mask %s", path, reader->kind->name, rules->mask);
     DT_TRY(schema->list ? schema->list(reader, episodes)
-                        : dt_groups_list(&reader->file, groups, episodes));
+                        : dt_groups_list(reader, groups, episodes));
     if (episodes->n == 0)
         return DT_FAIL(DT_USER, "remove the shard, or create it again", "%s has no episodes", path);
     DT_TRY(list_columns(reader, episodes));
     shard->listed = episodes->n;
+    for (int64_t i = 0; i < episodes->n_others; i++)
+        shard->file_bytes += episodes->others[i]->file.bytes;
     DT_TRY(count_frames(reader, shard->before));
     shard->in_windows = count_windows(episodes);
     shard->layout = episodes->layout;
@@ -628,8 +688,17 @@ void dt_episodes_close(struct dt_reader *reader)
 {
     struct dt_episodes *episodes = reader->own;
     close_arrays(episodes);
-    for (int64_t i = 0; i < episodes->n; i++)
+    for (int64_t i = 0; i < episodes->n; i++) {
         free(episodes->at[i].group);
+        free(episodes->at[i].inner);
+    }
+    dt_h5_enter(reader->file.path);
+    for (int64_t i = 0; i < episodes->n_others; i++) {
+        dt_h5_close(&episodes->others[i]->file);
+        free(episodes->others[i]);
+    }
+    dt_h5_leave();
+    free(episodes->others);
     free(episodes->at);
     free(episodes->places);
     free(episodes->arrays);

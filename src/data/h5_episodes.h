@@ -23,7 +23,7 @@ struct dt_episodes;
 struct dt_episode_schema {
     const char *inputs, *targets; // data.inputs and data.targets where they are empty; "": required
     bool by_head;                 // `targets` is a group with a dataset for each head
-    const char *longer;           // datasets whose path begins so have one row more than the others
+    const char *longer[2];        // datasets whose path begins so have one row more than the others
     // Episodes have groups of their own, of these names (h5_groups.c) unless data.episodes has
     // others; "": the file is one. NULL: they share datasets, and `list` adds them in order.
     const char *groups;
@@ -36,7 +36,10 @@ dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first);
 // What the files h5_episode*.c share.
 
 struct dt_episode {
-    char *group;    // "/data/demo_3", "": the root; NULL: episodes share datasets
+    char *group; // "/data/demo_3", "": the root; NULL: episodes share datasets
+    // Where that is a link to another file, this file and the path in it; NULL: it is not.
+    const struct dt_h5_file *file;
+    char *inner;
     int64_t row;    // its first one in its datasets
     int64_t first;  // number of its first frame in the shard
     int64_t window; // number of its first window
@@ -51,8 +54,16 @@ struct dt_episode_place {
     bool constant;       // … as this
 };
 
+// A file that links of a shard lead to.
+struct dt_other_file {
+    char path[DT_PATH];
+    struct dt_h5_file file;
+};
+
 struct dt_episodes {
     struct dt_scan_rules rules;
+    int64_t n_others;
+    struct dt_other_file **others; // [n_others]
     struct dt_frame_layout layout;
     struct dt_columns columns;
     unsigned types; // a bit for each one that is stored
@@ -69,11 +80,12 @@ struct dt_episodes {
 
 // h5_groups.c: adds the episodes of the groups that a pattern names ("/data/demo_*"; "": the file
 // is one), in natural order, or those of a list in /mask.
-dt_status dt_groups_list(const struct dt_h5_file *file, const char *pattern,
+dt_status dt_groups_list(const struct dt_reader *reader, const char *pattern,
                          struct dt_episodes *episodes);
 // *found: whether the file has such a group.
 dt_status dt_groups_has(const struct dt_h5_file *file, const char *pattern, bool *found);
-dt_status dt_episodes_add_group(struct dt_episodes *episodes, const char *group);
+dt_status dt_episodes_add_group(const struct dt_reader *reader, struct dt_episodes *episodes,
+                                const char *group);
 
 // Rows of a column's dataset that belong to an episode.
 int64_t dt_episodes_rows(const struct dt_episodes *episodes, int64_t number,

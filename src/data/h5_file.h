@@ -87,6 +87,11 @@ dt_status dt_h5_has(const struct dt_h5_file *file, const char *name, bool *found
 enum dt_h5_node { DT_H5_NOTHING, DT_H5_GROUP, DT_H5_DATASET, DT_H5_OTHER };
 dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5_node *node,
                      uint64_t *address);
+// *external: whether the last part of a path is a link to another file; `target` [DT_PATH] is then
+// that file, which must be in the folder of this one, and `inner` [DT_H5_PATH] the path in it. Both
+// may be NULL.
+dt_status dt_h5_external(const struct dt_h5_file *file, const char *path, char *target, char *inner,
+                         bool *external);
 // DT_USER where the type of the dataset `name` with its header at `address`, or of an attribute of
 // it, has sizes with which the library would read beyond its memory.
 dt_status dt_h5_check_types(const struct dt_h5_file *file, const char *name, uint64_t address);

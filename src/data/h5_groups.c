@@ -86,9 +86,14 @@ static dt_status find_groups(const struct dt_h5_file *file, const char *group, c
         if (snprintf(path, sizeof path, "%s/%s", group, names.at[i]) >= DT_H5_PATH)
             status = DT_FAIL(DT_USER, NULL, "%s: the path of %s/%s is too long", file->path, group,
                              names.at[i]);
-        if (status == DT_OK)
+        bool external = false; // an episode may be in another file, but no group on the way to it
+        if (status == DT_OK && !pattern[length + strspn(pattern + length, "/")])
+            status = dt_h5_external(file, path, NULL, NULL, &external);
+        if (status == DT_OK && external)
+            status = dt_h5_names_add(found, path, strlen(path));
+        else if (status == DT_OK)
             status = dt_h5_find(file, path, &node, &address);
-        if (status == DT_OK && node == DT_H5_GROUP)
+        if (status == DT_OK && !external && node == DT_H5_GROUP)
             status = find_groups(file, path, pattern + length, most, found);
     }
     dt_h5_names_free(&names);
@@ -169,16 +174,17 @@ static void fixed_part(const char *pattern, char parent[DT_H5_PATH])
     }
 }
 
-dt_status dt_groups_list(const struct dt_h5_file *file, const char *pattern,
+dt_status dt_groups_list(const struct dt_reader *reader, const char *pattern,
                          struct dt_episodes *episodes)
 {
+    const struct dt_h5_file *file = &reader->file;
     const struct dt_scan_rules *rules = &episodes->rules;
     const char *list = rules->mask[0] ? rules->mask : rules->mask_default;
     struct dt_h5_names groups = {0}, mask = {0};
     char parent[DT_H5_PATH], hint[DT_ERROR_HINT] = "";
     bool masked = false;
     if (!pattern[strspn(pattern, "/")])
-        return dt_episodes_add_group(episodes, "");
+        return dt_episodes_add_group(reader, episodes, "");
     fixed_part(pattern, parent);
     dt_status status = find_groups(file, "", pattern, INT64_MAX, &groups);
     sort(&groups);
@@ -194,7 +200,7 @@ dt_status dt_groups_list(const struct dt_h5_file *file, const char *pattern,
     if (masked)
         snprintf(episodes->mask, sizeof episodes->mask, "%s", list);
     for (int64_t i = 0; i < groups.n && status == DT_OK; i++)
-        status = dt_episodes_add_group(episodes, groups.at[i]);
+        status = dt_episodes_add_group(reader, episodes, groups.at[i]);
     dt_h5_names_free(&groups);
     dt_h5_names_free(&mask);
     return status;
@@ -210,11 +216,11 @@ static const struct dt_episode_schema robomimic = {
 const struct dt_reader_kind dt_robomimic_reader = {
     .name = "robomimic", .schema = &robomimic, DT_EPISODES_FUNCTIONS};
 
-// /episode_K has observations (one frame more than the episode has actions: the state after the
-// last), actions, rewards, terminations, truncations.
+// /episode_K has observations and infos (one frame more than the episode has actions: the state
+// after the last), actions, rewards, terminations, truncations.
 static const struct dt_episode_schema minari = {.inputs = "observations",
                                                 .targets = "actions",
                                                 .groups = "/episode_*",
-                                                .longer = "observations"};
+                                                .longer = {"observations", "infos"}};
 const struct dt_reader_kind dt_minari_reader = {
     .name = "minari", .schema = &minari, DT_EPISODES_FUNCTIONS};

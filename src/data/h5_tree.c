@@ -1,4 +1,5 @@
 // Finds what a path in a file names, and lists the names in a group.
+#include "base/file.h"
 #include "base/list.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -147,6 +148,41 @@ dt_status dt_h5_find(const struct dt_h5_file *file, const char *path, enum dt_h5
     *node = DT_H5_NOTHING;
     DT_TRY(dt_h5_locate(file, path, &group, &name, &found));
     return found ? node_of(file, group, name, node, address) : DT_OK;
+}
+
+dt_status dt_h5_external(const struct dt_h5_file *file, const char *path, char *target, char *inner,
+                         bool *external)
+{
+    char parent[PATH_BYTES], value[DT_PATH + DT_H5_PATH];
+    const char *last = strrchr(path, '/'), *name, *other, *in_other;
+    H5L_info_t link;
+    hid_t group;
+    bool found;
+    *external = false;
+    if (!last)
+        return DT_OK;
+    snprintf(parent, sizeof parent, "%.*s", (int)(last + 1 - path), path);
+    DT_TRY(dt_h5_locate(file, parent, &group, &name, &found));
+    if (!found || !last[1] || H5Lget_info(group, last + 1, &link, H5P_DEFAULT) < 0 ||
+        link.type != H5L_TYPE_EXTERNAL) {
+        H5Eclear2(H5E_DEFAULT);
+        return DT_OK;
+    }
+    *external = true;
+    if (!target)
+        return DT_OK;
+    unsigned flags;
+    if (link.u.val_size > sizeof value ||
+        H5Lget_val(group, last + 1, value, sizeof value, H5P_DEFAULT) < 0 ||
+        H5Lunpack_elink_val(value, link.u.val_size, &flags, &other, &in_other) < 0)
+        return dt_h5_fail(DT_USER, "follow a link of", file->path, "copy or create the file again");
+    int length = snprintf(inner, DT_H5_PATH, "%s%s", in_other[0] == '/' ? "" : "/", in_other);
+    if (strchr(other, '/') || length >= DT_H5_PATH)
+        return DT_FAIL(DT_USER, "put both files into one folder, and create the link again",
+                       "%s: %s is a link to %s, which is not in the folder of the file", file->path,
+                       path, other);
+    const char *slash = strrchr(file->path, '/');
+    return dt_path(target, "%.*s%s", slash ? (int)(slash + 1 - file->path) : 0, file->path, other);
 }
 
 dt_status dt_h5_names_add(struct dt_h5_names *names, const char *name, size_t length)

@@ -1,5 +1,6 @@
-// read_windows FILE INPUTS TARGETS SEQ_LEN STRIDE MASK: what the loader yields in one pass, window
-// by window, to standard output: frames, ids, targets (32 bits each), mask and reset (8 bits).
+// read_windows FILE INPUTS TARGETS SEQ_LEN STRIDE MASK [EPISODES TIME_AXIS]: what the loader yields
+// in one pass, window by window, to standard output: frames, ids, targets (32 bits each), mask and
+// reset (8 bits).
 #include "data/loader.h"
 
 #include <stdio.h>
@@ -31,13 +32,15 @@ int main(int argc, char **argv)
 {
     struct dt_scan_rules rules = {0};
     struct dt_dataset *dataset = NULL;
-    if (argc != 7)
+    if (argc != 7 && argc != 9)
         return 2;
     snprintf(rules.inputs, sizeof rules.inputs, "%s", argv[2]);
     snprintf(rules.targets, sizeof rules.targets, "%s", argv[3]);
     rules.seq_len = atoll(argv[4]);
     rules.stride = atoll(argv[5]);
     snprintf(rules.mask, sizeof rules.mask, "%s", argv[6]);
+    snprintf(rules.episodes, sizeof rules.episodes, "%s", argc > 7 ? argv[7] : "");
+    rules.time_axis = argc > 7 ? atoll(argv[8]) : 0;
     dt_status status = dt_dataset_scan(argv[1], &rules, &dataset);
     if (status == DT_OK)
         status = copy_pass(dataset);

@@ -44,9 +44,9 @@ def expected(episodes, stride):
             first += stride
 
 
-def compare(what, path, inputs, targets, episodes, stride, mask=""):
+def compare(what, path, inputs, targets, episodes, stride, mask="", *layout):
     global failures
-    got = subprocess.run([sys.argv[1], path, inputs, targets, str(T), str(stride), mask],
+    got = subprocess.run([sys.argv[1], path, inputs, targets, str(T), str(stride), mask, *layout],
                          stdout=subprocess.PIPE, check=True).stdout
     want = b"".join(expected(episodes, stride))
     print("%s, stride %d: %d bytes %s" % (what, stride, len(want),
@@ -105,11 +105,15 @@ with h5py.File("minari.hdf5", "w") as f:
         put(g, "terminations", np.arange(n) == n - 1)
         put(g, "truncations", np.zeros(n, dtype=bool))
         g.create_group("infos").create_dataset("success", data=np.zeros(n + 1, dtype=bool))
+        g["infos/eef"] = np.concatenate([e["eef"], e["eef"][-1:]])
     # Strings are no inputs, but may be there.
     f["episode_0/infos"].create_dataset("text", data=["a"] * 3, dtype=h5py.string_dtype())
 compare("Minari", "minari.hdf5",
         "observations/eef observations/camera/_index_0[7:9] observations/stage:id*5", "actions",
         episodes, 20)
+
+compare("Minari, infos", "minari.hdf5",
+        "infos/eef observations/camera/_index_0[7:9] observations/stage:id*5", "actions", episodes, 20)
 
 # D4RL: everything compressed, flat, float32; the last episode has no end.
 with h5py.File("d4rl.hdf5", "w") as f:
@@ -129,5 +133,24 @@ with h5py.File("d4rl.hdf5", "w") as f:
     f["metadata/algorithm"] = "SAC"
 compare("D4RL", "d4rl.hdf5", "observations infos/image[7:9] infos/stage:id*5", "actions",
         episodes, 11)
+
+# Any layout: groups of groups in no order, channels x time in the chunks that h5py chooses, lzf, a
+# scalar, an attribute, numpy's default integers.
+with h5py.File("own.hdf5", "w") as f:
+    episodes = [arrays(n) for n in lengths]
+    names = ["subject_%d/trial %d" % (8 + i // 4, 7 + i % 4) for i in range(len(episodes))]
+    for i in rng.permutation(len(episodes)):
+        e, g = episodes[i], f.create_group(names[i])
+        e["stage"][:] = i % 5
+        g.attrs["stage"] = i % 5
+        g.create_dataset("eef", data=e["eef"].T, compression="lzf", shuffle=True, chunks=True)
+        g.create_dataset("image", data=np.moveaxis(e["image"], 0, 1), compression="gzip", chunks=True)
+        g["action"] = e["action"].T
+        g["rate"] = 256.0
+    f["subject_8/notes"] = "none"
+    f.create_group("other/trial 1")
+for stride in 20, 7:
+    compare("any layout", "own.hdf5", "eef image[7:9] @stage:id*5", "action", episodes, stride, "",
+            "subject_*/trial *", "1")
 
 sys.exit(failures > 0)

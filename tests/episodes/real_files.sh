@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every number of files that h5py writes as robomimic, Minari and D4RL do is what dtrain reads; and, with PyTorch, a
+# Every number of files that h5py writes as robomimic, Minari and D4RL do, or in any layout, is what dtrain reads; the
+# examples of the manual for files of your own train; and, with PyTorch, a
 # policy trained on each with three lines of configuration has PyTorch's losses. Skipped without h5py (DTRAIN_PYTHON
 # names another interpreter).
 tool=$(realpath "$2")
@@ -8,6 +9,14 @@ tool=$(realpath "$2")
 python=${DTRAIN_PYTHON:-python3}
 "$python" -c 'import h5py, numpy' 2>/dev/null || { echo "skipped: no h5py" >&2; exit 77; }
 check "the numbers agree" "$python" "$(dirname "$0")/real_files.py" "$tool"
+# What the manual shows trains as it is shown.
+check "the manual's files are written" "$python" "$(dirname "$0")/own_files.py" "$repository/launch/README.md"
+check "the manual shows two commands" test "$(grep -c . commands.sh)" -eq 2
+while read -r command; do
+    name=${command##*run.name=}
+    check "$name trains" bash -c "\"$dtrain\" ${command#dtrain } run.steps=20 model.d_model=16 run.threads=1 log.eval_every=20" >"$name.log" 2>&1
+    check "$name is validated: $(cat "$name.log")" grep -q 'step 20  validation loss [0-9]' "$name.log"
+done <commands.sh
 if "$python" -c 'import torch, safetensors' 2>/dev/null; then
     check "policies learn as in PyTorch" "$python" "$(dirname "$0")/torch_policy.py" "$dtrain"
 fi

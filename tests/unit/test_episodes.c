@@ -323,6 +323,38 @@ static void test_constants(void)
     CHECK_INT(wrong, 0);
 }
 
+// Episodes that are links to another file of the folder, as Minari writes them, under other names.
+static void test_linked(void)
+{
+    static struct expected want[EPISODES * LONGEST];
+    for (int zip = 0; zip < 2; zip++) {
+        struct episode_types types = *plain_types();
+        struct dt_scan_rules rules = rules_of(MINARI, 7);
+        types.gzip = zip;
+        write_episodes(in_scratch("a.h5"), MINARI, &types, 0, 6);
+        write_episodes(in_scratch("more_0.hdf5"), MINARI, &types, 6, 9);
+        write_episodes(in_scratch("more_1.hdf5"), MINARI, &types, 9, EPISODES);
+        hid_t file = change("a.h5");
+        for (int e = 6; e < EPISODES; e++) {
+            char name[32];
+            snprintf(name, sizeof name, "/episode_%d", e);
+            H5Lcreate_external(e < 9 ? "more_0.hdf5" : "more_1.hdf5", name, file, name, H5P_DEFAULT,
+                               H5P_DEFAULT);
+        }
+        H5Fclose(file);
+        int64_t n = expect_windows(0, EPISODES, 7, want);
+        struct dt_dataset *dataset = scan_all(&rules);
+        CHECK_INT(dataset->episodes, EPISODES);
+        CHECK_INT(dataset->windows, n);
+        check_pass(dataset, &(struct dt_read_rules){.carry = true}, want, n, 1);
+        check_training(dataset, &(struct dt_read_rules){0}, want, 2);
+        check_statistics(dataset);
+        CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &(struct dt_shard){0}));
+    }
+    CHECK_INT(remove(in_scratch("more_0.hdf5")), 0);
+    CHECK_INT(remove(in_scratch("more_1.hdf5")), 0);
+}
+
 // The groups that a pattern names, in natural order, or those of them that a list names; a file
 // that is one episode.
 static void test_patterns(void)
@@ -655,6 +687,7 @@ int main(void)
     test_held_out();
     test_constants();
     test_patterns();
+    test_linked();
     test_targets_by_head();
     test_changed_shard();
     test_progress();

@@ -201,6 +201,50 @@ static void test_schemas_refused(void)
     CHECK_INT(remove(in_scratch("b.h5")), 0);
 }
 
+// The last episode of Minari is a link.
+static void link_last(const char *to, const char *path)
+{
+    write_a(MINARI);
+    hid_t file = change("a.h5");
+    H5Ldelete(file, "/episode_5", H5P_DEFAULT);
+    H5Lcreate_external(to, path, file, "/episode_5", H5P_DEFAULT, H5P_DEFAULT);
+    H5Fclose(file);
+}
+
+static void test_links_refused(void)
+{
+    struct dt_scan_rules rules = rules_of(MINARI, 0);
+    write_episodes(in_scratch("more.hdf5"), MINARI, plain_types(), 5, 7);
+    link_last("more.hdf5", "episode_6");
+    CHECK_INT(scan_all(&rules)->episodes, 6);
+    link_last("./more.hdf5", "/episode_5");
+    refuse_scan(&rules, "/episode_5 is a link to ./more.hdf5, which is not in the folder");
+    link_last("/etc/passwd", "/episode_5");
+    refuse_scan(&rules, "/episode_5 is a link to /etc/passwd, which is not in the folder");
+    link_last("absent.hdf5", "/episode_5");
+    refuse_scan(&rules, "absent.hdf5");
+    link_last("more.hdf5", "/episode_9");
+    refuse_scan(&rules, "/episode_5 is a link to /episode_9 of ");
+    link_last("more.hdf5", "/episode_5/actions");
+    refuse_scan(&rules, "which is no group");
+    put_value(in_scratch("more.hdf5"), "/episode_6/observations/a", 3, 1, NAN);
+    link_last("more.hdf5", "/episode_6");
+    refuse_values(&rules, "more.hdf5: /episode_6/observations/a, row 3, column 1: nan");
+    hid_t file = change("more.hdf5"); // two levels
+    H5Ldelete(file, "/episode_6", H5P_DEFAULT);
+    H5Lcreate_external("a.h5", "/episode_0", file, "/episode_6", H5P_DEFAULT, H5P_DEFAULT);
+    H5Fclose(file);
+    refuse_scan(&rules, "more.hdf5: /episode_6 is a link");
+    write_a(MINARI); // a dataset, and a group on the way
+    file = change("a.h5");
+    H5Ldelete(file, "/episode_5/observations", H5P_DEFAULT);
+    H5Lcreate_external("more.hdf5", "/episode_5/observations", file, "/episode_5/observations",
+                       H5P_DEFAULT, H5P_DEFAULT);
+    H5Fclose(file);
+    refuse_scan(&rules, "a.h5: /episode_5/observations is a link");
+    CHECK_INT(remove(in_scratch("more.hdf5")), 0);
+}
+
 static void test_values_refused(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -552,6 +596,7 @@ int main(void)
     make_scratch();
     test_columns_refused();
     test_paths_refused();
+    test_links_refused();
     test_schemas_refused();
     test_layouts_refused();
     test_values_refused();
