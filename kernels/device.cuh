@@ -407,13 +407,6 @@ template <int BYTES> DT_DEVICE void dt_copy_async(void *shared, const void *glob
     __pipeline_memcpy_async(shared, global, BYTES);
 }
 
-// As dt_copy_async, and zeros where not `there`: nothing is read then.
-template <int BYTES>
-DT_DEVICE void dt_copy_async_or_zero(void *shared, const void *global, bool there)
-{
-    __pipeline_memcpy_async(shared, global, BYTES, there ? 0 : BYTES);
-}
-
 DT_DEVICE void dt_copy_commit(void)
 {
     __pipeline_commit();

@@ -16,10 +16,10 @@ int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n);
 void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *tile);
 
 // c [m, n] = keep · c + a · b on fp32 arrays in cache; keep 0: c is not read. n is a multiple of
-// DT_DIRECT_LANES; quickest where m is one of DT_DIRECT_ROWS, and n of DT_DIRECT_COLUMNS, and where
+// 16; quickest where m is one of DT_DIRECT_ROWS, and n of DT_DIRECT_COLUMNS, and where
 // rows of b are no power of two apart. a[i, p] is at i·a_row + p·a_k, and one of these steps is 1;
 // b[p, j] is at p·b_k + j, c[i, j] at i·c_row + j.
-enum { DT_DIRECT_ROWS = 12, DT_DIRECT_COLUMNS = 32, DT_DIRECT_LANES = 16 };
+enum { DT_DIRECT_ROWS = 12, DT_DIRECT_COLUMNS = 32 };
 // What is used after the product: each panel prefetches a few of its rows. Hardware does not
 // prefetch rows that are far apart, and a loop that asks for all of them waits for memory.
 enum { DT_SOON_VIEWS = 6, DT_SOON_ROWS = 4 };

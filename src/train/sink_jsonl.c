@@ -140,22 +140,18 @@ static void put_value(FILE *out, const struct dt_metric_field *field, const void
         fputs("null", out);
 }
 
-static void put_number(FILE *out, const char *before, const char *name, double value)
-{
-    const struct dt_metric_field number = {.type = DT_VALUE_NUMBER};
-    fprintf(out, "%s\"%s\":", before, name);
-    put_value(out, &number, &value);
-}
-
 // ,"heads":{"buttons":{"loss":0.3,"accuracy":0.9}}
 static void put_heads(FILE *out, const struct dt_metric_event *event)
 {
+    const struct dt_metric_field number = {.type = DT_VALUE_NUMBER};
     for (int k = 0; k < event->heads->n; k++) {
         struct dt_named_number list[DT_HEAD_NUMBERS];
         int n = dt_head_numbers(event->heads, event->sum, event->scores, k, list);
         fprintf(out, "%s\"%s\":", k ? "," : ",\"heads\":{", event->heads->list[k].name);
-        for (int i = 0; i < n; i++)
-            put_number(out, i ? "," : "{", list[i].name, list[i].value);
+        for (int i = 0; i < n; i++) {
+            fprintf(out, "%s\"%s\":", i ? "," : "{", list[i].name);
+            put_value(out, &number, &list[i].value);
+        }
         fputs("}", out);
     }
     fputs("}", out);

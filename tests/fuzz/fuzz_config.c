@@ -17,14 +17,6 @@ struct input {
     int n_environment, n_overrides;
 };
 
-static void add_word(struct input *input, const char *word)
-{
-    if (word[0] == 'e' && input->n_environment < WORDS)
-        input->environment[input->n_environment++] = word + 1;
-    else if (word[0] != 'e' && input->n_overrides < WORDS)
-        input->overrides[input->n_overrides++] = word;
-}
-
 static void split(const uint8_t *data, size_t size, struct input *input)
 {
     const uint8_t *first = size ? memchr(data, 0xff, size) : NULL;
@@ -36,8 +28,13 @@ static void split(const uint8_t *data, size_t size, struct input *input)
     for (size_t i = 0; i < rest; i++)
         input->words[i] = first[i] == 0xff ? 0 : (char)first[i];
     for (size_t i = 0; i < rest; i++)
-        if (first[i] == 0xff)
-            add_word(input, input->words + i + 1);
+        if (first[i] == 0xff) {
+            const char *word = input->words + i + 1;
+            if (word[0] == 'e' && input->n_environment < WORDS)
+                input->environment[input->n_environment++] = word + 1;
+            else if (word[0] != 'e' && input->n_overrides < WORDS)
+                input->overrides[input->n_overrides++] = word;
+        }
 }
 
 // Without kinds and readers, which would bring all of dtrain with them.

@@ -15,18 +15,6 @@ static void require(int promise)
         abort();
 }
 
-static void check_tensor(const struct dt_safetensors *file, const struct dt_safetensor *tensor)
-{
-    int64_t count = 1;
-    require(dt_safetensors_find(file, tensor->name) == tensor);
-    require(tensor->n_dims >= 0 && tensor->n_dims <= DT_MAX_DIMS);
-    for (int i = 0; i < tensor->n_dims; i++)
-        count *= tensor->shape[i];
-    require(count == tensor->count);
-    if (tensor->dtype != DT_DTYPE_COUNT)
-        require(tensor->bytes == count * dt_dtype_size(tensor->dtype));
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct dt_safetensors *file;
@@ -40,9 +28,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     for (int i = 0; i < file->n_tensors; i++) {
-        require(file->tensors[i].begin == end);
-        end += file->tensors[i].bytes;
-        check_tensor(file, &file->tensors[i]);
+        const struct dt_safetensor *tensor = &file->tensors[i];
+        int64_t count = 1;
+        require(tensor->begin == end);
+        end += tensor->bytes;
+        require(dt_safetensors_find(file, tensor->name) == tensor);
+        require(tensor->n_dims >= 0 && tensor->n_dims <= DT_MAX_DIMS);
+        for (int k = 0; k < tensor->n_dims; k++)
+            count *= tensor->shape[k];
+        require(count == tensor->count);
+        if (tensor->dtype != DT_DTYPE_COUNT)
+            require(tensor->bytes == count * dt_dtype_size(tensor->dtype));
     }
     require(end == 8 + header_size + data[0]);
     for (int i = 0; i < file->n_metadata; i++)

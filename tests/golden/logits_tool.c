@@ -26,32 +26,6 @@ static int32_t *read_ids(const char *path, int64_t shape[2])
     return ids;
 }
 
-static struct dt_model *load(const struct dt_backend *backend, const char *dir,
-                             const int64_t shape[2])
-{
-    struct dt_model_config config = {.pad_vocab_multiple = 8, .storage = DT_F32};
-    struct dt_model *model;
-    golden_must(dt_hf_read_config(dir, &config));
-    golden_must(dt_model_config_check(&config));
-    golden_must(dt_model_create(backend, &config,
-                                &(struct dt_model_shape){.sequences = shape[0], .length = shape[1]},
-                                &model));
-    golden_must(dt_hf_read_weights(dir, false, dt_model_params(model), config.tie_embeddings,
-                                   dt_model_weights(model)));
-    golden_must(dt_model_refresh(model, NULL));
-    return model;
-}
-
-static void write_logits(const char *path, const int64_t shape[2], int64_t vocab,
-                         const float *logits)
-{
-    struct dt_safetensors_entry entry = {"logits", DT_F32, 3, {shape[0], shape[1], vocab}};
-    struct dt_safetensors_writer *writer;
-    golden_must(dt_safetensors_create(path, &entry, 1, NULL, 0, &writer));
-    golden_must(dt_safetensors_write(writer, logits, shape[0] * shape[1] * vocab * 4));
-    golden_must(dt_safetensors_finish(writer, NULL, NULL));
-}
-
 int main(int argc, char **argv)
 {
     if (argc != 4) {
@@ -62,7 +36,15 @@ int main(int argc, char **argv)
     int64_t shape[2];
     golden_must(dt_backend_open("cpu", 0, 0, &backend));
     int32_t *ids = read_ids(argv[2], shape);
-    struct dt_model *model = load(&backend, argv[1], shape);
+    struct dt_model_config config = {.pad_vocab_multiple = 8, .storage = DT_F32};
+    struct dt_model_shape largest = {.sequences = shape[0], .length = shape[1]};
+    struct dt_model *model;
+    golden_must(dt_hf_read_config(argv[1], &config));
+    golden_must(dt_model_config_check(&config));
+    golden_must(dt_model_create(&backend, &config, &largest, &model));
+    golden_must(dt_hf_read_weights(argv[1], false, dt_model_params(model), config.tie_embeddings,
+                                   dt_model_weights(model)));
+    golden_must(dt_model_refresh(model, NULL));
     int64_t rows = shape[0] * shape[1], vocab = dt_model_config(model)->vocab_size;
     float *logits = calloc((size_t)(rows * vocab), sizeof *logits);
     struct dt_pass pass = {.input = {.sequences = shape[0], .length = shape[1]}};
@@ -71,7 +53,11 @@ int main(int argc, char **argv)
     pass.input.arrays[tokens] = ids;
     golden_must(dt_model_forward(model, &pass));
     golden_must(dt_model_logits(model, &pass, &(struct dt_view){.data = logits}));
-    write_logits(argv[3], shape, vocab, logits);
+    struct dt_safetensors_entry entry = {"logits", DT_F32, 3, {shape[0], shape[1], vocab}};
+    struct dt_safetensors_writer *writer;
+    golden_must(dt_safetensors_create(argv[3], &entry, 1, NULL, 0, &writer));
+    golden_must(dt_safetensors_write(writer, logits, rows * vocab * 4));
+    golden_must(dt_safetensors_finish(writer, NULL, NULL));
     dt_model_destroy(model);
     dt_backend_close(&backend);
     free(logits);

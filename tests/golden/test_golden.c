@@ -67,24 +67,6 @@ static void check_padding(const struct dt_param *param, const char *what, const 
               run_name, what, param->name, (double)flat[param->offset + i]);
 }
 
-static void check_parameter(const struct golden *golden, const struct golden_trace *trace,
-                            const struct dt_param *param, const struct tolerance *tolerance)
-{
-    int64_t count = 0;
-    float *gradient = golden_tensor(golden, &count, "golden.grad.%s", param->name);
-    float *final_norm = golden_tensor(golden, NULL, "golden.final_norm.%s", param->name);
-    CHECK_INT(count, param->file_count);
-    check_tensor(param->name, trace->gradients + param->offset, gradient, count,
-                 tolerance->gradient, tolerance->floor * trace->grad_norm[0]);
-    check_relative(param->name, golden->steps - 1,
-                   norm(trace->weights + param->offset, NULL, count), *final_norm,
-                   tolerance->weights);
-    check_padding(param, "gradient", trace->gradients);
-    check_padding(param, "weight", trace->weights);
-    free(gradient);
-    free(final_norm);
-}
-
 static void check_reference(const struct golden *golden, const struct golden_trace *trace,
                             const struct tolerance *tolerance)
 {
@@ -101,8 +83,21 @@ static void check_reference(const struct golden *golden, const struct golden_tra
     }
     free(loss);
     free(grad_norm);
-    for (int row = 0; row < trace->params.n; row++)
-        check_parameter(golden, trace, &trace->params.rows[row], tolerance);
+    for (int row = 0; row < trace->params.n; row++) {
+        const struct dt_param *param = &trace->params.rows[row];
+        float *gradient = golden_tensor(golden, &count, "golden.grad.%s", param->name);
+        float *final_norm = golden_tensor(golden, NULL, "golden.final_norm.%s", param->name);
+        CHECK_INT(count, param->file_count);
+        check_tensor(param->name, trace->gradients + param->offset, gradient, count,
+                     tolerance->gradient, tolerance->floor * trace->grad_norm[0]);
+        check_relative(param->name, golden->steps - 1,
+                       norm(trace->weights + param->offset, NULL, count), *final_norm,
+                       tolerance->weights);
+        check_padding(param, "gradient", trace->gradients);
+        check_padding(param, "weight", trace->weights);
+        free(gradient);
+        free(final_norm);
+    }
 }
 
 static void check_same_bits(const struct golden_trace *got, const struct golden_trace *want)

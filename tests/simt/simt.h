@@ -71,18 +71,8 @@ static inline unsigned __float_as_uint(float x)
     return bits;
 }
 
-// The fast forms differ from these by a few ulp on a GPU. Two are macros: the C library has their
-// names.
+// The fast form differs from this by a few ulp on a GPU. A macro: the C library has its name.
 #define __expf(x) expf(x)
-#define __logf(x) logf(x)
-static inline float __fdividef(float x, float y)
-{
-    return x / y;
-}
-static inline float rsqrtf(float x)
-{
-    return 1.0f / sqrtf(x);
-}
 template <class T> static inline T __ldg(const T *p)
 {
     return *p;
@@ -247,17 +237,10 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate, SIMT_HERE)
                                     {file, line, "__ballot_sync"});
 }
 static inline void __threadfence_system(void) {}
-static inline int __popc(unsigned x)
-{
-    return __builtin_popcount(x);
-}
 
-// zeros: of the bytes, written as zeros and not read; here none of them or all.
-static inline void __pipeline_memcpy_async(void *shared, const void *global, size_t bytes,
-                                           size_t zeros = 0)
+static inline void __pipeline_memcpy_async(void *shared, const void *global, size_t bytes)
 {
-    alignas(16) static const char nothing[16] = {0};
-    simt::copy_async(shared, zeros > 0 ? nothing : global, bytes);
+    simt::copy_async(shared, global, bytes);
 }
 static inline void __pipeline_commit(void)
 {

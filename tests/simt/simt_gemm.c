@@ -3,11 +3,11 @@
 // own gemm, which wins over this one.
 #include "kernels/cuda.h"
 
+#include "tests/typed.h"
+
 static float element(const struct dt_view *x, int64_t row, int64_t col)
 {
-    int64_t i = row * x->stride + col;
-    return x->dtype == DT_BF16 ? dt_bf16_to_f32(((const dt_bf16 *)x->data)[i])
-                               : ((const float *)x->data)[i];
+    return (float)get(x->data, x->dtype, row * x->stride + col);
 }
 
 static void multiply(const struct dt_gemm_args *g)
@@ -18,10 +18,7 @@ static void multiply(const struct dt_gemm_args *g)
             for (int64_t l = 0; l < dt_gemm_k(g); l++)
                 sum += (g->trans_a ? element(&g->a, l, i) : element(&g->a, i, l)) *
                        (g->trans_b ? element(&g->b, j, l) : element(&g->b, l, j));
-            if (g->c.dtype == DT_BF16)
-                ((dt_bf16 *)g->c.data)[i * g->c.stride + j] = dt_f32_to_bf16(sum);
-            else
-                ((float *)g->c.data)[i * g->c.stride + j] = sum;
+            set(g->c.data, g->c.dtype, i * g->c.stride + j, (double)sum);
         }
 }
 

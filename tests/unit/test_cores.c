@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int n_cores; // of this process, as it was started
+static int n_cores, first_core, last_core; // of this process, as it was started
 static cpu_set_t all;
 static bool refused; // sched_setaffinity fails, as where system calls are filtered
 
@@ -39,11 +39,8 @@ static void *sleep_long(void *nothing)
 static void bind_to_one(pthread_t thread)
 {
     cpu_set_t one;
-    int core = 0;
-    while (!CPU_ISSET(core, &all))
-        core++;
     CPU_ZERO(&one);
-    CPU_SET(core, &one);
+    CPU_SET(first_core, &one);
     CHECK_INT(pthread_setaffinity_np(thread, sizeof one, &one), 0);
 }
 
@@ -73,16 +70,13 @@ static void test_unbound(void)
 static void test_cores_of_job(void)
 {
     char list[64], first[16];
-    int core = 0;
-    while (!CPU_ISSET(core, &all))
-        core++;
     CHECK_INT(dt_cores_of_job(), n_cores);
     launch("2", NULL, NULL, NULL);
     bind_to_one(pthread_self());
     CHECK_INT(dt_cores_of_job(), n_cores); // it may widen itself
     CHECK_INT(bound_of(pthread_self()), 1);
     dt_cores_list(list, sizeof list);
-    snprintf(first, sizeof first, "%d", core);
+    snprintf(first, sizeof first, "%d", first_core);
     CHECK_STR(list, first);
     launch(NULL, "2", NULL, NULL);
     bind_to_one(pthread_self());
@@ -196,11 +190,6 @@ static void test_near(pthread_t other)
     char mask[512], folder[256];
     CHECK(getcwd(folder, sizeof folder), "no working folder");
     snprintf(sysfs, sizeof sysfs, "%s/test_cores.sysfs", folder);
-    int first_core = 0, last_core = CPU_SETSIZE - 1;
-    while (!CPU_ISSET(first_core, &all))
-        first_core++;
-    while (!CPU_ISSET(last_core, &all))
-        last_core--;
     expect_near(mask_of(first_core, last_core, mask, sizeof mask), true, 2);
     CHECK_INT(bound_of(other), 2); // every thread of the process
     expect_near(mask_of(last_core, last_core, mask, sizeof mask), false, n_cores); // one is too few
@@ -225,6 +214,10 @@ int main(void)
     n_cores = CPU_COUNT(&all);
     if (n_cores < 2 || n_cores != sysconf(_SC_NPROCESSORS_CONF)) // else widening has no known end
         return TEST_SKIP;
+    while (!CPU_ISSET(first_core, &all))
+        first_core++;
+    for (last_core = CPU_SETSIZE - 1; !CPU_ISSET(last_core, &all);)
+        last_core--;
     CHECK_INT(pthread_create(&other, NULL, sleep_long, NULL), 0);
     test_unbound();
     test_cores_of_job();

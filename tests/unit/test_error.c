@@ -135,11 +135,6 @@ static void die_plainly(void)
     dt_die();
 }
 
-static void die_without_error(void)
-{
-    dt_die();
-}
-
 static void last_act(const struct dt_error *error)
 {
     char text[256];
@@ -185,7 +180,7 @@ static void test_die(void)
     CHECK_INT(run_child(die_plainly, &text), 2);
     CHECK_STR(text, "dtrain: error: steps is -3\n  while reading c.ini\n"
                     "  hint: give a positive number\n");
-    CHECK_INT(run_child(die_without_error, &text), 3);
+    CHECK_INT(run_child(dt_die, &text), 3);
     CHECK(strstr(text, "without a message"), "%s", text);
     CHECK_INT(run_child(die_by_many, &text), 3);
     CHECK_STR(text, "[one]");

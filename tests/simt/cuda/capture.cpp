@@ -73,13 +73,6 @@ static void join(CUstream_st *stream, const capture_ref &capture)
     members.push_back(stream);
 }
 
-static void merge(tips &into, const tips &other)
-{
-    for (size_t tip : other)
-        if (std::find(into.begin(), into.end(), tip) == into.end())
-            into.push_back(tip);
-}
-
 // One of the two is in a capture.
 cudaError_t capture_wait(CUstream_st *stream, CUevent_st *event)
 {
@@ -95,7 +88,9 @@ cudaError_t capture_wait(CUstream_st *stream, CUevent_st *event)
         return spoil(event->capture, cudaErrorStreamCaptureImplicit);
     if (!stream->capture)
         join(stream, event->capture);
-    merge(stream->tips, event->tips);
+    for (size_t tip : event->tips)
+        if (std::find(stream->tips.begin(), stream->tips.end(), tip) == stream->tips.end())
+            stream->tips.push_back(tip);
     return cudaSuccess;
 }
 

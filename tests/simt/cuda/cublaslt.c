@@ -11,7 +11,7 @@
 
 #include "enqueue.h"
 
-#include "base/dtype.h"
+#include "tests/typed.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -146,8 +146,8 @@ EXPORT const char *cublasLtGetStatusString(cublasStatus_t status)
                                                                   : "a status of no name";
 }
 
-// Sets an attribute of `size` bytes; NULL: there is none such.
-static cublasStatus_t set(void *to, size_t size, const void *buf, size_t given)
+// Takes the value of an attribute of `size` bytes; NULL: there is none such.
+static cublasStatus_t take(void *to, size_t size, const void *buf, size_t given)
 {
     if (!to || !buf || given != size)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -179,7 +179,7 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmul
     int32_t *to = attr == CUBLASLT_MATMUL_DESC_TRANSA   ? &product->op[0]
                   : attr == CUBLASLT_MATMUL_DESC_TRANSB ? &product->op[1]
                                                         : NULL;
-    return set(to, sizeof *to, buf, sizeInBytes);
+    return take(to, sizeof *to, buf, sizeInBytes);
 }
 
 EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *matLayout,
@@ -202,9 +202,9 @@ EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t ma
 {
     struct layout *layout = CONTENT(struct layout, matLayout);
     if (attr == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
-        return set(&layout->batch, sizeof layout->batch, buf, sizeInBytes);
+        return take(&layout->batch, sizeof layout->batch, buf, sizeInBytes);
     bool steps = attr == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
-    return set(steps ? &layout->step : NULL, sizeof layout->step, buf, sizeInBytes);
+    return take(steps ? &layout->step : NULL, sizeof layout->step, buf, sizeInBytes);
 }
 
 EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *pref)
@@ -228,17 +228,17 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
     uint32_t *to =
         attr == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK ? &preference->reductions : NULL;
     if (attr == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
-        return set(&preference->workspace, sizeof preference->workspace, buf, sizeInBytes);
+        return take(&preference->workspace, sizeof preference->workspace, buf, sizeInBytes);
     if (attr >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
         attr <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
         to = &preference->align[attr - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES];
-    return set(to, sizeof *to, buf, sizeInBytes);
+    return take(to, sizeof *to, buf, sizeInBytes);
 }
 
 // ---- a problem: what the descriptors say of a product, checked
 
 struct operand {
-    cudaDataType type;
+    dt_dtype type;
     int64_t ld, step;
     bool trans;
 };
@@ -249,14 +249,10 @@ struct problem {
     bool tf32;
 };
 
-static int64_t size_of(cudaDataType type)
-{
-    return type == CUDA_R_16BF ? 2 : 4;
-}
-
 static struct operand operand_of(const struct layout *layout, int32_t op)
 {
-    return (struct operand){layout->type, layout->ld, layout->step, op == CUBLAS_OP_T};
+    dt_dtype type = layout->type == CUDA_R_16BF ? DT_BF16 : DT_F32;
+    return (struct operand){type, layout->ld, layout->step, op == CUBLAS_OP_T};
 }
 
 static bool same_layout(const struct layout *x, const struct layout *y)
@@ -319,9 +315,9 @@ static bool aligned(const struct algorithm *algorithm, uint64_t a, uint64_t b, u
 
 static bool strides_suit(const struct algorithm *algorithm, const struct problem *p)
 {
-    return aligned(algorithm, (uint64_t)((p->a.ld | p->a.step) * size_of(p->a.type)),
-                   (uint64_t)((p->b.ld | p->b.step) * size_of(p->b.type)),
-                   (uint64_t)((p->c.ld | p->c.step) * size_of(p->c.type)));
+    return aligned(algorithm, (uint64_t)((p->a.ld | p->a.step) * dt_dtype_size(p->a.type)),
+                   (uint64_t)((p->b.ld | p->b.step) * dt_dtype_size(p->b.type)),
+                   (uint64_t)((p->c.ld | p->c.step) * dt_dtype_size(p->c.type)));
 }
 
 static const struct algorithm *algorithm_of(const cublasLtMatmulAlgo_t *algo,
@@ -402,19 +398,6 @@ struct task {
     float alpha, beta;
 };
 
-static float load(const void *x, cudaDataType type, int64_t i)
-{
-    return type == CUDA_R_16BF ? dt_bf16_to_f32(((const dt_bf16 *)x)[i]) : ((const float *)x)[i];
-}
-
-static void store(void *x, cudaDataType type, int64_t i, float value)
-{
-    if (type == CUDA_R_16BF)
-        ((dt_bf16 *)x)[i] = dt_f32_to_bf16(value);
-    else
-        ((float *)x)[i] = value;
-}
-
 // Ten bits of mantissa are left.
 static float to_tf32(float value)
 {
@@ -430,16 +413,8 @@ static float element(const struct task *task, const struct operand *operand, con
                      int64_t row, int64_t column)
 {
     int64_t i = operand->trans ? row * operand->ld + column : column * operand->ld + row;
-    float value = load(x, operand->type, i);
+    float value = (float)get(x, operand->type, i);
     return task->p.tf32 ? to_tf32(value) : value;
-}
-
-// What sets a product by an algorithm that is not deterministic apart from the one before it: a
-// factor that bf16 can tell from 1.
-static float change(void)
-{
-    static atomic_uint runs;
-    return runs++ % 2 ? 1.0f + 0x1p-7f : 1.0f;
 }
 
 static void multiply(const struct task *task)
@@ -449,7 +424,11 @@ static void multiply(const struct task *task)
     int64_t parts = task->algorithm->parts;
     float *a = malloc((size_t)(p->m * p->k) * sizeof *a); // op(A), m contiguous
     float *column = malloc((size_t)p->m * sizeof *column);
-    float factor = task->alpha * (task->algorithm->changing ? change() : 1.0f);
+    // A product by an algorithm that is not deterministic differs from the one before it by a
+    // factor that bf16 can tell from 1.
+    static atomic_uint changing_runs;
+    bool differs = task->algorithm->changing && changing_runs++ % 2;
+    float factor = differs ? task->alpha * (1.0f + 0x1p-7f) : task->alpha;
     for (int64_t l = 0; l < p->k; l++)
         for (int64_t i = 0; i < p->m; i++)
             a[l * p->m + i] = element(task, &p->a, task->a, i, l);
@@ -467,8 +446,9 @@ static void multiply(const struct task *task)
         }
         for (int64_t i = 0; i < p->m; i++) {
             int64_t at = j * c->ld + i;
-            float before = task->beta != 0.0f ? task->beta * load(task->c, c->type, at) : 0.0f;
-            store(task->c, c->type, at, factor * column[i] + before);
+            float old = task->beta != 0.0f ? (float)get(task->c, c->type, at) : 0.0f;
+            float before = task->beta * old;
+            set(task->c, c->type, at, (double)(factor * column[i] + before));
         }
     }
     free(column);
@@ -481,9 +461,9 @@ static bool run(void *context)
     struct task one = *task;
     for (int64_t i = 0; i < task->p.batch; i++) {
         multiply(&one);
-        one.a = (const char *)one.a + task->p.a.step * size_of(task->p.a.type);
-        one.b = (const char *)one.b + task->p.b.step * size_of(task->p.b.type);
-        one.c = (char *)one.c + task->p.c.step * size_of(task->p.c.type);
+        one.a = (const char *)one.a + task->p.a.step * dt_dtype_size(task->p.a.type);
+        one.b = (const char *)one.b + task->p.b.step * dt_dtype_size(task->p.b.type);
+        one.c = (char *)one.c + task->p.c.step * dt_dtype_size(task->p.c.type);
     }
     return true;
 }

@@ -27,13 +27,6 @@ static bool exists(int device)
 {
     return device >= 0 && device < environment().devices;
 }
-
-static cudaUUID_t uuid_of(int device)
-{
-    cudaUUID_t uuid = {{'s', 'i', 'm', 't'}};
-    uuid.bytes[15] = (char)(environment().same_uuid ? 0 : device);
-    return uuid;
-}
 } // namespace simt
 
 using namespace simt;
@@ -85,7 +78,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
             return cudaErrorInvalidDevice;
         *properties = {};
         snprintf(properties->name, sizeof properties->name, "%s", environment().name);
-        properties->uuid = uuid_of(device);
+        properties->uuid = {{'s', 'i', 'm', 't'}};
+        properties->uuid.bytes[15] = (char)(environment().same_uuid ? 0 : device);
         properties->totalGlobalMem = environment().memory;
         properties->major = environment().sm / 10;
         properties->minor = environment().sm % 10;

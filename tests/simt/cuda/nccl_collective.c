@@ -38,18 +38,6 @@ static int owner_of(const struct call *op)
     return (int)(op->at / (op->count / (uint64_t)op->comm->size));
 }
 
-static float get(const char *piece, ncclDataType_t type, uint64_t i)
-{
-    float x;
-    dt_bf16 half;
-    if (type == ncclBfloat16) {
-        memcpy(&half, piece + i * sizeof half, sizeof half);
-        return dt_bf16_to_f32(half);
-    }
-    memcpy(&x, piece + i * sizeof x, sizeof x);
-    return x;
-}
-
 // The rank whose piece is added first; the others follow in turn.
 static int first_of_sum(const struct ncclComm *comm)
 {
@@ -62,34 +50,22 @@ static const char *piece_in_turn(const struct ncclComm *comm, int first, int tur
     return comm->meeting->pieces[(first + turn) % comm->size][comm->piece % 2];
 }
 
-#define SUM_OF(name, number)                                                                       \
-    static void name(const struct ncclComm *comm, number *to, uint64_t n)                          \
+#define SUM_OF(name, element, number, widen, round)                                                \
+    static void name(const struct ncclComm *comm, void *to, uint64_t n)                            \
     {                                                                                              \
         int first = first_of_sum(comm);                                                            \
         for (uint64_t i = 0; i < n; i++) {                                                         \
-            to[i] = 0;                                                                             \
+            number sum = 0;                                                                        \
             for (int r = 0; r < comm->size; r++)                                                   \
-                to[i] += ((const number *)(const void *)piece_in_turn(comm, first, r))[i];         \
+                sum += widen(((const element *)(const void *)piece_in_turn(comm, first, r))[i]);   \
+            ((element *)to)[i] = round(sum);                                                       \
         }                                                                                          \
     }
-SUM_OF(sum_doubles, double)
-SUM_OF(sum_integers, int64_t)
-
-// Of bf16 the sum is made in fp32 and rounded once.
-static void sum_floats(const struct ncclComm *comm, char *to, uint64_t n, ncclDataType_t type)
-{
-    int first = first_of_sum(comm);
-    for (uint64_t i = 0; i < n; i++) {
-        float sum = 0;
-        for (int r = 0; r < comm->size; r++)
-            sum += get(piece_in_turn(comm, first, r), type, i);
-        dt_bf16 half = dt_f32_to_bf16(sum);
-        if (type == ncclBfloat16)
-            memcpy(to + i * sizeof half, &half, sizeof half);
-        else
-            memcpy(to + i * sizeof sum, &sum, sizeof sum);
-    }
-}
+SUM_OF(sum_doubles, double, double, , )
+SUM_OF(sum_integers, int64_t, int64_t, , )
+SUM_OF(sum_floats, float, float, , )
+// The sum is made in fp32 and rounded once.
+SUM_OF(sum_halves, dt_bf16, float, dt_bf16_to_f32, dt_f32_to_bf16)
 
 static struct signature sign(const struct call *op, uint64_t at)
 {
@@ -122,11 +98,13 @@ static void post(struct call *op)
 static void sum(const struct call *op, char *to, uint64_t n)
 {
     if (op->type == ncclFloat64)
-        sum_doubles(op->comm, (double *)(void *)to, n);
+        sum_doubles(op->comm, to, n);
     else if (op->type == ncclInt64)
-        sum_integers(op->comm, (int64_t *)(void *)to, n);
+        sum_integers(op->comm, to, n);
+    else if (op->type == ncclBfloat16)
+        sum_halves(op->comm, to, n);
     else
-        sum_floats(op->comm, to, n, op->type);
+        sum_floats(op->comm, to, n);
 }
 
 static void get_piece(struct call *op)

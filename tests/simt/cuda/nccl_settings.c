@@ -48,17 +48,12 @@ static bool allows_nvls(const char *algo)
     return allows;
 }
 
-static bool uses_nvls(void)
-{
-    const char *enable = getenv("NCCL_NVLS_ENABLE"), *algo = getenv("NCCL_ALGO");
-    bool on = !enable || !enable[0] || strtoll(enable, NULL, 0) != 0;
-    return getenv("SIMT_NCCL_NVLS") && on && (!algo || allows_nvls(algo));
-}
-
 void read_settings(struct ncclComm *comm)
 {
     const char *init = setting("SIMT_NCCL_INIT", comm->rank);
-    comm->nvls = uses_nvls();
+    const char *enable = getenv("NCCL_NVLS_ENABLE"), *algo = getenv("NCCL_ALGO");
+    bool on = !enable || !enable[0] || strtoll(enable, NULL, 0) != 0;
+    comm->nvls = getenv("SIMT_NCCL_NVLS") && on && (!algo || allows_nvls(algo));
     comm->stall_at = number("SIMT_NCCL_STALL", comm->rank);
     comm->error_at = number("SIMT_NCCL_ERROR", comm->rank);
     comm->hang_at = number("SIMT_NCCL_HANG", comm->rank);
