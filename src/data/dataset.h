@@ -65,7 +65,8 @@ struct dt_scan_rules {
     char episodes[DT_DATA_NAME];
     int64_t time_axis; // of datasets with more than one dimension: 0 or 1
     int64_t stride;    // frames from a window's start to the next one's; 0: seq_len
-    bool whole;        // every unit is in a window, whose last one may be short in every segment
+    bool whole; // every unit is in a window, whose last one may be short in every segment; episodes
+                // need no targets
     // Reads only the episodes that /mask/NAME lists; "" reads those of the list that mask_default
     // names (train or valid) where the shard has it, else all.
     char mask[DT_DATA_NAME], mask_default[DT_DATA_NAME];

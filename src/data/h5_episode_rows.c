@@ -413,9 +413,11 @@ bool dt_episodes_segment(struct dt_reader *reader, const struct dt_shard *shard,
     (void)shard;
     if (number >= episodes->n)
         return false;
+    int64_t count = at[1].first - at->first;
     *segment = (struct dt_segment){.group = at->group,
-                                   .first = at->first,
-                                   .count = at[1].first - at->first,
+                                   .first = at->row,
+                                   .count = count,
+                                   .rows = at->group ? count : reader->arrays[0].shape[0],
                                    .window = at->window};
     return true;
 }
@@ -451,7 +453,8 @@ void dt_episodes_arrays(const struct dt_dataset *dataset, const struct dt_read_r
         dt_array_list_add(list, "bytes", DT_U8, bytes, false);
     if (layout->n_ids > 0)
         dt_array_list_add(list, "ids", DT_I32, layout->n_ids, false);
-    dt_array_list_add(list, "targets", DT_F32, layout->target_width, false);
+    if (layout->target_width > 0)
+        dt_array_list_add(list, "targets", DT_F32, layout->target_width, false);
     if (layout->weight_width > 0)
         dt_array_list_add(list, "weights", DT_F32, layout->weight_width, false);
     dt_array_list_add(list, "mask", DT_U8, 1, false);

@@ -215,6 +215,26 @@ static bool by_head(const struct dt_reader *reader)
     return reader->kind->schema->by_head && !rules->targets[0] && rules->n_targets > 0;
 }
 
+// Whether the first episode has the dataset that is named first.
+static dt_status has_targets(const struct dt_reader *reader, const struct dt_episodes *episodes,
+                             const char *text, bool *any)
+{
+    struct dt_columns named = {0};
+    char full[DT_H5_PATH] = "";
+    enum dt_h5_node node;
+    uint64_t address;
+    dt_status status = dt_columns_parse("data.targets", text, true, &named);
+    bool attribute = status == DT_OK && named.n > 0 && named.at[0].attribute;
+    if (status == DT_OK && named.n > 0)
+        status = path_of(reader, &episodes->at[0], named.at[0].path, full);
+    dt_columns_free(&named);
+    DT_TRY(status);
+    if (full[0] && !attribute)
+        DT_TRY(dt_h5_find(file_of(reader, &episodes->at[0]), full, &node, &address));
+    *any = full[0] && (attribute || node != DT_H5_NOTHING);
+    return DT_OK;
+}
+
 static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes *episodes)
 {
     const struct dt_episode_schema *schema = reader->kind->schema;
@@ -227,7 +247,15 @@ static dt_status list_columns(const struct dt_reader *reader, struct dt_episodes
         DT_TRY(path_of(reader, &episodes->at[0], schema->targets, path));
         DT_TRY(dt_h5_has(file_of(reader, &episodes->at[0]), path, &any));
     }
-    for (int i = 0; i < rules->n_targets && by_head(reader); i++) {
+    if (rules->whole) { // predictions need none
+        snprintf(path, sizeof path, "%s/%s", schema->targets, rules->target[0].name);
+        DT_TRY(has_targets(reader, episodes,
+                           by_head(reader)     ? path
+                           : rules->targets[0] ? rules->targets
+                                               : schema->targets,
+                           &any));
+    }
+    for (int i = 0; i < rules->n_targets && by_head(reader) && any; i++) {
         snprintf(path, sizeof path, "%s/%s", schema->targets, rules->target[i].name);
         DT_TRY(add_columns(reader, episodes, "the targets of model.heads", path, true));
     }
@@ -345,6 +373,8 @@ static dt_status check_targets(const struct dt_reader *reader, const struct dt_e
 {
     const struct dt_scan_rules *rules = &episodes->rules;
     int64_t need = 0;
+    if (rules->whole && episodes->layout.target_width == 0)
+        return DT_OK;
     char what[512] = "";
     for (int i = 0; i < rules->n_targets; i++) {
         need += rules->target[i].width;

@@ -9,10 +9,10 @@
 //
 // Arrays: frames [T, F] of rules->frames_type, without the columns rules->bytes, which are bytes
 // [T, …] u8 (each only where it has columns), ids [T, n_ids] i32 (only with id columns), targets
-// [T, W] f32 (NaN: there is none), weights [T, 1 + H] f32 (only with rules->weights: the frame's
-// own weight, then for each of the H heads the product of that and the head's), mask [T] u8 (0:
-// padding, all else is zero there too), reset [T] u8 (with rules->carry: 1 where an episode
-// starts).
+// [T, W] f32 (only where the data has any; NaN: there is none), weights [T, 1 + H] f32 (only with
+// rules->weights: the frame's own weight, then for each of the H heads the product of that and the
+// head's), mask [T] u8 (0: padding, all else is zero there too), reset [T] u8 (with rules->carry: 1
+// where an episode starts).
 #pragma once
 
 #include "data/columns.h"

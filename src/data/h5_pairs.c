@@ -122,7 +122,8 @@ static bool segment(struct dt_reader *reader, const struct dt_shard *shard, int6
                     struct dt_segment *segment)
 {
     (void)reader;
-    *segment = (struct dt_segment){.first = number, .count = 1, .window = number};
+    *segment =
+        (struct dt_segment){.first = number, .count = 1, .rows = shard->count, .window = number};
     return number < shard->count;
 }
 

@@ -160,7 +160,7 @@ static bool segment(struct dt_reader *reader, const struct dt_shard *shard, int6
                     struct dt_segment *segment)
 {
     (void)reader;
-    *segment = (struct dt_segment){.count = shard->count, .label = 1};
+    *segment = (struct dt_segment){.count = shard->count, .rows = shard->count, .label = 1};
     return number == 0;
 }
 

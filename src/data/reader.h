@@ -46,7 +46,8 @@ struct dt_block {
 // goes: an episode, a stream of tokens, a row of pairs.
 struct dt_segment {
     const char *group;    // "/data/demo_3", which has its datasets; NULL: segments share datasets
-    int64_t first, count; // its units of the shard; of a group `first` counts those before it, too
+    int64_t first, count; // its rows in its datasets
+    int64_t rows;         // of these
     int64_t window;       // its first one
     int64_t label;        // the label of a position is that many positions after it
 };

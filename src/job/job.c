@@ -115,6 +115,9 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
     struct dt_array_list reads, yields;
     DT_TRY(dt_model_list(&job->model, NULL, &reads));
     dt_loader_arrays(loader, &yields);
+    int targets = dt_array_list_find(&reads, "targets");
+    if (targets >= 0 && loader->dataset->rules.whole)
+        reads.arrays[targets].optional = true; // predictions need none
     const struct dt_array_spec *missing = dt_array_list_missing(&yields, &reads);
     bool weights = job->settings.data.weights[0];
     if (weights &&
@@ -329,10 +332,12 @@ static dt_status scan_data(struct dt_job *job, bool trains)
     return job->val ? check_arrays(job, "data.val", &val) : DT_OK;
 }
 
+// For predictions: data.val alone, without the weights of losses.
 static dt_status scan_whole(struct dt_job *job)
 {
     struct dt_scan_rules rules;
     const char *glob;
+    job->settings.data.weights[0] = 0;
     DT_TRY(val_rules(job, &glob, &rules));
     if (!glob[0])
         return DT_FAIL(DT_USER, "set data.val, or give --data GLOB", "data.val is empty");

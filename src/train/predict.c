@@ -39,6 +39,11 @@ static dt_status list_columns(struct dt_predict_plan *plan)
     if (!tokens && (plan->outputs.n == 0 || !plan->outputs.list[0].measure))
         return DT_FAIL(DT_USER, NULL, "the model's head \"%s\" has no outputs to predict",
                        plan->job->model.heads);
+    if (plan->outputs.autoregressive && plan->job->val->layout.target_width == 0 && !options->draw)
+        return DT_FAIL(DT_USER, "use --draw: they are then conditioned on what is drawn",
+                       "each head is conditioned on the targets of those before it "
+                       "(model.autoregressive), and %s has none",
+                       plan->job->val->shards[0].path);
     if (tokens)
         add_column(plan, DT_PREDICT_TOKENS, 0, 1);
     for (int k = 0; k < plan->outputs.n && !tokens; k++) {
@@ -126,7 +131,7 @@ static dt_status list_shard(struct dt_predict_plan *plan, int64_t number)
         if (segment.group)
             DT_TRY(add_arrays(plan, shard, file, segment.group, segment.count));
         else if (!any)
-            DT_TRY(add_arrays(plan, shard, file, "", shard->count));
+            DT_TRY(add_arrays(plan, shard, file, "", segment.rows));
         any = true;
         DT_TRY(dt_list_grow(&plan->segments, plan->n_segments, sizeof *plan->segments));
         plan->segments[plan->n_segments] = (struct dt_predict_segment){
@@ -134,7 +139,7 @@ static dt_status list_shard(struct dt_predict_plan *plan, int64_t number)
             .window = segment.window,
             .rows = segment.count * shard->row,
             .number = plan->n_segments,
-            .first = segment.group ? 0 : segment.first * shard->row,
+            .first = segment.first * shard->row,
             .array = segment.group ? plan->file.n - plan->n_columns : shared,
             .label = segment.label};
         plan->n_segments++;

@@ -59,6 +59,9 @@ static dt_status create_arrays(struct predictor *p)
     p->rules.carry = true;
     data->kind->arrays(data, &p->rules, &p->yields);
     p->reads = *dt_model_arrays(p->model);
+    int targets = dt_array_list_find(&p->reads, "targets");
+    if (targets >= 0) // which are drawn if the data has none
+        dt_array_list_add(&p->yields, "targets", DT_F32, p->reads.arrays[targets].width, true);
     for (int i = 0; i < p->yields.n; i++)
         DT_TRY(dt_alloc_host(p->backend, dt_array_bytes(&p->yields.arrays[i], rows), &p->host[i]));
     for (int i = 0; i < p->reads.n; i++)

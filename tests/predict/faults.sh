@@ -14,7 +14,7 @@ n_layer = 1
 heads = buttons:bernoulli*2 stick:categorical*5
 [data]
 train = train.h5
-val = train.h5
+val = val.h5
 inputs = obs/a
 targets = actions
 val_mask = all
@@ -24,6 +24,7 @@ batch = 8
 lr = 1e-2
 EOF
 "$make_episodes" robomimic train.h5 0 13
+cp train.h5 val.h5
 for name in a b; do
     "$dtrain" policy.ini run.name=$name run.seed=$(printf %d "'$name") >train.log 2>&1 || cat train.log >&2
 done

@@ -81,6 +81,22 @@ done
 check "draws leave logits alone" "$tool" "$(newest runs/gru)" robomimic.h5 64 gru-1-6.h5 obs/a actions >tool.log 2>&1
 check "conditioned heads see what is drawn" test "$("$tool" "$(newest runs/chained)" robomimic.h5 64 chained-1-5.h5 obs/a actions >tool.log 2>&1; echo $?)" = 1
 
+# Episodes that are held out, of those that share datasets: rows of the others are NaN.
+"$dtrain" policy.ini data.train=d4rl.h5 data.val= data.val_fraction=0.4 data.inputs=observations data.targets=actions run.name=held >train.log 2>&1
+check "held-out episodes are predicted" "$dtrain" predict runs/held -o held.h5 >held.log 2>&1
+check "all of them" "$dtrain" predict runs/held --data d4rl.h5 -o held-all.h5 >held-all.log 2>&1
+check "… as among all others: $(cat held.log)" "$tool" "$(newest runs/held)" d4rl.h5 64 held-all.h5 observations actions held.h5 >tool.log 2>&1
+
+# Data without targets.
+for name in gru chained; do
+    "$dtrain" predict runs/$name data.targets=nothing --draw -o $name-none.h5 >none.log 2>&1
+    check "$name needs no targets to draw: $(cat none.log)" "$dtrain" predict runs/$name --draw -o $name-some.h5 >some.log 2>&1
+    check "$name: the numbers are those with targets: only the key of 8 bytes differs" \
+        test "$(stat -c %s $name-none.h5) $(cmp -l $name-none.h5 $name-some.h5 | awk 'END { print (NR > 0 && NR <= 8) }')" = "$(stat -c %s $name-some.h5) 1"
+done
+refused "conditioned heads without targets" 'conditioned on the targets .* robomimic.h5 has none' \
+    "$dtrain" predict runs/chained data.targets=nothing -o x.h5
+
 # Inputs that are earlier actions: libdtrain_step feeds them back as training read them.
 for run in "previous obs/a actions@-1" "two obs/a actions@-2:0:valid"; do
     read -r name words <<<"$run"

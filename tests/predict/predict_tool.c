@@ -1,6 +1,8 @@
-// predict_tool MODEL DATA LENGTH PREDICTIONS [INPUTS TARGETS]: compares predictions with what the
-// model in MODEL gives in one forward pass over each segment of DATA, none of which is longer than
-// LENGTH. Prints how many numbers it compared, and the sum of the log-probabilities of tokens.
+// predict_tool MODEL DATA LENGTH PREDICTIONS [INPUTS TARGETS [SOME]]: compares predictions with
+// what the model in MODEL gives in one forward pass over each segment of DATA, none of which is
+// longer than LENGTH. Prints how many numbers it compared, and the sum of the log-probabilities of
+// tokens. SOME: predictions of some of the episodes, which share datasets: some rows are those of
+// PREDICTIONS, the others NaN.
 #include "base/memory.h"
 #include "job/job.h"
 #include "model/hf.h"
@@ -185,13 +187,36 @@ static void compare_segment(struct dt_reader *reader, const struct dt_segment *s
         pass.input.arrays[i] = k < 0 ? NULL : t.arrays[k];
     }
     CHECK_OK(dt_model_forward(t.model, &pass));
-    int64_t rows = segment->group ? n : shard->count * shard->row;
-    int64_t first = segment->group ? 0 : segment->first * shard->row;
+    int64_t rows = segment->rows * shard->row, first = segment->first * shard->row;
     if (dt_model_outputs(t.model)->perplexity)
         compare_tokens(group, &pass, rows, segment, first, n);
     else
         compare_heads(group, &pass, rows, first, n);
     free(block.memory);
+}
+
+static void compare_some(const char *some)
+{
+    hid_t other = H5Fopen(some, H5F_ACC_RDONLY, H5P_DEFAULT), all = t.file;
+    int64_t n = t.data->shards[0].count, width = 5, there = 0;
+    float *want = read_all("/stick/logits", n, width);
+    t.file = other;
+    float *got = read_all("/stick/logits", n, width);
+    for (int64_t r = 0; r < n; r++) {
+        bool missing = isnan(got[r * width]);
+        there += !missing;
+        for (int64_t i = 0; i < width; i++)
+            if (missing)
+                CHECK(isnan(got[r * width + i]), "row %lld is there in part", (long long)r);
+            else
+                compare("/stick/logits", r, got[r * width + i], want[r * width + i]);
+    }
+    CHECK(there > n / 10 && there < n / 10 * 9, "%lld of %lld rows", (long long)there,
+          (long long)n);
+    free(want);
+    free(got);
+    t.file = all;
+    H5Fclose(other);
 }
 
 int main(int argc, char **argv)
@@ -208,6 +233,8 @@ int main(int argc, char **argv)
     CHECK_OK(dt_reader_open(argv[2], &t.data->rules, &(struct dt_shard){.path = argv[2]}, &reader));
     for (int64_t i = 0; t.data->kind->segment(reader, &t.data->shards[0], i, &segment); i++)
         compare_segment(reader, &segment);
+    if (argc > 7)
+        compare_some(argv[7]);
     CHECK(t.compared > 0, "nothing was compared");
     printf("%lld %.9g\n", (long long)t.compared, t.log_probabilities);
     dt_reader_close(reader);
