@@ -23,7 +23,7 @@ __global__ static void __launch_bounds__(THREADS) accumulate_kernel(int64_t n, c
         y[i] += dt_to_f32(x[i]);
 }
 
-// Few: one by one.
+// One by one, since there are few of them.
 __global__ static void __launch_bounds__(THREADS)
     accumulate_f64_kernel(int64_t n, const double *x, double *y)
 {

@@ -93,7 +93,7 @@ static inline void attention_prepare(const dt_attention_inputs *in, const attent
     DT_LAUNCH((attention_starts_kernel), dt_blocks(in->batch, 1), DT_WARP, 0, stream, *in, shared);
 }
 
-// Position j of sequence b, group g: of k and k0, or of v and v0.
+// Where position j of sequence b and group g is, in k and k0 or in v and v0.
 template <class T>
 DT_DEVICE const T *attention_row(const dt_attention_inputs &in, const dt_view &now,
                                  const void *before, int64_t b, int64_t g, int64_t j)
@@ -103,7 +103,7 @@ DT_DEVICE const T *attention_row(const dt_attention_inputs &in, const dt_view &n
     return (const T *)before + (((b + 1) * (in.window - 1) + j) * in.n_kv_head + g) * in.width;
 }
 
-// Of a tile: what head, or group, and rows it is of.
+// Which head, or group, and which rows a tile is of.
 struct attention_tile {
     int64_t b, head; // of queries; of keys: the group
     int64_t at, n;   // first position, positions: the other rows are zero
@@ -232,7 +232,7 @@ DT_DEVICE void attention_weigh(const float *pairs, const float *rows,
     }
 }
 
-// A thread's sums to shared rows; the barriers are the caller's.
+// Puts a thread's sums into shared rows; the barriers are the caller's.
 template <int E, int R>
 DT_DEVICE void attention_put(const float (&sums)[R][E / ATTENTION_SIDE], float *rows)
 {

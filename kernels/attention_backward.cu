@@ -6,7 +6,7 @@
 // a query and a key that it sees.
 #include "kernels/attention_mma.cuh"
 
-// delta = dy · y: a warp a head of a token.
+// Makes delta = dy · y: each warp takes a head of a token.
 template <class T>
 __global__ static void __launch_bounds__(ATTENTION_THREADS)
     delta_kernel(dt_attention_backward_args a, float *delta)
@@ -127,7 +127,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     attention_store<T, E, TILE>(in, shared, a.dv, mine, false, 1.0f, values);
 }
 
-// The same on tensor cores.
+// The same two kernels on tensor cores.
 template <int E>
 __global__ static void __launch_bounds__(MMA_THREADS)
     dq_mma_kernel(dt_attention_backward_args a, attention_shared shared)

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-// A thread's arrays.
+// The arrays of one thread.
 struct tiles {
     float *q, *dy, *dq;     // [L, pitch] of one head
     float *lse, *delta;     // [L]

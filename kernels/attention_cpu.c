@@ -208,7 +208,7 @@ DT_OP_CPU_WORKSPACE(attention_forward)
     return arena.used + device->threads * own.used + DT_SLACK;
 }
 
-// A piece: queries [begin, end) of sequence b for the heads of group g.
+// A piece has the queries [begin, end) of sequence b, for the heads of group g.
 struct piece {
     int64_t b, g, begin, end;
     const int32_t *starts; // of sequence b

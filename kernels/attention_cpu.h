@@ -23,7 +23,7 @@ enum {
 };
 _Static_assert(DT_KEYS % DT_PANEL == 0 && DT_KEYS % DT_PANEL_KEYS == 0, "whole panels");
 
-// What all pieces read: made first, in the workspace.
+// What all pieces read; it is made first, in the workspace.
 struct dt_attention_shared {
     const struct dt_attention_inputs *in;
     const struct dt_gemm_kernel *kernel;

@@ -139,7 +139,7 @@ DT_DEVICE void mma_store(const dt_attention_inputs &in, const attention_shared &
     }
 }
 
-// For a launcher: whether these kernels take such heads.
+// Tells a launcher whether these kernels take such heads.
 static inline bool mma_fits(const dt_attention_inputs *in)
 {
     return in->q.dtype == DT_BF16 && (in->width == 32 || in->width == 64) &&

@@ -72,7 +72,7 @@ DT_DEVICE void load_weights(const conv_input<T> &in, int64_t d, float (&w)[KM][V
     }
 }
 
-// Row t of the inputs: of x, of x0 before it, or zeros.
+// Loads row t of the inputs: of x, of x0 before it, or zeros.
 template <int V, class T>
 DT_DEVICE void load_input(const conv_input<T> &in, const conv_place &place, int64_t t,
                           float (&row)[V])

@@ -69,7 +69,7 @@ template <class T> DT_DEVICE T *dt_at(dt_view view, int64_t row, int64_t col = 0
     return (T *)view.data + row * view.stride + col;
 }
 
-// For a launcher: runs the statement with T = float or dt_bf16.
+// Runs a launcher's statement with T = float or dt_bf16.
 #define DT_STORAGE_SWITCH(type, T, ...)                                                            \
     do {                                                                                           \
         if ((type) == DT_BF16) {                                                                   \
@@ -186,7 +186,7 @@ template <int N> DT_DEVICE void dt_load(const dt_bf16 *p, float (&out)[N])
     }
 }
 
-// dt_store<N>(p, in): as dt_load, the other way.
+// dt_store<N>(p, in) is dt_load the other way.
 template <int N> DT_DEVICE void dt_store(float *p, const float (&in)[N])
 {
     if constexpr (N == 1)
@@ -463,7 +463,7 @@ DT_DEVICE void dt_mma_load_a(unsigned (&a)[4], const dt_bf16 *rows, int pitch)
             *reinterpret_cast<const unsigned *>(rows + (g + i % 2 * 8) * pitch + 2 * t + i / 2 * 8);
 }
 
-// B of its transpose: rows are columns of B, k contiguous.
+// Loads B from its transpose: the rows are columns of B, with k contiguous.
 DT_DEVICE void dt_mma_load_b(unsigned (&b)[2], const dt_bf16 *rows, int pitch)
 {
     const int lane = (int)threadIdx.x % DT_WARP, g = lane / 4, t = lane % 4;
@@ -472,7 +472,7 @@ DT_DEVICE void dt_mma_load_b(unsigned (&b)[2], const dt_bf16 *rows, int pitch)
         b[i] = *reinterpret_cast<const unsigned *>(rows + g * pitch + 2 * t + i * 8);
 }
 
-// B as it is: rows along k, each aligned to 16 bytes.
+// Loads B as it is: rows along k, each aligned to 16 bytes.
 DT_DEVICE void dt_mma_load_b_rows(unsigned (&b)[2], const dt_bf16 *rows, int pitch)
 {
     const int lane = (int)threadIdx.x % DT_WARP;

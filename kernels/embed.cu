@@ -75,7 +75,7 @@ struct order {
     uint32_t *row;   // [rows]
 };
 
-// In the workspace; sorters: the threads that sort, whole warps.
+// It is in the workspace. The sorters are the threads that sort, in whole warps.
 struct sort {
     int64_t rows, sorters;
     order now, next;
@@ -90,7 +90,7 @@ DT_DEVICE uint32_t digit_of(uint32_t token, int shift)
     return token >> shift & (DIGITS - 1);
 }
 
-// A warp's own counters: lane l has column l.
+// Each warp has counters of its own, of which lane l has column l.
 __global__ static void __launch_bounds__(DT_WARP)
     count_kernel(sort s, const uint32_t *token, int64_t stride, int shift)
 {
@@ -104,7 +104,7 @@ __global__ static void __launch_bounds__(DT_WARP)
         s.count[d * s.sorters + sorter] = count[d][threadIdx.x];
 }
 
-// A warp a digit.
+// Each warp takes a digit.
 __global__ static void __launch_bounds__(DT_WARP) total_kernel(sort s)
 {
     const uint32_t *count = s.count + blockIdx.x * s.sorters;
@@ -116,7 +116,7 @@ __global__ static void __launch_bounds__(DT_WARP) total_kernel(sort s)
         s.totals[blockIdx.x] = sum;
 }
 
-// Σ x of the block's threads before this one; *all: of all.
+// The sum of x over the block's threads before this one; *all gets that over all.
 DT_DEVICE uint32_t sum_before(uint32_t x, uint32_t *all)
 {
     DT_SHARED(uint32_t, warps, [DIGITS / DT_WARP]);
@@ -139,7 +139,7 @@ DT_DEVICE uint32_t sum_before(uint32_t x, uint32_t *all)
     return before;
 }
 
-// A block a digit: counts become places.
+// Each block takes a digit, and turns its counts into places.
 __global__ static void __launch_bounds__(DIGITS) place_kernel(sort s)
 {
     uint32_t *count = s.count + blockIdx.x * s.sorters;
@@ -183,7 +183,7 @@ __global__ static void __launch_bounds__(THREADS) start_kernel(sort s, int64_t v
     s.start[v] = (uint32_t)low;
 }
 
-// Carves a workspace (NULL: measures it); its bytes.
+// Carves a workspace, or measures one where that is NULL; returns its bytes.
 static int64_t sort_in(const dt_embed_backward_args *args, void *workspace, sort *s)
 {
     const int64_t rows = args->ids.rows, word = sizeof(uint32_t);

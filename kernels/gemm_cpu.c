@@ -239,7 +239,7 @@ DT_CLONES static void put(const struct dt_gemm_args *g, int64_t m0, int64_t n0, 
         put_rows(dt_view_at(&g->c, m0, n0), g->c.stride, from, rows, columns, g->accumulate, bf16));
 }
 
-// Piece `index`: a tile of C, or what a part of k adds to one.
+// Runs piece `index`: a tile of C, or what a part of k adds to one.
 static int run_piece(const struct plan *p, const struct dt_gemm_args *g, int64_t index, float *sums,
                      char *workspace)
 {
@@ -267,7 +267,7 @@ static int run_piece(const struct plan *p, const struct dt_gemm_args *g, int64_t
     return 0;
 }
 
-// A row of C: its parts' sums in the order of k.
+// Adds the parts' sums of a row of C in the order of k.
 DT_CLONES static void finish_row(const struct plan *p, const struct dt_gemm_args *g, int64_t i,
                                  float *sums)
 {

@@ -9,5 +9,5 @@
 
 bool dt_gemm_rows_suits(const struct dt_gemm_args *args);
 int64_t dt_gemm_rows_workspace(const struct dt_gemm_args *args);
-// One product, as gemm.h.
+// Makes one product, as in gemm.h.
 void dt_gemm_rows(enum dt_cpu_isa isa, int threads, const struct dt_gemm_args *args);

@@ -116,7 +116,7 @@ static inline float element(const struct dt_view *x, int64_t row, int64_t column
     return dt_load(x->data, row * x->stride + column, x->dtype == DT_BF16);
 }
 
-// The last panel where it is not whole: zeros after the operand.
+// Fills the last panel where it is not whole, with zeros after the operand.
 static void fill_edge(float *to, int64_t pitch, const struct dt_view *from, int64_t k, int64_t size,
                       int64_t panel)
 {
@@ -198,7 +198,7 @@ DT_INLINE void turn(float *to, const char *from, int64_t ld, int64_t k, int64_t 
                 turn_four(to + p * panel + r, panel, from + r * ld + p * size, ld, !bf16);
 }
 
-// One panel: a cache line of four rows at a time.
+// Turns one panel, a cache line of four rows at a time.
 DT_CLONES static void turn_panel(float *to, const char *from, int64_t ld, int64_t k, int64_t panel,
                                  enum dt_dtype type)
 {
@@ -329,7 +329,7 @@ int64_t dt_gemm_direct_bf16_bytes(int64_t m, int64_t n, int64_t k)
 #define BF16        __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")))
 #define BF16_INLINE BF16 static inline __attribute__((always_inline))
 
-// Rows along k, [k, n]: to[p / 2, j] is rows p and p + 1 of column j.
+// Of rows along k, [k, n], to[p / 2, j] gets rows p and p + 1 of column j.
 BF16 static void pair_rows(uint32_t *to, const float *from, int64_t row, int64_t k, int64_t n)
 {
     const __m512i mix = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
@@ -343,7 +343,7 @@ BF16 static void pair_rows(uint32_t *to, const float *from, int64_t row, int64_t
         }
 }
 
-// Rows across k, [m, k]: to[i, p / 2].
+// Of rows across k, [m, k], to[i, p / 2] gets columns p and p + 1 of row i.
 BF16 static void pair_columns(uint32_t *to, int64_t pairs, const float *from, int64_t row,
                               int64_t m, int64_t k)
 {

@@ -12,7 +12,7 @@
 struct dt_onednn; // engine and stream
 struct dt_matmul;
 
-// Compared bytewise: set it from zeroed memory.
+// It is compared bytewise: set it from zeroed memory.
 struct dt_matmul_shape {
     int64_t m, n, k;
     int64_t lda, ldb, ldc; // as in gemm.h

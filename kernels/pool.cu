@@ -11,7 +11,7 @@ DT_DEVICE bool counts(const uint8_t *mask, int64_t row)
     return !mask || mask[row];
 }
 
-// The c-th row that counts into v; whether it set v.
+// Adds the c-th row that counts to v; returns whether it set v.
 DT_DEVICE bool add_row(int pool, float x, float c, float *v)
 {
     if (pool == DT_POOL_MEAN) {

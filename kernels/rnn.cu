@@ -256,7 +256,7 @@ __global__ static void __launch_bounds__(THREADS)
         lstm_slopes<T>(a, row, t, p.b, p.j, dh, kept, own);
 }
 
-// Columns of dx and dp over `each` rows: [parts, 2, G·H].
+// Sums the columns of dx and dp over `each` rows into [parts, 2, G·H].
 template <class T>
 __global__ static void __launch_bounds__(SUM_THREADS)
     sums_kernel(dt_view dx, dt_view dp, int64_t each, float *parts)

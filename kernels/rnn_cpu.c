@@ -387,7 +387,7 @@ DT_CLONES static void cell_backward(const struct slope *s, bool lstm, int64_t H,
     DT_STORAGE_SWITCH(type, bf16, lstm ? lstm_backward(s, H, bf16) : gru_backward(s, H, bf16));
 }
 
-// Sequence b at position t, row i of the piece; `zeros` [H].
+// Takes sequence b, row i of the piece, back over position t; `zeros` is [H].
 static void run_slope(const struct dt_rnn_backward_args *a, const struct rows *rows,
                       const float *zeros, float *sums, int64_t i, int64_t b, int64_t t)
 {

@@ -58,7 +58,7 @@ static inline scan_cut scan_cut_for(int64_t batch, int64_t length, int64_t chann
     return scan_choose_cut(batch, length, channels, widths, chunk, unit, &costs, &SCAN_DEVICE);
 }
 
-// Has a lane two channels?
+// Whether a lane has two channels.
 static inline bool scan_pairs(const scan_cut &cut)
 {
     return cut.width > SCAN_WARPS * SCAN_GROUPS;
@@ -319,7 +319,7 @@ DT_DEVICE void scan_write_states_at(float *to, int64_t state, const scan_cut &cu
                 to[n * cut.channels + c] = h[c][n];
 }
 
-// To and from row `row`.
+// These write and read row `row`.
 template <class F>
 DT_DEVICE void scan_write_states(float *to, int64_t row, int64_t state, const scan_cut &cut,
                                  const scan_place &place, bool wide, const float (&h)[F::CC][F::S])

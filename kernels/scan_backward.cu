@@ -62,7 +62,7 @@ static __global__ void __launch_bounds__(SUM_THREADS)
 
 // ---- sums of partials, and launchers
 
-// Σ over a row's blocks, in order: one thread a value of dB or dC.
+// Sums over a row's blocks in order, with one thread for each value of dB or dC.
 template <class T>
 static __global__ void __launch_bounds__(SUM_THREADS)
     scan_sum_columns(const dt_scan_backward_args args, int64_t blocks, const float *columns)

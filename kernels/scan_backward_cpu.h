@@ -6,7 +6,7 @@
 
 enum { SCAN_TILE = SCAN_STATES * DT_LANES };
 
-// A thread's rows.
+// The rows of one thread.
 struct scan_scratch {
     struct scan_rows in;
     float *carry, *da;         // [n_state] rows: exp(Δ A) dh, Σ_t of da_log / A

@@ -227,7 +227,7 @@ DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
                 h[c][n] = args.in.h0[state_at(args, cut, place, c, n)];
 }
 
-// A token; y: with its sums over n.
+// Advances the state by a token, and where `y` makes its sums over n.
 template <class F>
 DT_DEVICE void run_token(const scan_place &place, int i, bool y, const float (&a)[F::CC][F::S],
                          forward_tile<F> *tile, float (&h)[F::CC][F::S])
@@ -262,7 +262,7 @@ DT_DEVICE void end_with_resets(const scan_place &place, unsigned resets,
     }
 }
 
-// First launch: what segment k makes of a zero state.
+// The first launch finds what segment k makes of a zero state.
 template <class F, class T>
 static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     scan_forward_ends(const dt_scan_forward_args args, scan_cut cut, forward_wide wide,

@@ -7,7 +7,7 @@
 
 enum { ALONE = 1 << 16 }; // states of a step that do not pay for a second thread
 
-// A thread's rows.
+// The rows of one thread.
 struct forward_scratch {
     struct scan_rows in;
     float *h; // [n_state] rows
@@ -133,7 +133,7 @@ static void run_block(const struct dt_scan_forward_args *args, const struct dt_p
     gate(args, piece, row, steps, scratch->in.s);
 }
 
-// From h0 to h_last; `states` gets h before each chunk.
+// Goes from h0 to h_last; `states` gets h before each chunk.
 static void run_piece(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                       int64_t n_state, const struct forward_scratch *scratch)
 {

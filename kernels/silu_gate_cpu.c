@@ -29,7 +29,6 @@ DT_OP_CPU(silu_gate_forward)
     return DT_OK;
 }
 
-// One row's arrays.
 struct row {
     const void *x, *u, *dy;
     void *dx, *du;

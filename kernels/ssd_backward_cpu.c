@@ -5,7 +5,7 @@
 
 #include "kernels/cpu.h"
 
-// A thread's rows.
+// The rows of one thread.
 struct scratch {
     struct ssd_chunk chunk;
     struct ssd_steps steps;
@@ -202,7 +202,7 @@ static void finish_dlog(const struct scratch *x, float through)
     }
 }
 
-// ddt and the head's sums.
+// Finishes ddt and the head's sums.
 DT_CLONES static void finish_steps(const struct run *run, const struct scratch *x, int64_t head,
                                    float *sums)
 {
@@ -333,7 +333,7 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
     }
 }
 
-// A row of db or dc: the slices' in order.
+// Adds the slices' parts of a row of db or dc in order.
 DT_CLONES static void add_slices(const struct dt_view *to, const float *parts, int64_t slices,
                                  int64_t row)
 {

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu.h"
 
-// Tokens; up to this many, the recurrence itself is quicker than products.
+// Up to this many tokens the recurrence itself is quicker than products.
 enum { SHORT = 4 };
 
 struct ssd_chunk ssd_take_chunk(struct dt_arena *arena, const struct ssd_sizes *s)
@@ -120,7 +120,7 @@ void ssd_load_head(const struct dt_view *from, const struct ssd_sizes *s,
     load_columns(from, chunk, head * s->P, s->P, s->p, s->p_pitch, to);
 }
 
-// A thread's rows.
+// The rows of one thread.
 struct scratch {
     struct ssd_chunk chunk;
     struct ssd_steps steps;
@@ -299,7 +299,7 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
                     x->h[(i * s->n + n) * s->p_pitch + p];
 }
 
-// One token of a head: h [P, N], y += C h. b and c are one row of fp32.
+// Takes h [P, N] of a head over one token: y += C h. b and c are rows of fp32.
 DT_CLONES static void step_head(const struct ssd_sizes *s, float decay, float delta, float d_skip,
                                 const float *restrict x, const float *restrict b,
                                 const float *restrict c, float *restrict h, float *restrict y)

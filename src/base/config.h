@@ -112,7 +112,7 @@ void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOW
 void dt_config_set_default(const struct dt_config_key *key, void *object);
 bool dt_config_in_range(const struct dt_config_key *key, const void *object);
 bool dt_config_equal(const struct dt_config_key *key, const void *a, const void *b);
-// Whether `word` is one of the words of "a|b|c"; at: which (may be NULL).
+// Whether `word` is one of the words of "a|b|c"; *at gets which, unless it is NULL.
 bool dt_config_is_choice(const char *choices, const char *word, int *at);
 // The value as text that converts to it again.
 const char *dt_config_value_text(const struct dt_config_key *key, const void *object,

@@ -62,7 +62,7 @@ static size_t count_digits(const char *p)
     return strspn(p, "0123456789");
 }
 
-// [-]digits, without leading zeros: 010 would be eight elsewhere.
+// Digits after at most a "-", without leading zeros: 010 would be eight elsewhere.
 static bool is_whole_number(const char *text)
 {
     const char *p = text + (*text == '-');
@@ -111,7 +111,7 @@ static bool is_auto(const struct dt_config_key *key, const union value *value)
                                   : key->type == DT_CONFIG_FLOAT && value->real == key->auto_value);
 }
 
-// INT in whole numbers: as a double 2^53 + 1 would pass for 2^53.
+// An INT is compared in whole numbers: as a double 2^53 + 1 would pass for 2^53.
 static bool in_range(const struct dt_config_key *key, const union value *value)
 {
     if (key->type == DT_CONFIG_INT)

@@ -63,7 +63,7 @@ static int least_of_list(const char *list)
     return least;
 }
 
-// CPUs that Slurm allotted to this rank; 0: it says nothing.
+// The number of CPUs that Slurm allotted to this rank; 0 where it says nothing.
 static int allotted(int local_size)
 {
     int on_node = least_of_list(getenv("SLURM_JOB_CPUS_PER_NODE"));

@@ -25,5 +25,5 @@ void dt_cores_free_thread(void);
 // changes. True where they were bound.
 bool dt_cores_bind_near(const char *sysfs, const char *bus_id);
 
-// "0-3,8": what the calling thread is bound to.
+// Puts what the calling thread is bound to into `text`, such as "0-3,8".
 void dt_cores_list(char *text, size_t size);

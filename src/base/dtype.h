@@ -45,7 +45,7 @@ static inline float dt_bf16_to_f32(dt_bf16 x)
     return y;
 }
 
-// Round to nearest, ties to even; NaN stays NaN (made quiet).
+// Rounds to nearest, ties to even; a NaN stays one, and is made quiet.
 static inline dt_bf16 dt_f32_to_bf16(float x)
 {
     uint32_t bits;

@@ -22,7 +22,7 @@ enum { DT_PATH = 4096 };
 void dt_file_on_progress(void (*report)(void));
 // Registers one for the work of the calling thread alone, in its place.
 void dt_file_on_progress_here(void (*report)(void *context), void *context);
-// Calls it: for file work that a library has done.
+// Calls it, for file work that a library has done.
 void dt_file_progress(void);
 
 // Whether errno is the fault of the user or of the machine, and a hint (or NULL).
@@ -77,12 +77,12 @@ dt_status dt_write_synced(const char *path, const void *data, int64_t size);
 // Writes path.tmp, fsyncs, renames onto path, fsyncs the folder: readers see the old or the new
 // one. Whatever else is called path.tmp is removed first; a folder is an error.
 dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size);
-// fsync(2), again where a signal interrupted it; 0, or -1 and errno.
+// Calls fsync(2), again where a signal interrupted it; returns 0, or -1 with errno.
 int dt_fsync(int fd);
 dt_status dt_fsync_file(const char *path);
 dt_status dt_fsync_dir(const char *path);
 dt_status dt_fsync_parent(const char *path); // the folder that holds `path`
-// fsync and close, both checked; fd is closed whatever is returned.
+// Syncs and closes, both checked; fd is closed whatever is returned.
 dt_status dt_close_synced(int fd, const char *path);
 
 // write(2)/pwrite until all is written; read(2)/pread until all is read (a short file is an error).

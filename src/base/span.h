@@ -41,7 +41,7 @@ static inline bool dt_pieces_next(const struct dt_pieces *pieces, int64_t n, int
     return false;
 }
 
-// Whether the array is spread over ranks: the same on every rank of it.
+// Whether the array is spread over ranks, which is the same on every rank of it.
 static inline bool dt_pieces_are_spread(const struct dt_pieces *pieces, int64_t elements)
 {
     return pieces->n_own > 0 || pieces->elements < elements;

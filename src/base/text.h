@@ -24,7 +24,7 @@ bool dt_append(char *text, size_t size, const char *format, ...)
 // "avx2" where it is "AMD (avx2, oneDNN 3.1)" and the other "AMD (avx512, oneDNN 3.1)". The whole
 // text where it lacks none.
 void dt_append_difference(char *out, size_t size, const char *text, const char *other);
-// "10:12": whole numbers from 1 to 10^15, the first not above the last.
+// Reads "10:12": whole numbers from 1 to 10^15, the first not above the last.
 bool dt_parse_steps(const char *text, int64_t *first, int64_t *last);
 // Bytes (1 to 4) of the character at bytes[0, size), size >= 1; 0 where no valid one begins there.
 int64_t dt_utf8_length(const char *bytes, int64_t size);

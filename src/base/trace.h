@@ -49,7 +49,7 @@ struct dt_trace_span {
     double bytes;
 };
 
-// Bits of dt_trace_mode; 0: off.
+// The bits of dt_trace_mode, which is 0 where tracing is off.
 enum { DT_TRACE_COUNTS = 1, DT_TRACE_KEEPS = 2 };
 extern atomic_int dt_trace_mode;
 

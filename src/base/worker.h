@@ -17,7 +17,7 @@ void dt_worker_stop(struct dt_worker *worker);
 // The worker must not be busy; the outcome of the work before is dropped.
 void dt_worker_begin(struct dt_worker *worker, dt_work *work, void *context);
 bool dt_worker_is_busy(struct dt_worker *worker);
-// Waits until the work is done, `seconds` at most; whether it is.
+// Waits for the work, `seconds` at most; returns whether it is done.
 bool dt_worker_wait(struct dt_worker *worker, double seconds);
 // Seconds since the work began or last reported progress; 0 where the worker is not busy.
 double dt_worker_silence(struct dt_worker *worker);

@@ -39,7 +39,7 @@ dt_status dt_bench_ops(const struct dt_bench_options *options);
 dt_status dt_bench_step(const struct dt_bench_options *options);
 dt_status dt_bench_play(const struct dt_bench_options *options);
 dt_status dt_bench_reader(const struct dt_bench_options *options);
-// Collective; DT_MACHINE where a result was wrong.
+// All ranks call it; DT_MACHINE where a result was wrong.
 dt_status dt_bench_comm(struct dt_comm *comm, const struct dt_bench_options *options);
 
 // The learning rate of every step. A run with optim.schedule = constant and this optim.lr makes the

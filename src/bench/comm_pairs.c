@@ -62,7 +62,7 @@ static bool is_between(const struct pairs *p, int a, int b)
     return strcmp(p->hosts[a], p->hosts[b]) != 0;
 }
 
-// The pairs of one kind: their median, printed with the slowest.
+// Prints the median of the pairs of one kind with the slowest.
 static void judge_kind(struct pairs *p, bool between)
 {
     int64_t n = 0;

@@ -113,7 +113,7 @@ static dt_status gemm_rate(const struct dt_bench_machine *m, enum dt_dtype type,
     return DT_OK;
 }
 
-// No op: it is timed here, unless this is the run that is not.
+// It is no op, so it is timed here, unless this is the run that is not.
 static dt_status run_copy(const struct dt_bench_machine *m, const void *args)
 {
     (void)args;

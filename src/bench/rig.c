@@ -61,7 +61,7 @@ static dt_status draw_weights(const struct dt_bench_rig *rig, struct dt_job *job
     return status;
 }
 
-// As in training: memory is planned and checked, then all is created.
+// Memory is planned and checked as in training, then all is created.
 static dt_status rig_open(const struct dt_bench_options *options, bool times_ops,
                           struct dt_bench_rig *rig)
 {

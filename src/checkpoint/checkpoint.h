@@ -51,7 +51,7 @@ struct dt_trainer_state {
     int64_t skipped_in_a_row;
     int64_t tokens; // trained so far
     struct dt_order_keys order;
-    // The validation with the lowest loss so far; step 0: there was none.
+    // The validation with the lowest loss so far; step 0 where there was none.
     int64_t best_step;
     double best_loss;
     int64_t evaluations_since_best;

@@ -128,7 +128,7 @@ dt_status dt_checkpoint_newest(const char *dir, char *path)
                    "none of the %d checkpoints in %s can be used", steps.n, dir);
 }
 
-// The first entry up to step `limit`; steps->n: none is.
+// The first entry up to step `limit`, or steps->n where none is.
 static int find_step(const struct entries *steps, int64_t limit)
 {
     int i = 0;

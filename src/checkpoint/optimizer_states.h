@@ -51,7 +51,7 @@ dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int 
 // Adds what is wrong with the set of optimizer files listed: none, or not all of one set.
 void dt_optimizer_states_check_names(const struct dt_manifest *manifest,
                                      struct dt_problems *problems);
-// How many optimizer files the set listed has; 0: none is listed.
+// How many optimizer files the set listed has; 0 where none is listed.
 int dt_optimizer_states_files(const struct dt_manifest *manifest);
 // Reads the pieces of all states from a folder's set of n files, which must hold every element
 // once; padding becomes 0. Files of another stamp are DT_USER; older ones have none. `stamp` NULL:

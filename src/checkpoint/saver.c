@@ -208,7 +208,7 @@ static dt_status fail(struct dt_saver *s, enum dt_patience patience)
     return DT_OK;
 }
 
-// All parts are written: rank 0 lists their files.
+// When all parts are written, rank 0 lists their files.
 static dt_status join_parts(struct dt_saver *s)
 {
     struct dt_comm *comm = s->config.comm;

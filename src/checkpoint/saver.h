@@ -23,7 +23,7 @@ struct dt_saver_config {
     bool best;                      // the checkpoint of state.best_step is kept and linked
     double timeout_s;               // a write that reports no progress for so long ends the job
     struct dt_trainer_state *state; // of the training, after the step collected last
-    // On rank 0's writing thread: before a checkpoint is published, and after.
+    // Called on rank 0's writing thread, before a checkpoint is published and after.
     dt_status (*sync)(void *context);
     dt_status (*published)(void *context, int64_t step);
     // On rank 0's training thread, at the vote after that.
@@ -43,7 +43,7 @@ enum dt_patience {
 };
 
 struct dt_saver;
-// All ranks together.
+// All ranks call it together.
 dt_status dt_saver_create(const struct dt_saver_config *config, struct dt_saver **saver);
 // All ranks together, after success or an error that all share, which stays: completes a save that
 // is under way. NULL is fine.
@@ -59,5 +59,5 @@ dt_status dt_saver_begin(struct dt_saver *saver, double start);
 struct dt_save_votes dt_saver_vote(struct dt_saver *saver);
 // All ranks together, with the sum of their votes.
 dt_status dt_saver_advance(struct dt_saver *saver, const struct dt_save_votes *sum);
-// All ranks together: votes until the saver is free.
+// All ranks call it together; it votes until the saver is free.
 dt_status dt_saver_settle(struct dt_saver *saver, enum dt_patience patience);

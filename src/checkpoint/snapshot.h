@@ -40,7 +40,7 @@ void dt_snapshot_destroy(struct dt_snapshot *snapshot); // fine where it was not
 // Begins to copy what the device holds now into the arrays. Until snapshot->filled weights and
 // states must not change.
 dt_status dt_snapshot_fill(struct dt_snapshot *snapshot);
-// Waits for the last fill; any thread.
+// Waits for the last fill; any thread may.
 dt_status dt_snapshot_wait(const struct dt_snapshot *snapshot);
 // Copies rank 0's snapshot to the devices of all ranks, the model's bf16 copies included. All ranks
 // call it together; comm NULL: this process is alone. States that are spread stay on their ranks.

@@ -188,7 +188,7 @@ dt_status dt_barrier(struct dt_comm *comm)
     return dt_allreduce(comm, &nothing, 1, DT_I64, DT_SUM);
 }
 
-// An error record as it is sent: texts only, no pointers.
+// An error record as it is sent, which is texts only, without pointers.
 struct wire_error {
     char host[DT_HOST_NAME];
     char message[DT_ERROR_MESSAGE];
@@ -212,7 +212,7 @@ static dt_status raise_shared(dt_status status, const struct wire_error *wire, i
     return status;
 }
 
-// Some rank has failed: all adopt the error of the lowest one, `first`.
+// When some rank has failed, all adopt the error of the lowest one, `first`.
 static dt_status share_error(struct dt_comm *comm, dt_status mine, dt_status worst, int first)
 {
     struct wire_error wire;

@@ -205,7 +205,6 @@ static int send(struct mpi_comm *mpi, struct mpi_ring *ring, const struct mpi_pa
     return code;
 }
 
-// Posts the messages of ring->step.
 static int post_step(struct mpi_comm *mpi, struct mpi_ring *ring)
 {
     struct mpi_step step = step_of(mpi, ring);

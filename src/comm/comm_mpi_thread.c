@@ -209,7 +209,7 @@ static void post_requests(struct mpi_comm *mpi, struct dt_request *fresh)
     }
 }
 
-// One round over all that is under way; returns whether anything moved.
+// Makes one round over all that is under way; returns whether anything moved.
 static bool advance(struct mpi_comm *mpi)
 {
     bool moved = false, done;

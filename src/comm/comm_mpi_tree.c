@@ -17,7 +17,7 @@ static struct dt_sum_tree tree_of(const struct mpi_comm *mpi, const struct mpi_r
 {
     const struct dt_comm_info *info = &mpi->base.info;
     bool in_blocks = ring->owner->call.operation == DT_REDUCE_SCATTER;
-    // Small pieces are not halved: half as many messages.
+    // Small pieces are not halved, which takes half as many messages.
     bool is_whole = !in_blocks && ring->count * ring->owner->element_bytes <= DT_MPI_TREE_WHOLE;
     return (struct dt_sum_tree){
         .rank = info->rank,

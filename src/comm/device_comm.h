@@ -40,7 +40,7 @@ struct dt_device_comm_table {
     // "2.30.7", of the library on this machine. Where there is none: an error that names the
     // library and what to install.
     dt_status (*version)(char *text, size_t size);
-    // Collective; gives the same error on every rank.
+    // All ranks call it, and all get the same error.
     dt_status (*open)(const struct dt_device_comm_config *config, struct dt_device_comm **comm);
     // Puts collective number `index` of the step (comm.h: an all-reduce, reduce-scatter, all-gather
     // or exchange; sums of fp32, bf16, fp64 or int64) on `stream`, which may be captured. It is on

@@ -31,7 +31,7 @@ struct dt_optimizer {
     struct dt_optimizer_config config;
 };
 
-// Which states are kept for each parameter; without arrays.
+// Which states are kept for each parameter, without their arrays.
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config);
 // Bytes of the states of `elements`, for the memory plan.
 int64_t dt_optimizer_bytes(int64_t elements, const struct dt_optimizer_config *config);

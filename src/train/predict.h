@@ -58,7 +58,7 @@ struct dt_predict_plan {
 dt_status dt_predict_prepare(struct dt_job *job, const struct dt_predict_options *options,
                              struct dt_predict_plan *plan);
 void dt_predict_free(struct dt_predict_plan *plan); // zeros are fine
-// Bytes of the numbers in the output; rank 0.
+// The bytes of the numbers in the output, on rank 0.
 int64_t dt_predict_bytes(const struct dt_predict_plan *plan);
 // Predicts and writes all that the output does not have yet. Collective; an error may be of one
 // rank alone.

@@ -17,7 +17,7 @@ struct dt_replicas {
     uint64_t *gathered; // [ranks, 1 + states]
 };
 
-// Adds the memory of create.
+// Adds what dt_replicas_create will take.
 void dt_replicas_plan(const struct dt_backend *backend, const struct dt_params *params,
                       struct dt_memory_plan *plan);
 // `states`: the optimizer's, in device memory; compared where every rank has all of them (not with

@@ -87,7 +87,7 @@ static void print_track(FILE *f, int rank, enum track track, int parallel)
             rank, tid, names[track], number, rank, tid, tid);
 }
 
-// Microseconds, exactly.
+// Prints microseconds, exactly.
 static void print_time(FILE *f, const char *field, uint64_t ns)
 {
     fprintf(f, ",\"%s\":%llu.%03llu", field, (unsigned long long)(ns / 1000),

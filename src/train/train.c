@@ -29,7 +29,7 @@ dt_status dt_trainer_save(struct trainer *t, bool waits)
     return waits ? dt_saver_settle(t->saver, DT_WAIT_AND_FAIL) : DT_OK;
 }
 
-// scores: to be filled; or NULL.
+// `scores` is filled, unless it is NULL.
 static dt_status evaluate(struct trainer *t, struct dt_scores *scores, struct dt_loss_sum *total)
 {
     struct dt_evaluation e = {.job = t->job,
@@ -65,7 +65,7 @@ static dt_status evaluate_ema(struct trainer *t, double *loss)
     return dt_stream_sync(&t->job->backend, t->stepper->stream); // a save may follow
 }
 
-// *improved: the loss is the lowest so far; with a moving average, its loss.
+// *improved: whether the loss, with a moving average that of it, is the lowest so far.
 static dt_status validate_with(struct trainer *t, struct dt_scores *scores, bool *improved)
 {
     struct dt_loss_sum total;

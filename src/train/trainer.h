@@ -42,7 +42,7 @@ dt_status dt_trainer_start(struct trainer *t);
 
 // Rank 0 reads job->resume and sends it to all.
 dt_status dt_trainer_resume(struct trainer *t);
-// Open what the steps after t->state.step need; all of it is closed before.
+// These open what the steps after t->state.step need; all of it is closed before.
 dt_status dt_trainer_open_sinks(struct trainer *t);
 dt_status dt_trainer_open_loader(struct trainer *t);
 

@@ -163,7 +163,7 @@ static void check_bits_of_blocks(int64_t n)
     free(y);
 }
 
-// What has no tree.
+// What has no tree is refused.
 static void check_no_trees(void)
 {
     double x[4] = {0};

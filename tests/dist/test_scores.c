@@ -81,7 +81,6 @@ static int predicted(int k, int j, int i)
     return best;
 }
 
-// The probability of class c.
 static double probability(int k, int j, int c, int i)
 {
     const float *x = z[i] + first_of[k];

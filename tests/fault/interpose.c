@@ -96,7 +96,7 @@ static void note(long n, const char *call, const char *path)
     close(out);
 }
 
-// What is to happen to this call, in `fate`; false: nothing.
+// Puts what is to happen to this call into `fate`; false where nothing is.
 static bool meets(const char *call, const char *path, char *fate, size_t size)
 {
     if (!is_meant(call, path))
@@ -116,7 +116,7 @@ static bool meets(const char *call, const char *path, char *fate, size_t size)
     return true;
 }
 
-// The call fails: errno says how.
+// Whether the call fails; errno says how.
 static bool fails(const char *call, const char *path)
 {
     static const struct {
@@ -165,7 +165,7 @@ ssize_t write(int fd, const void *data, size_t size)
     return NEXT(write)(fd, data, size > 1 ? size / 2 : size);
 }
 
-// Only interrupted or shortened.
+// Reads are only interrupted or shortened.
 ssize_t read(int fd, void *data, size_t size)
 {
     char path[4096];

@@ -221,7 +221,7 @@ static int64_t state_count(const struct dt_model *model)
     return count;
 }
 
-// Of one sequence.
+// The values of one sequence's state.
 static float *state_values(const struct trainer *t, const struct dt_model_state *state)
 {
     float *values = malloc((size_t)state_count(t->model) * sizeof *values), *at = values;

@@ -132,7 +132,7 @@ static uint32_t unordered(const access &old, const access &now)
 
 // ---- the lists
 
-// NULL: nothing is known of the page, and nothing more is to be kept.
+// NULL where nothing is known of the page, and nothing more is to be kept.
 static granule *find_granule(uintptr_t at, bool full)
 {
     const uintptr_t page = at / PAGE;

@@ -243,7 +243,7 @@ static void fault_between(const struct thread *a, int i, int j)
               a->at.line, i, a->at.what, j, b->at.what, b->at.file, b->at.line);
 }
 
-// No thread can go on: says which waits for which.
+// Says, when no thread can go on, which waits for which.
 static void report_divergence(void)
 {
     for (int i = 0; i < n_threads; i++)

@@ -20,7 +20,7 @@ static void test_planted(void)
     }
 }
 
-// Both threads and both places.
+// A report names both threads and both places.
 static void test_report(void)
 {
     simt_set_order(SIMT_ASCENDING, 1);

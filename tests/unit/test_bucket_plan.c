@@ -56,7 +56,6 @@ static bool is_row_end(const struct planned *p, int64_t element)
     return false;
 }
 
-// Whether the bucket lies within one row.
 static bool is_of_one_row(const struct planned *p, int64_t bucket)
 {
     for (int64_t row = 0; row < p->n_rows; row++)

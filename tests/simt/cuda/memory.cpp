@@ -47,7 +47,7 @@ static cudaError_t allocate(void **memory, size_t bytes, int device)
     return cudaSuccess;
 }
 
-// Work under way may use it: what is there is done first.
+// Work under way may use it, so what is there is done first.
 static cudaError_t release(guard &hold, void *memory, bool pinned)
 {
     cudaError_t error = refuse_while_capturing();
@@ -62,7 +62,6 @@ static cudaError_t release(guard &hold, void *memory, bool pinned)
     return error;
 }
 
-// The block that `at` lies in.
 static const std::pair<const uintptr_t, block> *block_at(const void *at)
 {
     auto next = blocks.upper_bound((uintptr_t)at);

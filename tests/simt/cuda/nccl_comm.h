@@ -25,7 +25,7 @@ struct seat {
     struct signature signatures[2]; // of the last two pieces, as the pieces
 };
 
-// From one rank to another.
+// A message from one rank to another.
 struct box {
     _Atomic(uint64_t) sent, received; // pieces
     struct signature signature;

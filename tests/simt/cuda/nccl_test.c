@@ -78,7 +78,7 @@ static void to_host(const struct buffers *buffers, int64_t bytes)
     need(dt_stream_sync(&backend, stream));
 }
 
-// One after the other on one buffer: the second sums what the first made.
+// Two calls on one buffer: the second sums what the first made.
 static void check_eager(struct dt_device_comm *nccl, const struct buffers *buffers, dt_dtype type,
                         int64_t n)
 {

@@ -21,7 +21,7 @@ static const std::chrono::microseconds HOST_SILENT = 1ms, // then it says no mor
                                        BETWEEN_TRIES =
                                            50us; // of tasks that all wait for something outside
 
-// Never destroyed: the process may end while the device is at work.
+// It is never destroyed: the process may end while the device is at work.
 struct device {
     std::condition_variable changed;
     std::vector<task_ref> ready;
