@@ -97,9 +97,14 @@ static void print_plan(const struct dt_predict_plan *plan)
            (long long)plan->n_segments, tokens ? "sequences" : "episodes", (long long)plan->rows,
            unit);
     bool carries = dt_model_state_bytes(&job->model, 1, &bytes) == DT_OK && bytes > 0;
-    printf("context: %s\n",
-           carries ? "the recurrent state is zero at the start of each, and carried through it"
-                   : "none: the model has no recurrent state");
+    if (carries)
+        printf(
+            "context: the recurrent state is zero at the start of each, and carried through it\n");
+    else
+        printf("context: none: the model has no recurrent state\n");
+    if (carries && !job->settings.data.carry_state)
+        printf("  (in training it was zero at the start of each window of %lld)\n",
+               (long long)plan->length);
     printf("passes: %lld side by side, %lld %s at a time, in %lld %s, on %d %s\n",
            (long long)plan->streams, (long long)plan->length, unit, (long long)plan->n_groups,
            plan->n_groups == 1 ? "group" : "groups", job->comm->info.size,

@@ -128,7 +128,9 @@ DTRAIN_STEP_API int dtrain_step_batch(dtrain_step *handle, int32_t first, int32_
 // whatever the caller gives there, from the values that it drew in the stream's steps before (the
 // most likely ones after dtrain_step_step). At a stream's start they are missing, as at the start
 // of an episode. Call this after a step if something else than the drawn values was played: targets
-// [n_targets]. Where nothing is fed back it does nothing.
+// [n_targets]. Where nothing is fed back it does nothing. A chunk (data.targets = actions@0:8) may
+// be played for several frames: draw it at one; at each of the next call dtrain_step_step, then
+// feed the chunk's next row in the place of its first, which is the one that is fed back.
 DTRAIN_STEP_API int dtrain_step_feed(dtrain_step *handle, int32_t stream, const float *targets);
 
 // A stream forgets what it has seen; its random numbers continue.
