@@ -119,7 +119,7 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
     if (targets >= 0 && loader->dataset->rules.whole)
         reads.arrays[targets].optional = true; // predictions need none
     const struct dt_array_spec *missing = dt_array_list_missing(&yields, &reads);
-    bool weights = job->settings.data.weights[0];
+    bool weights = loader->dataset->rules.weights[0];
     if (weights &&
         (dt_array_list_find(&reads, "weights") < 0 || dt_array_list_find(&yields, "weights") < 0))
         return dt_config_reject(job->config, "data.weights", "remove the key",
@@ -343,6 +343,7 @@ static dt_status scan_whole(struct dt_job *job)
         return DT_FAIL(DT_USER, "set data.val, or give --data GLOB", "data.val is empty");
     rules.stride = 0;
     rules.whole = true;
+    rules.weights[0] = 0; // of losses
     DT_TRY_NOTE(dt_dataset_scan(glob, &rules, &job->val), "scanning %s", glob);
     DT_TRY(fit_model(job, job->val, false));
     struct dt_loader_config loader = dt_job_val_loader(job);
