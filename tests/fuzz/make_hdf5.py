@@ -168,6 +168,23 @@ def d4rl_shards():
         f["terminals"] = np.arange(40) % 13 == 12
 
 
+def grouped_shards():
+    for label, libver in ("old", OLD), ("new", NEW):
+        with shard("groups-" + label, libver) as f:
+            for i in range(3):
+                n, g = 9 + i, f.create_group("subject_%d/trial_%d" % (i % 2, i))
+                g.create_dataset("eeg", data=numbers(3, n), chunks=(2, 4), compression=("lzf", "gzip", None)[i])
+                g["go"], g["level"] = numbers(2, n, "<f8"), float(i)
+                g.attrs["gain"], g.attrs["text"] = numbers(1, 3)[0], "none"
+                g["eeg"].attrs["rate"] = np.int64(i)
+        with shard("groups-attributes-" + label, libver) as f:
+            g = f.create_group("subject_1/trial_1")
+            g["eeg"], g["go"], g["level"] = numbers(3, 20), numbers(2, 20), np.array([1.0])
+            g.attrs["gain"], g["eeg"].attrs["rate"] = numbers(1, 3)[0], True
+            for i in range(12):  # more than a header holds
+                g.attrs["a%d" % i] = numbers(2, 4)
+
+
 os.makedirs(sys.argv[1], exist_ok=True)
 token_shards()
 pair_shards()
@@ -175,3 +192,4 @@ native_shards()
 robomimic_shards()
 minari_shards()
 d4rl_shards()
+grouped_shards()
