@@ -130,6 +130,15 @@ static void test_pread(void)
     CHECK_OK(dt_pread_all(fd, "digits", data, 0, 99));
     close(fd);
     CHECK_FAILS(dt_pread_all(fd, "digits", data, 1, 0), DT_MACHINE, "cannot read digits");
+    fd = open(in_scratch("digits"), O_RDWR);
+    CHECK_OK(dt_pwrite_all(fd, "digits", "abc", 3, 4));
+    CHECK_OK(dt_pwrite_all(fd, "digits", "de", 2, 10));
+    CHECK_OK(dt_pread_all(fd, "digits", data, 8, 4));
+    CHECK(memcmp(data, "abc789de", 8) == 0, "%.8s", data);
+    close(fd);
+    CHECK_FAILS(dt_pwrite_all(fd, "digits", "a", 1, 0), DT_MACHINE, "cannot write digits");
+    CHECK_OK(dt_fsync_file(in_scratch("digits")));
+    CHECK_FAILS(dt_fsync_file(in_scratch("no digits")), DT_USER, "cannot open");
 }
 
 // Partial writes go on: what goes into a pipe of 64 KiB in pieces comes out whole.
