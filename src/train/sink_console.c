@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "train/metrics.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,6 +45,24 @@ static void format_eta(double seconds, char *text, size_t size)
         snprintf(text, size, "  ETA %lld:%02lld", s / 60, s % 60);
 }
 
+// At least four significant digits, and not more after the point than a loss near 1 needs.
+enum { NUMBER_TEXT = 32 };
+static const char *number_text(double value, char text[NUMBER_TEXT])
+{
+    bool plain = value == 0 || (fabs(value) >= 0.1 && fabs(value) < 1e6);
+    snprintf(text, NUMBER_TEXT, plain ? "%.4f" : "%.4g", value);
+    return text;
+}
+
+// Of a head: "0.812", or an error, which may have any unit.
+static const char *measure_text(const char *measure, double value, char text[NUMBER_TEXT])
+{
+    if (strcmp(measure, "accuracy") != 0)
+        return number_text(value, text);
+    snprintf(text, NUMBER_TEXT, "%.3f", value);
+    return text;
+}
+
 // "  accuracy 0.812", the mean of the heads that have one; or the mean of their errors.
 static void format_accuracy(const struct dt_metric_event *e, char *text, size_t size)
 {
@@ -52,11 +71,13 @@ static void format_accuracy(const struct dt_metric_event *e, char *text, size_t 
         double sum = 0;
         for (int k = 0; k < e->heads->n; k++) {
             struct dt_head_metrics head = dt_head_metrics(e->heads, e->sum, k);
-            if (strcmp(head.measure, measures[i]) == 0)
+            if (strcmp(head.measure, measures[i]) == 0 && !isnan(head.value))
                 sum += head.value, n++;
         }
+        char number[NUMBER_TEXT];
         if (n > 0)
-            snprintf(text, size, "  %s %.3f", measures[i], sum / n);
+            snprintf(text, size, "  %s %s", measures[i],
+                     measure_text(measures[i], sum / n, number));
     }
 }
 
@@ -64,7 +85,7 @@ static void show_step(struct console *c, const struct dt_metric_event *e)
 {
     int64_t done = e->step - c->config.first_step, left = c->config.steps - e->step;
     bool live = c->live && left > 0; // the last one stays: it is a plain line
-    char eta[32] = "", accuracy[32] = "", text[256];
+    char eta[32] = "", accuracy[64] = "", text[256], loss[NUMBER_TEXT];
     // ETA from the second step on: the first includes the warm-up of caches and libraries.
     if (done == 0)
         c->start = dt_seconds();
@@ -73,10 +94,10 @@ static void show_step(struct console *c, const struct dt_metric_event *e)
     c->tokens_per_s = done <= 1 ? e->tokens_per_s : 0.9 * c->tokens_per_s + 0.1 * e->tokens_per_s;
     format_accuracy(e, accuracy, sizeof accuracy);
     snprintf(text, sizeof text,
-             "step %lld/%lld%s  loss %.4f%s  norm %.3g  lr %.3g  %.0f %s/s  %.1f GFLOP/s%s%s",
-             (long long)e->step, (long long)c->config.steps, live ? eta : "", e->loss, accuracy,
-             e->grad_norm, e->lr, c->tokens_per_s, c->config.unit,
-             c->tokens_per_s * c->config.flops_per_token * 1e-9, live ? "" : eta,
+             "step %lld/%lld%s  loss %s%s  norm %.3g  lr %.3g  %.0f %s/s  %.1f GFLOP/s%s%s",
+             (long long)e->step, (long long)c->config.steps, live ? eta : "",
+             number_text(e->loss, loss), accuracy, e->grad_norm, e->lr, c->tokens_per_s,
+             c->config.unit, c->tokens_per_s * c->config.flops_per_token * 1e-9, live ? "" : eta,
              e->skipped ? "  SKIPPED" : "");
     if (c->live)
         dt_log_live(live ? text : NULL);
@@ -88,18 +109,19 @@ static void show_step(struct console *c, const struct dt_metric_event *e)
 
 static void show_evaluation(const struct console *c, const struct dt_metric_event *e)
 {
-    char ema[64] = "", perplexity[64] = "", heads[2048] = "";
+    char ema[64] = "", perplexity[64] = "", heads[2048] = "", number[NUMBER_TEXT];
     if (e->has_ema)
-        snprintf(ema, sizeof ema, " (moving average %.4f)", e->ema_loss);
+        snprintf(ema, sizeof ema, " (moving average %s)", number_text(e->ema_loss, number));
     if (e->has_perplexity)
         snprintf(perplexity, sizeof perplexity, "  perplexity %.3f", e->perplexity);
     for (int k = 0; e->heads && k < e->heads->n; k++) {
         struct dt_head_metrics head = dt_head_metrics(e->heads, e->sum, k);
-        dt_append(heads, sizeof heads, "%s%s %s %.3f", k > 0 ? ", " : "  ", head.name, head.measure,
-                  head.value);
+        dt_append(heads, sizeof heads, "%s%s %s %s", k > 0 ? ", " : "  ", head.name, head.measure,
+                  measure_text(head.measure, head.value, number));
     }
-    dt_info("step %lld  validation loss %.4f%s%s%s  over %lld %s", (long long)e->step, e->loss, ema,
-            perplexity, heads, (long long)e->tokens, c->config.unit);
+    dt_info("step %lld  validation loss %s%s%s%s  over %lld %s", (long long)e->step,
+            number_text(e->loss, number), ema, perplexity, heads, (long long)e->tokens,
+            c->config.unit);
 }
 
 static dt_status write_event(void *state, const struct dt_metric_event *e)
