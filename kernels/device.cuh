@@ -314,6 +314,12 @@ DT_DEVICE float dt_sigmoid(float x)
     return dt_reciprocal(1.0f + dt_exp2(-DT_LOG2_E * x));
 }
 
+// log(1 + e^x)
+DT_DEVICE float dt_softplus(float x)
+{
+    return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+}
+
 // ---- indices: 64 bits wherever an offset into an array is made
 
 DT_DEVICE int64_t dt_thread_index(void) // in a grid of one dimension

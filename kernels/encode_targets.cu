@@ -4,6 +4,20 @@
 
 enum { WARPS = 4 };
 
+DT_DEVICE float encoded(const dt_encode_targets_args &a, const dt_output_slice &o,
+                        const float *targets, int i)
+{
+    const bool one_hot = o.kind == DT_OUTPUT_CATEGORICAL;
+    const int column = o.target + (one_hot ? 0 : i);
+    const float t = targets[column];
+    if (isnan(t))
+        return 0.0f;
+    if (one_hot)
+        return i == (int)t ? 1.0f : 0.0f;
+    return a.mean && o.kind == DT_OUTPUT_REGRESSION ? (t - a.mean[column]) / a.deviation[column]
+                                                    : t;
+}
+
 template <class T>
 __global__ static void __launch_bounds__(DT_WARP *WARPS)
     encode_kernel(const dt_encode_targets_args a)
@@ -14,11 +28,9 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     T *out = dt_at<T>(a.out, row);
     for (int k = 0; k < (int)a.n; k++) {
         const dt_output_slice &o = a.outputs[k];
-        const float *t = dt_at<float>(a.targets, row, o.target);
+        const float *targets = dt_at<float>(a.targets, row);
         for (int i = (int)threadIdx.x; i < o.width; i += DT_WARP)
-            out[o.first + i] = dt_from_f32<T>(o.kind != DT_OUTPUT_CATEGORICAL ? t[i]
-                                              : i == (int)t[0]                ? 1.0f
-                                                                              : 0.0f);
+            out[o.first + i] = dt_from_f32<T>(encoded(a, o, targets, i));
     }
 }
 

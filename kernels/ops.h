@@ -36,6 +36,7 @@
 #include "kernels/checksum.h"
 #include "kernels/commit.h"
 #include "kernels/conv1d_silu.h"
+#include "kernels/decode_outputs.h"
 #include "kernels/embed.h"
 #include "kernels/encode_targets.h"
 #include "kernels/gated_rmsnorm.h"
@@ -84,6 +85,7 @@
     G(ssd_backward)                                                                                \
     X(gated_rmsnorm_forward)                                                                       \
     G(gated_rmsnorm_backward)                                                                      \
+    X(decode_outputs)                                                                              \
     X(encode_targets)                                                                              \
     W(policy_loss)                                                                                 \
     X(pool_forward)                                                                                \

@@ -1,14 +1,17 @@
 // The losses of a policy's outputs on CUDA. A warp owns a row: its lanes share the columns of one
 // output after another, a categorical one in three passes over logits that the first brought into
-// the L1 cache. A row leaves each output's loss, measure and count, and its own loss, in the
-// workspace, one array of rows after another; a second launch of a block an array adds them in a
-// fixed order. Bytes an element: 4 in, and in bf16 2 out; the arrays are 12 an output and row,
-// written and read.
+// the L1 cache; of a mixture they share the columns of one component after another, whose log
+// density one lane keeps. A row leaves what it adds to each number of the sum in the workspace, one
+// array of rows after another; a second launch of a block an array adds them in a fixed order.
+// Bytes an element: 4 in, and in bf16 2 out; the arrays are 24 an output and row, written and read.
 #include "kernels/device.cuh"
 
 #include <float.h>
 
 enum { WARPS = 4, THREADS = 256 };
+static_assert(sizeof(dt_policy_loss_args) + sizeof(void *) <= 4096, "the parameters of a kernel");
+static_assert((int)DT_OUTPUT_COMPONENTS <= (int)DT_WARP, "a lane keeps a component");
+static const float LOG_2PI = 1.8378770664093453f;
 
 struct score {
     float loss, measure;
@@ -17,15 +20,54 @@ struct score {
 // What a warp sees of one output in a row. dx may be x itself: a lane reads what it writes, before
 // it does.
 template <class T> struct slice {
-    const float *x, *bias, *targets;
-    int n;
+    const dt_output_slice &o;
+    const float *x, *bias, *targets, *mean, *deviation; // NULL: 0 and 1
+    int n;                                              // columns of logits
+    int present;                                        // targets that are there, at least one
     float smoothing, scale;
     T *dx; // or NULL
 };
 
+template <class T> DT_DEVICE float logit(const slice<T> &s, int i)
+{
+    return s.x[i] + s.bias[i];
+}
+
+template <class T> DT_DEVICE float target(const slice<T> &s, int i)
+{
+    return s.mean ? (s.targets[i] - s.mean[i]) / s.deviation[i] : s.targets[i];
+}
+
+template <class T> DT_DEVICE float unit(const slice<T> &s, int i)
+{
+    return s.mean ? s.deviation[i] : 1.0f;
+}
+
+// The number that z predicts, and its derivative.
+DT_DEVICE float predicted(const dt_output_slice &o, float z, float &slope)
+{
+    const float half = 0.5f * (o.high - o.low);
+    slope = 1.0f;
+    if (!(half > 0.0f))
+        return z;
+    const float t = tanhf(z);
+    slope = half * (1.0f - t * t);
+    return o.low + half * (t + 1.0f);
+}
+
 DT_DEVICE float softmax_term(float z, float max)
 {
     return dt_exp2((z - max) * DT_LOG2_E);
+}
+
+DT_DEVICE int warp_min(int x)
+{
+#pragma unroll
+    for (int lane = DT_WARP / 2; lane > 0; lane /= 2) {
+        const int other = __shfl_xor_sync(DT_WHOLE_WARP, x, lane);
+        x = other < x ? other : x;
+    }
+    return x;
 }
 
 // The first of equal maxima: a lane has its lowest column, and of lanes the lower column wins.
@@ -42,12 +84,7 @@ template <class T> DT_DEVICE score categorical(const slice<T> &s)
     }
     const float mine = max;
     max = dt_warp_max(max);
-    best = mine == max ? best : INT32_MAX;
-#pragma unroll
-    for (int lane = DT_WARP / 2; lane > 0; lane /= 2) {
-        const int other = __shfl_xor_sync(DT_WHOLE_WARP, best, lane);
-        best = other < best ? other : best;
-    }
+    best = warp_min(mine == max ? best : INT32_MAX);
     total = dt_warp_sum(total);
     for (int i = (int)threadIdx.x; i < s.n; i += DT_WARP)
         sum += softmax_term(s.x[i] + s.bias[i], max);
@@ -65,33 +102,153 @@ template <class T> DT_DEVICE score categorical(const slice<T> &s)
 
 template <class T> DT_DEVICE score bernoulli(const slice<T> &s)
 {
-    const float inverse = 1.0f / (float)s.n;
+    const float inverse = 1.0f / (float)s.present;
     float loss = 0.0f, right = 0.0f;
     for (int i = (int)threadIdx.x; i < s.n; i += DT_WARP) {
-        const float z = s.x[i] + s.bias[i], t = s.targets[i];
-        const float q = (1.0f - s.smoothing) * t + 0.5f * s.smoothing;
-        const float positive = z < 0.0f ? 0.0f : z; // NaN stays
-        loss += positive - q * z + log1pf(expf(z < 0.0f ? z : -z));
-        right += (z > 0.0f) == (t > 0.5f) ? 1.0f : 0.0f;
+        const float z = logit(s, i), t = s.targets[i];
+        float gradient = 0.0f;
+        if (!isnan(t)) {
+            const float q = (1.0f - s.smoothing) * t + 0.5f * s.smoothing;
+            const float positive = z < 0.0f ? 0.0f : z; // NaN stays
+            loss += positive - q * z + log1pf(expf(z < 0.0f ? z : -z));
+            right += (z > 0.0f) == (t > 0.5f) ? 1.0f : 0.0f;
+            gradient = s.scale * inverse * (dt_sigmoid(z) - q);
+        }
         if (s.dx)
-            s.dx[i] = dt_from_f32<T>(s.scale * inverse * (dt_sigmoid(z) - q));
+            s.dx[i] = dt_from_f32<T>(gradient);
     }
     return {dt_warp_sum(loss) * inverse, dt_warp_sum(right) * inverse};
 }
 
 template <class T> DT_DEVICE score distance(const slice<T> &s, bool huber)
 {
-    const float inverse = 1.0f / (float)s.n;
-    float loss = 0.0f, size = 0.0f;
+    const float inverse = 1.0f / (float)s.present;
+    float loss = 0.0f, size = 0.0f, bend;
     for (int i = (int)threadIdx.x; i < s.n; i += DT_WARP) {
-        const float e = s.x[i] + s.bias[i] - s.targets[i], a = fabsf(e);
-        const float slope = huber ? (a <= 1.0f ? e : copysignf(1.0f, e)) : 2.0f * e;
-        loss += huber ? (a <= 1.0f ? 0.5f * e * e : a - 0.5f) : e * e;
-        size += a;
+        float gradient = 0.0f;
+        if (!isnan(s.targets[i])) {
+            const float e = predicted(s.o, logit(s, i), bend) - target(s, i), a = fabsf(e);
+            const float slope = huber ? (a <= 1.0f ? e : copysignf(1.0f, e)) : 2.0f * e;
+            loss += huber ? (a <= 1.0f ? 0.5f * e * e : a - 0.5f) : e * e;
+            size += a * unit(s, i);
+            gradient = s.scale * inverse * slope * bend;
+        }
         if (s.dx)
-            s.dx[i] = dt_from_f32<T>(s.scale * inverse * slope);
+            s.dx[i] = dt_from_f32<T>(gradient);
     }
     return {dt_warp_sum(loss) * inverse, dt_warp_sum(size) * inverse};
+}
+
+template <class T> DT_DEVICE score quantile(const slice<T> &s)
+{
+    const float inverse = 1.0f / (float)s.present, each = inverse / (float)s.o.parts;
+    const int columns = s.o.columns;
+    float loss = 0.0f, size = 0.0f;
+    for (int at = (int)threadIdx.x; at < s.n; at += DT_WARP) {
+        const int j = at / columns, i = at % columns;
+        float gradient = 0.0f;
+        if (!isnan(s.targets[i])) {
+            const float q = s.o.levels[j], u = target(s, i) - logit(s, at);
+            const float slope = u < 0.0f ? q - 1.0f : q;
+            loss += slope * u;
+            size += j == s.o.median ? fabsf(u) * unit(s, i) : 0.0f;
+            gradient = s.scale * each * -slope;
+        }
+        if (s.dx)
+            s.dx[at] = dt_from_f32<T>(gradient);
+    }
+    return {dt_warp_sum(loss) * each, dt_warp_sum(size) * inverse};
+}
+
+// Column i of component c: the distance to the target in units of sigma, its derivative, 1 / sigma,
+// sigma's derivative by its number, and its logarithm.
+struct bell {
+    float distance, slope, inverse, rise, log_scale;
+};
+
+template <class T> DT_DEVICE bell bell_of(const slice<T> &s, int c, int i)
+{
+    const int K = s.o.parts, n = s.o.columns;
+    const float spread = logit(s, K + (K + c) * n + i);
+    const float scale = dt_softplus(spread) + DT_GMM_SCALE_MIN;
+    bell b;
+    const float y = predicted(s.o, logit(s, K + c * n + i), b.slope);
+    b.inverse = 1.0f / scale;
+    b.distance = (y - target(s, i)) * b.inverse;
+    b.rise = dt_sigmoid(spread);
+    b.log_scale = logf(scale);
+    return b;
+}
+
+template <class T> DT_DEVICE score mixture(const slice<T> &s)
+{
+    const int K = s.o.parts, n = s.o.columns, lane = (int)threadIdx.x;
+    const bool mine = lane < K;
+    const float z = mine ? logit(s, lane) : -FLT_MAX;
+    float joint = -FLT_MAX, size = 0.0f, slope;
+    for (int c = 0; c < K; c++) {
+        float density = 0.0f;
+        for (int i = lane; i < n; i += DT_WARP) {
+            if (isnan(s.targets[i]))
+                continue;
+            const bell b = bell_of(s, c, i);
+            density += 0.5f * b.distance * b.distance + b.log_scale;
+        }
+        density = dt_warp_sum(density);
+        joint = lane == c ? z - density : joint;
+    }
+    const float max = dt_warp_max(z), top = dt_warp_max(joint);
+    const int best = warp_min(mine && z == max ? lane : K - 1);
+    const float prior = mine ? softmax_term(z, max) : 0.0f;
+    const float share = mine ? softmax_term(joint, top) : 0.0f;
+    const float all = dt_warp_sum(prior), total = dt_warp_sum(share);
+    for (int i = lane; i < n; i += DT_WARP)
+        if (!isnan(s.targets[i]))
+            size += fabsf(predicted(s.o, logit(s, K + best * n + i), slope) - target(s, i)) *
+                    unit(s, i);
+    size = dt_warp_sum(size);
+    __syncwarp(); // before they may be overwritten
+    for (int c = 0; c < K && s.dx; c++) {
+        const float part = s.scale * __shfl_sync(DT_WHOLE_WARP, share, c) / total;
+        for (int i = lane; i < n; i += DT_WARP) {
+            float by_mean = 0.0f, by_spread = 0.0f;
+            if (!isnan(s.targets[i])) {
+                const bell b = bell_of(s, c, i);
+                by_mean = part * b.distance * b.inverse * b.slope;
+                by_spread = part * (1.0f - b.distance * b.distance) * b.inverse * b.rise;
+            }
+            s.dx[K + c * n + i] = dt_from_f32<T>(by_mean);
+            s.dx[K + (K + c) * n + i] = dt_from_f32<T>(by_spread);
+        }
+    }
+    if (s.dx && mine)
+        s.dx[lane] = dt_from_f32<T>(s.scale * (prior / all - share / total));
+    const float loss = max + logf(all) - top - logf(total) + 0.5f * LOG_2PI * (float)s.present;
+    return {loss, size / (float)s.present};
+}
+
+template <class T> DT_DEVICE score score_of(const slice<T> &s)
+{
+    switch (s.o.kind) {
+    case DT_OUTPUT_CATEGORICAL:
+        return categorical(s);
+    case DT_OUTPUT_BERNOULLI:
+        return bernoulli(s);
+    case DT_OUTPUT_GMM:
+        return mixture(s);
+    case DT_OUTPUT_QUANTILE:
+        return quantile(s);
+    default:
+        return distance(s, s.o.kind == DT_OUTPUT_HUBER);
+    }
+}
+
+DT_DEVICE int count_present(const float *targets, int n)
+{
+    int present = 0;
+    for (int i = (int)threadIdx.x; i < n; i += DT_WARP)
+        present += isnan(targets[i]) ? 0 : 1;
+    return dt_warp_sum(present);
 }
 
 template <class T> DT_DEVICE void zero(T *dx, int64_t from, int64_t end)
@@ -101,65 +258,73 @@ template <class T> DT_DEVICE void zero(T *dx, int64_t from, int64_t end)
 }
 
 template <class T>
-__global__ static void __launch_bounds__(DT_WARP *WARPS)
+__global__ static void __launch_bounds__(DT_WARP *WARPS, 6)
     loss_kernel(const dt_policy_loss_args a, float *scores)
 {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;
     if (row >= a.logits.rows)
         return;
     T *dx = a.dlogits.data ? dt_at<T>(a.dlogits, row) : nullptr;
-    const bool counted = !a.mask || a.mask[row];
+    const float *weights = a.weights.data ? dt_at<float>(a.weights, row) : nullptr;
+    const bool here = !a.mask || a.mask[row];
+    const int64_t rows = a.logits.rows;
     int64_t done = 0;
     float loss = 0.0f;
+    bool counted = false;
     for (int k = 0; k < (int)a.n; k++) {
         const dt_output_slice &o = a.outputs[k];
-        const slice<T> s = {dt_at<float>(a.logits, row, o.first),
+        const float *targets = dt_at<float>(a.targets, row, o.target);
+        const float weight = weights ? weights[1 + k] : 1.0f;
+        const slice<T> s = {o,
+                            dt_at<float>(a.logits, row, o.first),
                             a.bias + o.first,
-                            dt_at<float>(a.targets, row, o.target),
+                            targets,
+                            a.mean ? a.mean + o.target : nullptr,
+                            a.mean ? a.deviation + o.target : nullptr,
                             o.width,
+                            here ? count_present(targets, o.columns) : 0,
                             o.smoothing,
-                            a.scale * o.weight,
+                            a.scale * o.weight * weight,
                             dx ? dx + o.first : nullptr};
+        const bool has = s.present > 0;
         score of = {0.0f, 0.0f};
-        if (counted)
-            of = o.kind == DT_OUTPUT_CATEGORICAL ? categorical<T>(s)
-                 : o.kind == DT_OUTPUT_BERNOULLI ? bernoulli<T>(s)
-                                                 : distance<T>(s, o.kind == DT_OUTPUT_HUBER);
-        zero<T>(dx, done, counted ? o.first : o.first + o.width);
+        if (has)
+            of = score_of(s);
+        zero<T>(dx, done, has ? o.first : o.first + o.width);
         done = o.first + o.width;
-        loss += o.weight * of.loss;
+        loss += o.weight * weight * of.loss;
+        counted |= has;
         if (threadIdx.x == 0) {
-            float *metrics = scores + DT_OUTPUT_METRICS * k * a.logits.rows + row;
-            metrics[0] = of.loss;
-            metrics[a.logits.rows] = of.measure;
-            metrics[2 * a.logits.rows] = counted ? 1.0f : 0.0f;
+            float *metrics = scores + (2 + DT_OUTPUT_METRICS * k) * rows + row;
+            metrics[0] = weight * of.loss;
+            metrics[rows] = weight * of.measure;
+            metrics[2 * rows] = has ? weight : 0.0f;
         }
     }
     zero<T>(dx, done, a.logits.cols);
-    if (threadIdx.x == 0)
-        scores[DT_OUTPUT_METRICS * a.n * a.logits.rows + row] = loss;
+    if (threadIdx.x == 0) {
+        scores[row] = loss;
+        scores[rows + row] = !counted ? 0.0f : weights ? weights[0] : 1.0f;
+    }
 }
 
-// Block i adds array i of the scores; the last one counts the rows too.
+// Block i adds array i of the scores to number i of the sum.
 __global__ static void __launch_bounds__(THREADS)
-    sum_kernel(int64_t rows, int64_t n, const float *scores, const uint8_t *mask, dt_loss_sum *sum)
+    sum_kernel(int64_t rows, const float *scores, double *sums)
 {
     const int64_t i = blockIdx.x;
-    double total = 0.0, counted = 0.0;
-    for (int64_t row = threadIdx.x; row < rows; row += THREADS) {
+    double total = 0.0;
+    for (int64_t row = threadIdx.x; row < rows; row += THREADS)
         total += (double)scores[i * rows + row];
-        counted += !mask || mask[row] ? 1.0 : 0.0;
-    }
     total = dt_block_sum<THREADS>(total);
-    counted = dt_block_sum<THREADS>(counted);
-    if (threadIdx.x > 0)
-        return;
-    if (i < DT_OUTPUT_METRICS * n) {
-        sum->metrics[i] += total;
-    } else {
-        sum->loss += total;
-        sum->counted += counted;
-    }
+    if (threadIdx.x == 0)
+        sums[i] += total;
+}
+
+// Numbers of the sum that n outputs have.
+static int64_t sums_of(const dt_policy_loss_args *args)
+{
+    return 2 + DT_OUTPUT_METRICS * args->n;
 }
 
 DT_OP_CUDA(policy_loss)
@@ -168,12 +333,12 @@ DT_OP_CUDA(policy_loss)
     DT_STORAGE_SWITCH(args->dlogits.dtype, T,
                       DT_LAUNCH((loss_kernel<T>), dt_blocks(args->logits.rows, WARPS),
                                 dim3(DT_WARP, WARPS), 0, stream, *args, scores));
-    DT_LAUNCH((sum_kernel), (unsigned)(DT_OUTPUT_METRICS * args->n + 1), THREADS, 0, stream,
-              args->logits.rows, args->n, scores, args->mask, args->sum);
+    DT_LAUNCH((sum_kernel), (unsigned)sums_of(args), THREADS, 0, stream, args->logits.rows, scores,
+              (double *)args->sum);
     return DT_LAUNCHED("policy_loss");
 }
 
 DT_OP_CUDA_WORKSPACE(policy_loss)
 {
-    return (DT_OUTPUT_METRICS * args->n + 1) * args->logits.rows * (int64_t)sizeof(float);
+    return sums_of(args) * args->logits.rows * (int64_t)sizeof(float);
 }

@@ -1,12 +1,13 @@
-// The losses of a policy's outputs on the CPU, rows shared among the threads. A row leaves each
-// output's loss, measure and count, and its own loss, in the workspace, one array of rows after
-// another; then a thread adds up an array in the order of its rows.
+// The losses of a policy's outputs on the CPU, rows shared among the threads. A row leaves what it
+// adds to each number of the sum in the workspace, one array of rows after another; then a thread
+// adds up an array in the order of its rows.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
 #include <math.h>
 
 enum { ROWS = 8 };
+#define LOG_2PI 1.8378770664093453f
 
 struct score {
     float loss, measure;
@@ -15,16 +16,48 @@ struct score {
 // What a function of one output sees of a row. dx may be x itself: each element is read before it
 // is written.
 struct slice {
-    const float *x, *bias, *targets;
-    int64_t n;
-    float smoothing, scale;
-    void *dx; // from element `first` on; or NULL
-    int64_t first;
+    const struct dt_output_slice *o;
+    const float *x, *bias, *targets, *mean, *deviation; // NULL: 0 and 1
+    int64_t present;                                    // targets that are there, at least one
+    float scale;
+    void *dx; // of the row; or NULL
 };
+
+DT_INLINE void put(const struct slice *s, int64_t i, float gradient, bool bf16)
+{
+    dt_store(s->dx, s->o->first + i, gradient, bf16);
+}
+
+DT_INLINE float logit(const struct slice *s, int64_t i)
+{
+    return s->x[i] + s->bias[i];
+}
+
+DT_INLINE float target(const struct slice *s, int64_t i)
+{
+    return s->mean ? (s->targets[i] - s->mean[i]) / s->deviation[i] : s->targets[i];
+}
+
+DT_INLINE float unit(const struct slice *s, int64_t i)
+{
+    return s->mean ? s->deviation[i] : 1.0f;
+}
+
+// The number that z predicts, and its derivative.
+DT_INLINE float predicted(const struct slice *s, float z, float *slope)
+{
+    float half = 0.5f * (s->o->high - s->o->low);
+    *slope = 1.0f;
+    if (!(half > 0.0f))
+        return z;
+    float t = dt_tanhf(z);
+    *slope = half * (1.0f - t * t);
+    return s->o->low + half * (t + 1.0f);
+}
 
 DT_INLINE struct score categorical(const struct slice *s, bool bf16)
 {
-    int64_t n = s->n, label = (int64_t)s->targets[0], best = 0;
+    int64_t n = s->o->width, label = (int64_t)s->targets[0], best = 0;
     float max = -INFINITY, total = 0.0f, sum = 0.0f;
     for (int64_t i = 0; i < n; i++) {
         float z = s->x[i] + s->bias[i];
@@ -35,7 +68,7 @@ DT_INLINE struct score categorical(const struct slice *s, bool bf16)
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++)
         sum += dt_expf(s->x[i] + s->bias[i] - max);
-    float even = s->smoothing / (float)n, kept = 1.0f - s->smoothing;
+    float even = s->o->smoothing / (float)n, kept = 1.0f - s->o->smoothing;
     float z = s->x[label] + s->bias[label]; // before it may be overwritten
     struct score score = {logf(sum) + max - kept * z - even * total, best == label};
     if (!s->dx)
@@ -43,40 +76,155 @@ DT_INLINE struct score categorical(const struct slice *s, bool bf16)
     float factor = s->scale / sum;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        dt_store(s->dx, s->first + i,
-                 dt_expf(s->x[i] + s->bias[i] - max) * factor - s->scale * even, bf16);
+        put(s, i, dt_expf(s->x[i] + s->bias[i] - max) * factor - s->scale * even, bf16);
     float p = dt_expf(z - max) * factor;
-    dt_store(s->dx, s->first + label, p - s->scale * (kept + even), bf16);
+    put(s, label, p - s->scale * (kept + even), bf16);
     return score;
 }
 
 DT_INLINE struct score bernoulli(const struct slice *s, bool bf16)
 {
-    float loss = 0.0f, right = 0.0f, inverse = 1.0f / (float)s->n;
-    for (int64_t i = 0; i < s->n; i++) {
-        float z = s->x[i] + s->bias[i], t = s->targets[i];
-        float q = (1.0f - s->smoothing) * t + 0.5f * s->smoothing;
-        float positive = z < 0.0f ? 0.0f : z; // NaN stays
-        loss += positive - q * z + dt_log1pf_unit(dt_expf(z < 0.0f ? z : -z));
-        right += (z > 0.0f) == (t > 0.5f);
+    float loss = 0.0f, right = 0.0f, inverse = 1.0f / (float)s->present;
+    float smoothing = s->o->smoothing;
+    for (int64_t i = 0; i < s->o->width; i++) {
+        float z = logit(s, i), t = s->targets[i], gradient = 0.0f;
+        if (!isnan(t)) {
+            float q = (1.0f - smoothing) * t + 0.5f * smoothing;
+            float positive = z < 0.0f ? 0.0f : z; // NaN stays
+            loss += positive - q * z + dt_log1pf_unit(dt_expf(z < 0.0f ? z : -z));
+            right += (z > 0.0f) == (t > 0.5f);
+            gradient = s->scale * inverse * (dt_sigmoidf(z) - q);
+        }
         if (s->dx)
-            dt_store(s->dx, s->first + i, s->scale * inverse * (dt_sigmoidf(z) - q), bf16);
+            put(s, i, gradient, bf16);
     }
     return (struct score){loss * inverse, right * inverse};
 }
 
 DT_INLINE struct score distance(const struct slice *s, bool huber, bool bf16)
 {
-    float loss = 0.0f, size = 0.0f, inverse = 1.0f / (float)s->n;
-    for (int64_t i = 0; i < s->n; i++) {
-        float e = s->x[i] + s->bias[i] - s->targets[i], a = e < 0.0f ? -e : e;
-        float slope = huber ? (a <= 1.0f ? e : copysignf(1.0f, e)) : 2.0f * e;
-        loss += huber ? (a <= 1.0f ? 0.5f * e * e : a - 0.5f) : e * e;
-        size += a;
+    float loss = 0.0f, size = 0.0f, inverse = 1.0f / (float)s->present;
+    for (int64_t i = 0; i < s->o->width; i++) {
+        float bend, gradient = 0.0f;
+        if (!isnan(s->targets[i])) {
+            float e = predicted(s, logit(s, i), &bend) - target(s, i), a = e < 0.0f ? -e : e;
+            float slope = huber ? (a <= 1.0f ? e : copysignf(1.0f, e)) : 2.0f * e;
+            loss += huber ? (a <= 1.0f ? 0.5f * e * e : a - 0.5f) : e * e;
+            size += a * unit(s, i);
+            gradient = s->scale * inverse * slope * bend;
+        }
         if (s->dx)
-            dt_store(s->dx, s->first + i, s->scale * inverse * slope, bf16);
+            put(s, i, gradient, bf16);
     }
     return (struct score){loss * inverse, size * inverse};
+}
+
+DT_INLINE struct score quantile(const struct slice *s, bool bf16)
+{
+    const struct dt_output_slice *o = s->o;
+    float loss = 0.0f, size = 0.0f, inverse = 1.0f / (float)s->present;
+    float each = inverse / (float)o->parts;
+    for (int64_t j = 0, at = 0; j < o->parts; j++)
+        for (int64_t i = 0; i < o->columns; i++, at++) {
+            float q = o->levels[j], gradient = 0.0f;
+            if (!isnan(s->targets[i])) {
+                float u = target(s, i) - logit(s, at), slope = u < 0.0f ? q - 1.0f : q;
+                loss += slope * u;
+                size += j == o->median ? fabsf(u) * unit(s, i) : 0.0f;
+                gradient = s->scale * each * -slope;
+            }
+            if (s->dx)
+                put(s, at, gradient, bf16);
+        }
+    return (struct score){loss * each, size * inverse};
+}
+
+// Column i of component c: the distance to the target in units of σ, its derivative, 1 / σ, and
+// that of σ by its number s.
+struct bell {
+    float distance, slope, inverse, rise, log_scale;
+};
+
+DT_INLINE struct bell bell(const struct slice *s, int64_t c, int64_t i)
+{
+    int64_t K = s->o->parts, n = s->o->columns;
+    struct bell bell;
+    float spread = logit(s, K + (K + c) * n + i), scale = dt_softplusf(spread) + DT_GMM_SCALE_MIN;
+    float y = predicted(s, logit(s, K + c * n + i), &bell.slope);
+    bell.inverse = 1.0f / scale;
+    bell.distance = (y - target(s, i)) * bell.inverse;
+    bell.rise = dt_sigmoidf(spread);
+    bell.log_scale = logf(scale);
+    return bell;
+}
+
+DT_INLINE void mixture_gradient(const struct slice *s, int64_t c, float share, bool bf16)
+{
+    int64_t K = s->o->parts, n = s->o->columns, at = K + c * n;
+    for (int64_t i = 0; i < n; i++) {
+        float by_mean = 0.0f, by_spread = 0.0f;
+        if (!isnan(s->targets[i])) {
+            struct bell b = bell(s, c, i);
+            by_mean = share * b.distance * b.inverse * b.slope;
+            by_spread = share * (1.0f - b.distance * b.distance) * b.inverse * b.rise;
+        }
+        put(s, at + i, by_mean, bf16);
+        put(s, at + K * n + i, by_spread, bf16);
+    }
+}
+
+DT_INLINE struct score mixture(const struct slice *s, bool bf16)
+{
+    int64_t K = s->o->parts, n = s->o->columns, best = 0;
+    float joint[DT_OUTPUT_COMPONENTS], max = -INFINITY, top = -INFINITY;
+    float all = 0.0f, total = 0.0f, size = 0.0f, slope;
+    for (int64_t c = 0; c < K; c++) {
+        float z = logit(s, c);
+        joint[c] = z;
+        for (int64_t i = 0; i < n; i++) {
+            if (isnan(s->targets[i]))
+                continue;
+            struct bell b = bell(s, c, i);
+            joint[c] -= 0.5f * b.distance * b.distance + b.log_scale;
+        }
+        best = z > max ? c : best;
+        max = z > max ? z : max;
+        top = joint[c] > top ? joint[c] : top;
+    }
+    for (int64_t c = 0; c < K; c++) {
+        all += dt_expf(logit(s, c) - max);
+        total += dt_expf(joint[c] - top);
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (!isnan(s->targets[i]))
+            size +=
+                fabsf(predicted(s, logit(s, K + best * n + i), &slope) - target(s, i)) * unit(s, i);
+    for (int64_t c = 0; c < K && s->dx; c++) {
+        float share = s->scale * dt_expf(joint[c] - top) / total;
+        float prior = s->scale * dt_expf(logit(s, c) - max) / all;
+        mixture_gradient(s, c, share, bf16);
+        put(s, c, prior - share, bf16);
+    }
+    float loss = max + logf(all) - top - logf(total) + 0.5f * LOG_2PI * (float)s->present;
+    return (struct score){loss, size / (float)s->present};
+}
+
+DT_INLINE struct score score_of(const struct slice *s, bool bf16)
+{
+    switch (s->o->kind) {
+    case DT_OUTPUT_CATEGORICAL:
+        return categorical(s, bf16);
+    case DT_OUTPUT_BERNOULLI:
+        return bernoulli(s, bf16);
+    case DT_OUTPUT_HUBER:
+        return distance(s, true, bf16);
+    case DT_OUTPUT_GMM:
+        return mixture(s, bf16);
+    case DT_OUTPUT_QUANTILE:
+        return quantile(s, bf16);
+    default:
+        return distance(s, false, bf16);
+    }
 }
 
 DT_INLINE void zero(void *dx, int64_t from, int64_t end, bool bf16)
@@ -85,33 +233,48 @@ DT_INLINE void zero(void *dx, int64_t from, int64_t end, bool bf16)
         dt_store(dx, i, 0.0f, bf16);
 }
 
+DT_INLINE int64_t count_present(const float *targets, int64_t n)
+{
+    int64_t present = 0;
+    for (int64_t i = 0; i < n; i++)
+        present += !isnan(targets[i]);
+    return present;
+}
+
 DT_INLINE void loss_row(const struct dt_policy_loss_args *a, int64_t row, bool bf16)
 {
-    const float *x = dt_view_at(&a->logits, row, 0), *targets = dt_view_at(&a->targets, row, 0);
+    const float *x = dt_view_at(&a->logits, row, 0), *targets = dt_view_at(&a->targets, row, 0),
+                *weights = dt_view_at(&a->weights, row, 0);
     void *dx = dt_view_at(&a->dlogits, row, 0);
-    int64_t rows = a->logits.rows;
-    bool counted = !a->mask || a->mask[row];
+    int64_t rows = a->logits.rows, done = 0;
+    bool here = !a->mask || a->mask[row], counted = false;
     float *scores = (float *)a->workspace + row, loss = 0.0f;
-    int64_t done = 0;
     for (int64_t k = 0; k < a->n; k++) {
         const struct dt_output_slice *o = &a->outputs[k];
-        struct slice s = {x + o->first, a->bias + o->first,   targets + o->target, o->width,
-                          o->smoothing, a->scale * o->weight, counted ? dx : NULL, o->first};
-        struct score of = !counted                           ? (struct score){0}
-                          : o->kind == DT_OUTPUT_CATEGORICAL ? categorical(&s, bf16)
-                          : o->kind == DT_OUTPUT_BERNOULLI   ? bernoulli(&s, bf16)
-                          : o->kind == DT_OUTPUT_HUBER       ? distance(&s, true, bf16)
-                                                             : distance(&s, false, bf16);
-        float *metrics = scores + DT_OUTPUT_METRICS * k * rows;
-        metrics[0] = of.loss;
-        metrics[rows] = of.measure;
-        metrics[2 * rows] = counted ? 1.0f : 0.0f;
-        loss += o->weight * of.loss;
-        zero(dx, done, counted ? o->first : o->first + o->width, bf16);
+        float weight = weights ? weights[1 + k] : 1.0f;
+        struct slice s = {o,
+                          x + o->first,
+                          a->bias + o->first,
+                          targets + o->target,
+                          a->mean ? a->mean + o->target : NULL,
+                          a->mean ? a->deviation + o->target : NULL,
+                          here ? count_present(targets + o->target, o->columns) : 0,
+                          a->scale * o->weight * weight,
+                          dx};
+        bool has = s.present > 0;
+        struct score of = has ? score_of(&s, bf16) : (struct score){0};
+        float *metrics = scores + (2 + DT_OUTPUT_METRICS * k) * rows;
+        metrics[0] = weight * of.loss;
+        metrics[rows] = weight * of.measure;
+        metrics[2 * rows] = has ? weight : 0.0f;
+        loss += o->weight * weight * of.loss;
+        counted |= has;
+        zero(dx, done, has ? o->first : o->first + o->width, bf16);
         done = o->first + o->width;
     }
     zero(dx, done, a->logits.cols, bf16);
-    scores[DT_OUTPUT_METRICS * a->n * rows] = loss;
+    scores[0] = loss;
+    scores[rows] = !counted ? 0.0f : weights ? weights[0] : 1.0f;
 }
 
 DT_CLONES static void loss_row_typed(const struct dt_policy_loss_args *a, int64_t row)
@@ -122,26 +285,23 @@ DT_CLONES static void loss_row_typed(const struct dt_policy_loss_args *a, int64_
 DT_OP_CPU(policy_loss)
 {
     int threads = device->threads;
-    int64_t metrics = DT_OUTPUT_METRICS * args->n;
-#pragma omp parallel for schedule(static, ROWS) num_threads(threads) if (args->logits.rows > ROWS)
-    for (int64_t row = 0; row < args->logits.rows; row++)
+    int64_t rows = args->logits.rows;
+    double *sums = (double *)args->sum;
+#pragma omp parallel for schedule(static, ROWS) num_threads(threads) if (rows > ROWS)
+    for (int64_t row = 0; row < rows; row++)
         loss_row_typed(args, row);
-#pragma omp parallel for num_threads(threads) if (args->logits.rows > ROWS)
-    for (int64_t i = 0; i <= metrics; i++) {
-        const float *scores = (const float *)args->workspace + i * args->logits.rows;
+#pragma omp parallel for num_threads(threads) if (rows > ROWS)
+    for (int64_t i = 0; i < 2 + DT_OUTPUT_METRICS * args->n; i++) {
+        const float *scores = (const float *)args->workspace + i * rows;
         double sum = 0.0;
-        for (int64_t row = 0; row < args->logits.rows; row++)
+        for (int64_t row = 0; row < rows; row++)
             sum += (double)scores[row];
-        *(i < metrics ? &args->sum->metrics[i] : &args->sum->loss) += sum;
+        sums[i] += sum;
     }
-    int64_t counted = args->mask ? 0 : args->logits.rows;
-    for (int64_t row = 0; args->mask && row < args->logits.rows; row++)
-        counted += args->mask[row] != 0;
-    args->sum->counted += (double)counted;
     return DT_OK;
 }
 
 DT_OP_CPU_WORKSPACE(policy_loss)
 {
-    return (DT_OUTPUT_METRICS * args->n + 1) * args->logits.rows * (int64_t)sizeof(float);
+    return (2 + DT_OUTPUT_METRICS * args->n) * args->logits.rows * (int64_t)sizeof(float);
 }

@@ -11,7 +11,7 @@ enum op_index {
         N_OPS
 };
 
-enum { ARGS_MOST = 1024, FIELDS_MOST = 64 }; // bytes of an args struct; rows of an op
+enum { ARGS_MOST = 4096, FIELDS_MOST = 64 }; // bytes of an args struct; rows of an op
 
 struct op_form {
     const char *name;

@@ -319,6 +319,12 @@ COST(bias_backward)
     cost->flops = cost->lanes = elements(&a->dy);
 }
 
+COST(decode_outputs)
+{
+    shape(cost, "%lldx%lld, %lld outputs", (long long)a->z.rows, (long long)a->z.cols,
+          (long long)a->n);
+}
+
 COST(encode_targets)
 {
     shape(cost, "%lldx%lld, %lld outputs", (long long)a->out.rows, (long long)a->out.cols,

@@ -105,7 +105,11 @@ INLINE dt_status visit_outputs(const void *args, const struct dt_output_slice *o
 {
     for (int64_t k = 0, from = 0; k < n; k++) {
         const struct dt_output_slice *o = &outputs[k];
-        int64_t targets = o->kind == DT_OUTPUT_CATEGORICAL ? 1 : o->width;
+        bool one = o->kind == DT_OUTPUT_CATEGORICAL;
+        int64_t width = dt_output_width(o), parts = o->kind == DT_OUTPUT_GMM ? DT_OUTPUT_COMPONENTS
+                                                    : o->kind == DT_OUTPUT_QUANTILE
+                                                        ? DT_OUTPUT_LEVELS
+                                                        : 1;
 #define OF(kind_, member, ...)                                                                     \
     VISIT(kind_,                                                                                   \
           .field = {.name = "outputs." #member,                                                    \
@@ -116,12 +120,19 @@ INLINE dt_status visit_outputs(const void *args, const struct dt_output_slice *o
     OF(DT_ROW_RANGE, member, .value = (int64_t)o->member, .least = low, .most = high)
 #define NUMBER_OF(member, limit)                                                                   \
     OF(DT_ROW_NUMBER, member, .number = (double)o->member, .below = limit)
-        RANGE_OF(kind, 0, DT_OUTPUT_HUBER)
+        RANGE_OF(kind, 0, DT_OUTPUT_QUANTILE)
         RANGE_OF(first, from, cols - 1)
         RANGE_OF(width, 1, cols - o->first)
-        RANGE_OF(target, 0, target_cols - targets)
+        RANGE_OF(columns, 1, one ? 1 : target_cols)
+        RANGE_OF(parts, 1, parts)
+        RANGE_OF(median, 0, o->parts - 1)
+        if (!one)
+            RANGE_OF(width, width, width)
+        RANGE_OF(target, 0, target_cols - o->columns)
         NUMBER_OF(weight, HUGE_VAL)
         NUMBER_OF(smoothing, 1.0)
+        for (int j = 0; j < o->parts && o->kind == DT_OUTPUT_QUANTILE; j++)
+            NUMBER_OF(levels[j], 1.0)
         from = o->first + o->width;
     }
     return DT_OK;

@@ -42,6 +42,7 @@ static dt_status open_ranges(const struct dt_params *params,
             struct dt_ranged_tensor *tensor = &ranges->tensors[ranges->n++];
             tensor->type = DT_F32;
             tensor->items = params->rows[row].file_count;
+            tensor->optional = params->rows[row].optional;
             snprintf(tensor->name, sizeof tensor->name, "%s.%s", states->list[state].name,
                      params->rows[row].name);
         }

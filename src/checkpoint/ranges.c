@@ -151,6 +151,8 @@ dt_status dt_ranges_check(struct dt_ranges *ranges, const char *where)
             if (next->first <= held)
                 held = dt_max_i64(held, next->last);
         }
+        if (!any && tensor->optional)
+            continue;
         if (!any && tensor->items > 0)
             dt_problems_add(&problems, "%s is missing", tensor->name);
         else if (twice >= 0)

@@ -16,6 +16,7 @@ struct dt_ranged_tensor {
     enum dt_dtype type;
     int64_t items;
     int64_t width; // 0: an item is one element, and an entry has one dimension
+    bool optional; // it may be missing as a whole
 };
 
 struct dt_range {

@@ -82,7 +82,8 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job);
 struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
 // Fills job->mean and job->deviation on all ranks from the rows of rank 0's weights, of a model
 // that reads frames. computed: first computes them from the training data's frames, with the same
-// bits on any number of ranks, and puts them into these rows.
+// bits on any number of ranks, and puts them into these rows; and likewise the heads' rows, of a
+// model that predicts numbers.
 dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays *host,
                            bool computed);
 // At the start of a run on data of frames: reads all training and validation data, each rank a

@@ -1,6 +1,6 @@
-// Computes what frames are normalised by: the mean and deviation of the training data, and checks
-// every value, and that there is something to learn. Every rank reads a share of the blocks; the
-// means and deviations are rows of the model from then on.
+// Computes what frames and targets are normalised by: their means and deviations in the training
+// data, and checks every value, and that there is something to learn. Every rank reads a share of
+// the blocks; the means and deviations are rows of the model from then on.
 #include "data/statistics.h"
 
 #include "base/log.h"
@@ -10,6 +10,15 @@
 #include "job/job.h"
 
 #include <string.h>
+
+// The frames' rows are the stem's, the targets' those of the heads.
+static const struct numbers {
+    enum dt_numbers which;
+    const char *name, *progress, *mean, *deviation;
+} frames = {DT_NUMBERS_FRAMES, "frames", "computing the mean and deviation of the frames",
+            "stem.mean", "stem.deviation"},
+  targets = {DT_NUMBERS_TARGETS, "targets", "computing the mean and deviation of the targets",
+             "heads.mean", "heads.deviation"};
 
 struct progress {
     struct dt_comm *comm;
@@ -44,18 +53,35 @@ static dt_status read_blocks(const struct dt_job *job, const char *what,
     return status;
 }
 
-static dt_status compute(const struct dt_job *job, float *mean, float *deviation)
+// Targets that are not scaled, such as classes, stay as they are.
+static dt_status keep_scaled(const struct dt_job *job, float *mean, float *deviation)
+{
+    struct dt_outputs outputs;
+    DT_TRY(dt_model_outputs_of(&job->model, &outputs));
+    for (int k = 0; k < outputs.n; k++) {
+        const struct dt_output *output = &outputs.list[k];
+        for (int64_t i = output->target; i < output->target + output->target_width; i++)
+            if (!output->scaled)
+                mean[i] = 0, deviation[i] = 1;
+    }
+    return DT_OK;
+}
+
+static dt_status compute(const struct dt_job *job, const struct numbers *numbers, float *mean,
+                         float *deviation)
 {
     double *blocks = NULL;
-    dt_status status = read_blocks(job, "computing the mean and deviation of the frames",
-                                   job->train_shards, DT_NUMBERS_FRAMES, &blocks);
-    int64_t constant = status == DT_OK ? dt_statistics_finish(job->train, DT_NUMBERS_FRAMES, blocks,
-                                                              mean, deviation)
-                                       : 0;
+    int64_t constant = 0;
+    dt_status status =
+        read_blocks(job, numbers->progress, job->train_shards, numbers->which, &blocks);
+    if (status == DT_OK)
+        constant = dt_statistics_finish(job->train, numbers->which, blocks, mean, deviation);
+    free(blocks);
+    if (numbers == &targets)
+        return status == DT_OK ? keep_scaled(job, mean, deviation) : status;
     if (constant > 0)
         dt_info("%lld of %lld columns of the frames are constant in the training data",
                 (long long)constant, (long long)job->train->layout.frame_width);
-    free(blocks);
     return status;
 }
 
@@ -137,36 +163,64 @@ dt_status dt_job_check_data(const struct dt_job *job)
     return status;
 }
 
+// Fills mean and deviation, [count of the rows], on all ranks.
+static dt_status share_rows(const struct dt_job *job, const struct dt_checkpoint_arrays *host,
+                            const struct numbers *numbers, bool computed, float *mean,
+                            float *deviation)
+{
+    const struct dt_param *row = dt_params_find(host->params, numbers->mean);
+    bool root = job->comm->info.rank == 0, scaled = false;
+    float *mine[] = {mean, deviation}, *rows[2] = {NULL, NULL};
+    dt_status status = DT_OK;
+    if (root) {
+        rows[0] = host->weights + row->offset;
+        rows[1] = host->weights + dt_params_find(host->params, numbers->deviation)->offset;
+    }
+    if (computed)
+        DT_TRY(compute(job, numbers, mean, deviation));
+    for (int i = 0; i < 2; i++) {
+        size_t bytes = (size_t)row->count * sizeof(float);
+        if (root)
+            memcpy(computed ? rows[i] : mine[i], computed ? mine[i] : rows[i], bytes);
+        DT_TRY(dt_broadcast(job->comm, mine[i], (int64_t)bytes, 0));
+    }
+    for (int64_t i = 0; i < row->count && root; i++)
+        scaled |= mean[i] != 0 || deviation[i] != 1;
+    if (scaled && !job->settings.data.normalize)
+        status = dt_config_reject(job->config, "data.normalize", "remove the key",
+                                  "false, but these weights were trained on normalised %s",
+                                  numbers->name);
+    return dt_agree(job->comm, status);
+}
+
+// New arrays for the two rows, which stay NULL where the model has none.
+static dt_status open_rows(const struct dt_job *job, const struct dt_checkpoint_arrays *host,
+                           const struct numbers *numbers, float **mean, float **deviation)
+{
+    const struct dt_param *row = dt_params_find(host->params, numbers->mean);
+    dt_status status = DT_OK;
+    *mean = *deviation = NULL;
+    if (row)
+        status = DT_NEW(mean, row->count, "the mean of %s", numbers->name);
+    if (row && status == DT_OK)
+        status = DT_NEW(deviation, row->count, "the deviation of %s", numbers->name);
+    return dt_agree(job->comm, status);
+}
+
 dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays *host,
                            bool computed)
 {
-    const struct dt_param *rows[] = {dt_params_find(host->params, "stem.mean"),
-                                     dt_params_find(host->params, "stem.deviation")};
-    float **mine[] = {&job->mean, &job->deviation};
-    bool root = job->comm->info.rank == 0;
-    dt_status status = DT_OK;
-    if (!rows[0] || !rows[1])
-        return DT_OK;
-    size_t bytes = (size_t)rows[0]->count * sizeof(float);
-    for (int i = 0; i < 2; i++) {
-        free(*mine[i]);
-        *mine[i] = NULL;
-        if (status == DT_OK)
-            status = DT_NEW(mine[i], rows[i]->count, "the mean and deviation of frames");
-    }
-    DT_TRY(dt_agree(job->comm, status));
-    if (computed)
-        DT_TRY(compute(job, job->mean, job->deviation));
-    for (int i = 0; i < 2; i++) {
-        float *row = root ? host->weights + rows[i]->offset : NULL;
-        if (root)
-            memcpy(computed ? row : *mine[i], computed ? *mine[i] : row, bytes);
-        DT_TRY(dt_broadcast(job->comm, *mine[i], (int64_t)bytes, 0));
-    }
-    for (int64_t i = 0;
-         i < rows[0]->count && root && !job->settings.data.normalize && status == DT_OK; i++)
-        if (job->mean[i] != 0 || job->deviation[i] != 1)
-            status = dt_config_reject(job->config, "data.normalize", "remove the key",
-                                      "false, but these weights were trained on normalised frames");
-    return dt_agree(job->comm, status);
+    float *mean, *deviation; // the loader needs those of the frames, the model alone the others
+    free(job->mean);
+    free(job->deviation);
+    dt_status status = open_rows(job, host, &frames, &job->mean, &job->deviation);
+    if (status == DT_OK && job->mean)
+        status = share_rows(job, host, &frames, computed, job->mean, job->deviation);
+    DT_TRY(status);
+    status = open_rows(job, host, &targets, &mean, &deviation);
+    if (status == DT_OK && mean)
+        status = share_rows(job, host, &targets, computed, mean, deviation);
+    free(mean);
+    free(deviation);
+    return status;
 }

@@ -17,7 +17,7 @@ const struct dt_config_key dt_model_fields[] = {
     ROW(WORDS, AT(stem), "", "what reads the input: tokens or frames; empty: tokens", .json = "stem"),
     ROW(WORDS, AT(heads), "",
         "what the model predicts; empty: lm, the next token; else NAME:KIND[(PARAMETERS)]*N[@WEIGHT] …, KIND "
-        "categorical, bernoulli, regression or huber",
+        "categorical, bernoulli, regression, huber, gmm or quantile",
         .json = "heads"),
     ROW(REAL, AT(norm_eps), "1e-5", 1e-30, 1, "epsilon of RMSNorm", .json = "layer_norm_epsilon"),
     ROW(CHOICE, AT(quantize), "none", DT_QUANTIZE_WORDS,

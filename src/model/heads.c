@@ -46,7 +46,7 @@ static bool parse_parameters(char *text, struct dt_output *output)
 {
     for (char *at = text, *end; text; at = end + 1) {
         bool number = isdigit((unsigned char)at[strspn(at, "+-.")]);
-        double value = strtod(at, &end);
+        float value = strtof(at, &end);
         if (!number || !isfinite(value) || output->n_parameters == DT_OUTPUT_PARAMETERS)
             return false;
         output->parameters[output->n_parameters++] = value;
@@ -101,11 +101,13 @@ static dt_status parse_entry(const char *entry, struct dt_output *output)
     memcpy(output->name, text, n + 1);
     output->measure = type->measure;
     output->width = output->size;
+    output->parts = 1;
     output->target_width = type->one_of ? 1 : output->size;
     output->classes = type->one_of ? output->size : type->classes;
     if (type->shape ? !type->shape(output) : output->n_parameters > 0)
         return DT_FAIL(DT_USER, NULL, "model.heads: %s: expected %s", entry,
                        type->shape ? type->parameters : "no parameters");
+    output->scaled = type->scaled && !(output->low < output->high);
     if (output->width > WIDTH_MAX)
         return DT_FAIL(DT_USER, NULL, "model.heads: %s: %lld numbers to predict (allowed: %d)",
                        entry, (long long)output->width, WIDTH_MAX);

@@ -140,10 +140,10 @@ static void check_found(struct dt_problems *problems, const struct dt_param *row
 {
     char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
     const struct dt_safetensor *tensor = found->tensor;
-    if (found->times == 0) {
+    if (found->times == 0 && !row->optional)
         dt_problems_add(problems, "%s is missing", row->name);
+    if (found->times == 0)
         return;
-    }
     if (found->times > 1)
         dt_problems_add(problems, "%s is in %d files", tensor->name, found->times);
     if (tensor->dtype != DT_F32 && tensor->dtype != DT_BF16 && tensor->dtype != DT_F16 &&
@@ -220,8 +220,13 @@ static dt_status check_all(const struct weight_files *set, const struct dt_param
 
 static dt_status read_row(const struct weight_files *set, const struct dt_param *row, float *weight)
 {
-    struct found found = find_row(set, row), scales = find_scale(set, found.tensor);
+    struct found found = find_row(set, row), scales;
     int64_t n = row->file_count, width = n / row->shape[0];
+    for (int64_t i = 0; i < n && !found.tensor; i++)
+        weight[i] = row->init(row, i, NULL);
+    if (!found.tensor)
+        return DT_OK;
+    scales = find_scale(set, found.tensor);
     DT_TRY(dt_safetensors_read_f32(found.file, found.tensor, 0, n, weight));
     for (int64_t i = 0; found.tensor->dtype == DT_I8 && i < row->shape[0]; i++) {
         float scale;

@@ -137,17 +137,21 @@ dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *pa
 
 // What a model predicts: "tokens" of a language model, else one entry per head of model.heads, in
 // their order.
-enum { DT_OUTPUT_NAME = 32, DT_OUTPUT_PARAMETERS = 16 };
+enum { DT_OUTPUT_NAME = 32, DT_OUTPUT_PARAMETERS = DT_OUTPUT_LEVELS };
 extern const char *const dt_pool_name[]; // by enum dt_pool
 struct dt_output {
     char name[DT_OUTPUT_NAME];
     const struct dt_output_type *type;
     int n_parameters; // "KIND(5,-1,1)" has three
-    double parameters[DT_OUTPUT_PARAMETERS];
+    float parameters[DT_OUTPUT_PARAMETERS];
     int64_t size;                 // "*N": classes, or numbers
     int64_t width;                // predicted numbers of a position: logits and others
     int64_t target, target_width; // columns of the batch array "targets"; width 0: none
     int64_t classes;              // each target is a whole number below it; 0: any number
+    int64_t parts;                // components of a mixture, levels of quantiles; else 1
+    int64_t median;               // the level nearest to 1/2, of equally near ones the first
+    float low, high;              // numbers are squashed between them; equal: they are not
+    bool scaled;                  // the targets' mean and deviation are rows of the model
     double weight;                // of its loss
     enum dt_pool pool;
     const char *measure; // "accuracy" or "error": struct dt_loss_sum has its metrics; or NULL
@@ -165,27 +169,30 @@ struct dt_output_type {
     const char *measure;      // "accuracy" or "error"
     bool one_of;              // its target is one class of `size`; else `size` numbers:
     int64_t classes;          // whole ones below it; 0: any
+    bool scaled;              // targets are normalised where the output has no range
     // Sets what follows from the parameters, or returns false where they are not `parameters`;
     // NULL: it has none.
     bool (*shape)(struct dt_output *output);
     const char *parameters; // for a message
-    // Values from a prediction [width], which is finite: at temperature 0 the most likely ones,
-    // else drawn with logits divided by it. One of `one_of`, the class; else `width`.
+    // Values from a prediction [width] as dt_model_output gives it, which is finite: at temperature
+    // 0 the most likely ones, else drawn with the logarithm of the density divided by it. One of
+    // `one_of`, the class; else `size`.
     void (*draw)(const struct dt_output *output, const float *predicted, double temperature,
                  struct dt_philox *rng, float *values);
 };
 // outputs.c; ends with NULL.
 extern const struct dt_output_type *const dt_output_types[];
-extern const struct dt_output_type dt_categorical, dt_bernoulli, dt_regression, dt_huber;
+extern const struct dt_output_type dt_categorical, dt_bernoulli, dt_regression, dt_huber, dt_gmm,
+    dt_quantile;
 // The outputs of this configuration, whose fields need not be complete.
 dt_status dt_model_outputs_of(const struct dt_model_config *config, struct dt_outputs *outputs);
 const struct dt_outputs *dt_model_outputs(const struct dt_model *model);
 // The model's outputs where they have metrics, else NULL.
 const struct dt_outputs *dt_model_measured(const struct dt_model *model);
 // After a forward: *values = output k at each sequence's last position, [B, width] fp32 on the
-// device (logits, values of a regression), valid until the next forward. Where outputs are
-// autoregressive, k is computed from the targets of those before it, which the pass's array
-// "targets" [B, L, …] has at the last position.
+// device, in the data's own units (kernels/decode_outputs.h), valid until the next forward. Where
+// outputs are autoregressive, k is computed from the targets of those before it, which the pass's
+// array "targets" [B, L, …] has at the last position.
 dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *pass, int k,
                           struct dt_view *values);
 // After a forward, where outputs have measures: what they predict at every position and what the

@@ -5,16 +5,14 @@
 
 #include <math.h>
 
-// Draws a class from softmax(logits / temperature).
-static void draw_class(const struct dt_output *output, const float *logits, double temperature,
-                       struct dt_philox *rng, float *values)
+// Draws one of n from softmax(logits / temperature).
+static int64_t pick(const float *logits, int64_t n, double temperature, struct dt_philox *rng)
 {
-    int64_t n = output->width, best = 0, i = 0;
+    int64_t best = 0, i = 0;
     for (int64_t j = 1; j < n; j++)
         best = logits[j] > logits[best] ? j : best;
-    *values = (float)best;
     if (temperature == 0)
-        return;
+        return best;
     double total = 0, at = dt_philox_uniform(rng);
     for (int64_t j = 0; j < n; j++)
         total += exp((logits[j] - logits[best]) / temperature);
@@ -24,7 +22,13 @@ static void draw_class(const struct dt_output *output, const float *logits, doub
         if (at < 0)
             break;
     }
-    *values = (float)i;
+    return i;
+}
+
+static void draw_class(const struct dt_output *output, const float *logits, double temperature,
+                       struct dt_philox *rng, float *values)
+{
+    *values = (float)pick(logits, output->width, temperature, rng);
 }
 
 static void draw_bits(const struct dt_output *output, const float *logits, double temperature,
@@ -36,14 +40,72 @@ static void draw_bits(const struct dt_output *output, const float *logits, doubl
                         : dt_philox_uniform(rng) < 1 / (1 + exp(-(double)logits[i] / temperature));
 }
 
-// The prediction, without noise.
+// The prediction, without noise; of several levels that nearest to the median.
 static void draw_nothing(const struct dt_output *output, const float *predicted, double temperature,
                          struct dt_philox *rng, float *values)
 {
     (void)temperature, (void)rng;
-    for (int64_t i = 0; i < output->width; i++)
-        values[i] = predicted[i];
+    for (int64_t i = 0; i < output->size; i++)
+        values[i] = predicted[output->median * output->size + i];
 }
+
+// A component, then a number from it: a Gaussian's density to the power of 1 / temperature has
+// temperature times its variance.
+static void draw_mixture(const struct dt_output *output, const float *predicted, double temperature,
+                         struct dt_philox *rng, float *values)
+{
+    int64_t K = output->parts, n = output->size, c = pick(predicted, K, temperature, rng);
+    const float *means = predicted + K + c * n, *deviations = means + K * n;
+    double spread = sqrt(temperature);
+    for (int64_t i = 0; i < n; i++) {
+        double noise = temperature == 0 ? 0 : spread * (double)dt_philox_normal(rng);
+        values[i] = (float)(means[i] + noise * deviations[i]);
+    }
+}
+
+// "(LOW,HIGH)" from parameter `at` on, or nothing more.
+static bool take_range(struct dt_output *output, int at)
+{
+    if (output->n_parameters == at)
+        return true;
+    if (output->n_parameters != at + 2)
+        return false;
+    output->low = output->parameters[at];
+    output->high = output->parameters[at + 1];
+    return output->low < output->high;
+}
+
+static bool shape_numbers(struct dt_output *output)
+{
+    return take_range(output, 0);
+}
+
+static bool shape_mixture(struct dt_output *output)
+{
+    float components = output->n_parameters > 0 ? output->parameters[0] : 0;
+    if (!(components >= 1 && components <= DT_OUTPUT_COMPONENTS) ||
+        components != floorf(components))
+        return false;
+    output->parts = (int64_t)components;
+    output->width = output->parts * (1 + 2 * output->size);
+    return take_range(output, 1);
+}
+
+static bool shape_levels(struct dt_output *output)
+{
+    const float *levels = output->parameters;
+    for (int j = 0; j < output->n_parameters; j++) {
+        if (!(levels[j] > (j > 0 ? levels[j - 1] : 0) && levels[j] < 1))
+            return false;
+        if (fabsf(levels[j] - 0.5f) < fabsf(levels[output->median] - 0.5f))
+            output->median = j;
+    }
+    output->parts = output->n_parameters;
+    output->width = output->parts * output->size;
+    return output->parts > 0;
+}
+
+static const char range_or_none[] = "no parameters or a range (LOW,HIGH), as in regression(-1,1)";
 
 const struct dt_output_type dt_categorical = {.name = "categorical",
                                               .loss = DT_OUTPUT_CATEGORICAL,
@@ -55,9 +117,36 @@ const struct dt_output_type dt_bernoulli = {.name = "bernoulli",
                                             .measure = "accuracy",
                                             .classes = 2,
                                             .draw = draw_bits};
-const struct dt_output_type dt_regression = {
-    .name = "regression", .loss = DT_OUTPUT_REGRESSION, .measure = "error", .draw = draw_nothing};
-const struct dt_output_type dt_huber = {
-    .name = "huber", .loss = DT_OUTPUT_HUBER, .measure = "error", .draw = draw_nothing};
-const struct dt_output_type *const dt_output_types[] = {&dt_categorical, &dt_bernoulli,
-                                                        &dt_regression, &dt_huber, NULL};
+const struct dt_output_type dt_regression = {.name = "regression",
+                                             .loss = DT_OUTPUT_REGRESSION,
+                                             .measure = "error",
+                                             .scaled = true,
+                                             .shape = shape_numbers,
+                                             .parameters = range_or_none,
+                                             .draw = draw_nothing};
+const struct dt_output_type dt_huber = {.name = "huber",
+                                        .loss = DT_OUTPUT_HUBER,
+                                        .measure = "error",
+                                        .scaled = true,
+                                        .shape = shape_numbers,
+                                        .parameters = range_or_none,
+                                        .draw = draw_nothing};
+const struct dt_output_type dt_gmm = {
+    .name = "gmm",
+    .loss = DT_OUTPUT_GMM,
+    .measure = "error",
+    .scaled = true,
+    .shape = shape_mixture,
+    .parameters =
+        "1 to 32 components and perhaps a range (K,LOW,HIGH), as in gmm(5) or gmm(5,-1,1)",
+    .draw = draw_mixture};
+const struct dt_output_type dt_quantile = {
+    .name = "quantile",
+    .loss = DT_OUTPUT_QUANTILE,
+    .measure = "error",
+    .scaled = true,
+    .shape = shape_levels,
+    .parameters = "1 to 16 ascending levels between 0 and 1, as in quantile(0.1,0.5,0.9)",
+    .draw = draw_nothing};
+const struct dt_output_type *const dt_output_types[] = {
+    &dt_categorical, &dt_bernoulli, &dt_regression, &dt_huber, &dt_gmm, &dt_quantile, NULL};

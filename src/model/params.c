@@ -82,6 +82,12 @@ void dt_params_freeze(struct dt_params *params, int row)
         params->rows[row].frozen = true;
 }
 
+void dt_params_allow_missing(struct dt_params *params, int row)
+{
+    if (row >= 0)
+        params->rows[row].optional = true;
+}
+
 void dt_params_share(struct dt_params *params, const char *name, int *row)
 {
     int n = params->n_wanted;

@@ -30,7 +30,8 @@ struct dt_param {
     int64_t offset, count; // elements in the flat arrays; offset is a multiple of 64
     dt_init *init;
     float init_scale;
-    bool decay;  // weight decay: two or more dimensions, unless the part says otherwise
+    bool decay;    // weight decay: two or more dimensions, unless the part says otherwise
+    bool optional; // files that lack it stand for its initial values, which need no random numbers
     bool frozen; // not trained, but part of the model: its gradient stays 0, and nothing decays it
     bool shared; // with a part that writes this gradient before its owner adds to it
 };
@@ -58,6 +59,8 @@ int dt_params_add(struct dt_params *params, dt_init *init, double init_scale, in
 void dt_params_keep(struct dt_params *params, int row);
 // Excludes the row from training.
 void dt_params_freeze(struct dt_params *params, int row);
+// Lets older files lack the row, whose rule for initial values ignores the random numbers.
+void dt_params_allow_missing(struct dt_params *params, int row);
 // Shares the row `name` (a literal), which another part adds later and owns: *row is its index from
 // then on. The part that shares writes the gradient first, the owner adds to it and announces it.
 void dt_params_share(struct dt_params *params, const char *name, int *row);

@@ -1,14 +1,17 @@
 // The head of a policy: the logits of the outputs of model.heads, and their losses
 // (kernels/policy_loss.h). All outputs at once:
 //   z = h · Wᵀ + bias
+// Numbers that have no range of their own are normalised: heads.mean and heads.deviation [W], one a
+// column of the targets, which are not trained, and 0 and 1 in files that lack them.
 // With model.autoregressive, output k is conditioned on the targets of those before it, one hot or
 // as values: x_j = targets of output j as kernels/encode_targets.h has them, and of width r
 //   u_k = silu(P_k · [h, x_0, …, x_{k-1}])         z_k = W_k · u_k + bias_k
 // so that a class of one head can rule out classes of the next: training feeds the data's targets,
 // a player those that it has just drawn.
-// Reads "targets" [B, L, W] f32, whose columns are in the order of the heads, and "mask" [B, L] u8.
-// Rows: heads.weight [V, d], V logits of all outputs together, or for each output
-// heads.NAME.up.weight [r, d + Σ_{j<k} width_j] and heads.NAME.weight [width_k, r]; heads.bias [V].
+// Reads "targets" [B, L, W] f32, whose columns are in the order of the heads, NaN where there is
+// none, "mask" [B, L] u8, and perhaps "weights" [B, L, 1 + n] f32.
+// Rows: heads.weight [V, d], V numbers of all outputs together, or for each output
+// heads.NAME.up.weight [r, d + Σ_{j<k} size_j] and heads.NAME.weight [width_k, r]; heads.bias [V].
 // Losses and gradients are made in one go: model.recompute changes nothing.
 #include "model/kinds.h"
 
@@ -22,13 +25,14 @@ enum { PAD = 8 }; // rows are padded to a multiple of this many elements, for al
 struct policy {
     struct dt_part part;
     struct dt_outputs outputs;
-    struct dt_output_slice slices[DT_OUTPUTS_MAX]; // .first: its column of the logits, and of x
-    struct dt_linear all;                          // heads.weight
+    struct dt_output_slice slices[DT_OUTPUTS_MAX];             // .first: its column of the logits
+    struct dt_output_slice encoded[DT_OUTPUTS_MAX];            // as encode_targets has them: of x
+    struct dt_linear all;                                      // heads.weight
     struct dt_linear up[DT_OUTPUTS_MAX], down[DT_OUTPUTS_MAX]; // where autoregressive
-    int bias;
-    int targets, mask;
+    int bias, mean, deviation;                                 // -1: no output is scaled
+    int targets, mask, weights;
     int64_t target_width;
-    // Where autoregressive [M, d + V padded] storage: h, x_0, x_1, …; their gradient.
+    // Where autoregressive [M, d + X padded] storage: h, x_0, x_1, …; their gradient.
     struct dt_view inputs, dinput;
     struct dt_view pre;         // [M, n · r] storage: of silu
     struct dt_view u, du, dpre; // [M, r] storage, of one output at a time
@@ -77,18 +81,35 @@ static void create(struct dt_part *part, const struct dt_build *build)
 {
     struct policy *p = (struct policy *)part;
     struct dt_params *params = build->params;
-    int64_t V = 0, d = build->config->d_model, r = hidden_of(build->config);
+    int64_t V = 0, X = 0, d = build->config->d_model, r = hidden_of(build->config);
+    bool scaled = false;
     p->outputs = *build->outputs;
     for (int k = 0; k < p->outputs.n; k++) {
         const struct dt_output *output = &p->outputs.list[k];
-        p->slices[k] =
+        struct dt_output_slice *slice = &p->slices[k];
+        *slice =
             (struct dt_output_slice){.kind = output->type->loss,
                                      .first = (int32_t)V,
                                      .width = (int32_t)output->width,
                                      .target = (int32_t)output->target,
+                                     .columns = (int32_t)output->target_width,
+                                     .parts = (int32_t)output->parts,
+                                     .median = (int32_t)output->median,
                                      .weight = (float)output->weight,
-                                     .smoothing = (float)values(build->config)->label_smoothing};
+                                     .smoothing = (float)values(build->config)->label_smoothing,
+                                     .low = output->low,
+                                     .high = output->high};
+        memcpy(slice->levels, output->parameters, sizeof slice->levels);
+        p->encoded[k] = (struct dt_output_slice){.kind = output->type->scaled ? DT_OUTPUT_REGRESSION
+                                                                              : output->type->loss,
+                                                 .first = (int32_t)X,
+                                                 .width = (int32_t)output->size,
+                                                 .target = slice->target,
+                                                 .columns = slice->columns,
+                                                 .parts = 1};
         V += output->width;
+        X += output->size;
+        scaled |= output->scaled;
         p->target_width = output->target + output->target_width; // of all, after the last
     }
     int64_t padded = dt_round_up(V, PAD);
@@ -100,7 +121,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     }
     for (int k = p->outputs.n - 1; p->outputs.autoregressive && k >= 0; k--) {
         const struct dt_output *output = &p->outputs.list[k];
-        int64_t in = d + p->slices[k].first;
+        int64_t in = d + p->encoded[k].first;
         part->flops += 6 * (double)r * (double)(in + output->width);
         p->down[k] = (struct dt_linear){.in = r, .out = output->width};
         p->down[k].row =
@@ -111,7 +132,19 @@ static void create(struct dt_part *part, const struct dt_build *build)
                                      (int64_t[]){r, in}, "heads.%s.up.weight", output->name);
     }
     p->bias = dt_params_add(params, dt_init_zero, 0, padded, 1, &V, "heads.bias");
+    p->mean = p->deviation = -1;
+    if (scaled) {
+        p->mean = dt_params_add(params, dt_init_zero, 0, p->target_width, 1, &p->target_width,
+                                "heads.mean");
+        p->deviation = dt_params_add(params, dt_init_one, 0, p->target_width, 1, &p->target_width,
+                                     "heads.deviation");
+        for (int row = p->mean; row <= p->deviation; row++) {
+            dt_params_freeze(params, row);
+            dt_params_allow_missing(params, row);
+        }
+    }
     p->targets = dt_build_array(build, "targets", DT_F32, p->target_width, false);
+    p->weights = dt_build_array(build, "weights", DT_F32, 1 + p->outputs.n, true);
     p->mask = dt_build_array(build, "mask", DT_U8, 1, true);
 }
 
@@ -122,7 +155,8 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     enum dt_dtype storage = config->storage;
     enum dt_memory logits = DT_MEMORY_LOGITS;
     bool training = plan->shape.training, chained = p->outputs.autoregressive;
-    const struct dt_output_slice *last = &p->slices[p->outputs.n - 1];
+    const struct dt_output_slice *last = &p->slices[p->outputs.n - 1],
+                                 *last_of_x = &p->encoded[p->outputs.n - 1];
     int64_t M = plan->rows, d = config->d_model, r = hidden_of(config),
             V = dt_round_up(last->first + last->width, PAD);
     p->logits = dt_plan_view(plan, logits, M, V, DT_F32);
@@ -130,7 +164,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
         p->dlogits = storage == DT_F32 ? p->logits : dt_plan_view(plan, logits, M, V, storage);
     if (!chained)
         return;
-    int64_t inputs = dt_round_up(d + V, PAD);
+    int64_t inputs = dt_round_up(d + last_of_x->first + last_of_x->width, PAD);
     p->inputs = dt_plan_view(plan, DT_MEMORY_ACTIVATIONS, M, inputs, storage);
     part->h = dt_view_cols(p->inputs, 0, d);
     p->pre = dt_plan_view(plan, logits, M, p->outputs.n * r, storage);
@@ -143,14 +177,23 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     p->dpre = dt_plan_view(plan, logits, M, r, storage);
 }
 
+// What targets are normalised by, [1, W]; NULL: they are not.
+static const float *row_of(const struct policy *p, const struct dt_pass *pass, int row)
+{
+    return p->mean >= 0 ? dt_net_weight(pass->net, row) : NULL;
+}
+
 // x_0 … x_{n-1} of some rows of the targets into the same of the inputs, [rows, d + …].
 static dt_status encode(const struct policy *p, const struct dt_pass *pass, int n,
                         struct dt_view targets, struct dt_view inputs)
 {
     int64_t d = p->part.h.cols;
-    struct dt_encode_targets_args args = {
-        .n = n, .targets = targets, .out = dt_view_cols(inputs, d, inputs.cols)};
-    memcpy(args.outputs, p->slices, (size_t)n * sizeof *p->slices);
+    struct dt_encode_targets_args args = {.n = n,
+                                          .targets = targets,
+                                          .mean = row_of(p, pass, p->mean),
+                                          .deviation = row_of(p, pass, p->deviation),
+                                          .out = dt_view_cols(inputs, d, inputs.cols)};
+    memcpy(args.outputs, p->encoded, (size_t)n * sizeof *p->encoded);
     return n > 0 ? DT_RUN(pass, encode_targets, &args) : DT_OK;
 }
 
@@ -220,10 +263,15 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct d
                                        .logits = logits,
                                        .bias = dt_net_weight(pass->net, p->bias),
                                        .targets = targets_of(p, pass),
+                                       .mean = row_of(p, pass, p->mean),
+                                       .deviation = row_of(p, pass, p->deviation),
                                        .mask = pass->input.arrays[p->mask],
                                        .scale = (float)scale,
                                        .dlogits = scale > 0 ? dlogits : (struct dt_view){0},
                                        .sum = sum};
+    const void *weights = pass->input.arrays[p->weights];
+    if (weights)
+        args.weights = dt_view_of(weights, pass->rows, 1 + n, DT_F32);
     memcpy(args.outputs, p->slices, (size_t)n * sizeof *p->slices);
     DT_TRY(compute_logits(p, pass, h));
     DT_TRY(DT_RUN(pass, policy_loss, &args));
@@ -231,6 +279,19 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct d
         return DT_OK;
     DT_TRY(chained ? chained_backward(p, pass) : dt_linear_backward(pass, p->all, h, dlogits, dh));
     return dt_add_bias_backward(pass, p->bias, dlogits);
+}
+
+// From z, with bias, to the data's own units.
+static dt_status decode(const struct policy *p, const struct dt_pass *pass, int n,
+                        const struct dt_output_slice *slices, struct dt_view z)
+{
+    struct dt_decode_outputs_args args = {.n = n,
+                                          .targets = p->target_width,
+                                          .mean = row_of(p, pass, p->mean),
+                                          .deviation = row_of(p, pass, p->deviation),
+                                          .z = z};
+    memcpy(args.outputs, slices, (size_t)n * sizeof *slices);
+    return DT_RUN(pass, decode_outputs, &args);
 }
 
 static dt_status output(struct dt_part *part, const struct dt_pass *pass, struct dt_view h, int k,
@@ -250,7 +311,10 @@ static dt_status output(struct dt_part *part, const struct dt_pass *pass, struct
     } else {
         DT_TRY(dt_linear_forward(pass, linear, h, *values));
     }
-    return dt_add_bias(pass, p->bias, first, *values);
+    DT_TRY(dt_add_bias(pass, p->bias, first, *values));
+    struct dt_output_slice slice = p->slices[k];
+    slice.first = 0;
+    return decode(p, pass, 1, &slice, *values);
 }
 
 static dt_status predictions(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
@@ -261,7 +325,8 @@ static dt_status predictions(struct dt_part *part, const struct dt_pass *pass, s
                                            .targets = targets_of(p, pass),
                                            .mask = pass->input.arrays[p->mask]};
     DT_TRY(compute_logits(p, pass, h));
-    return dt_add_bias(pass, p->bias, 0, predictions->values);
+    DT_TRY(dt_add_bias(pass, p->bias, 0, predictions->values));
+    return decode(p, pass, p->outputs.n, p->slices, predictions->values);
 }
 
 const struct dt_head_kind dt_policy_head = {

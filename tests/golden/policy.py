@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Golden files of the stem of frames and the heads of a policy: each kind of head, several at once with weights, label
-smoothing, positions that do not count, id columns, and heads conditioned on the targets of those before them."""
+smoothing, positions that do not count, weights of positions, missing targets, id columns, ranges, and heads conditioned on
+the targets of those before them. Numbers without a range are normalised by heads.mean and heads.deviation."""
+import re
+
 import torch
 import torch.nn.functional as F
 from mamba import DEFAULTS as MAMBA, Mamba
@@ -20,18 +23,39 @@ CASES = {
     "length1": dict(heads="b:categorical*3 a:bernoulli*2", frame_size=6, autoregressive=True, T=1, steps=5),
     "long": dict(heads="b:categorical*3 a:huber*2", frame_size=2, autoregressive=True, label_smoothing=0.1, T=77, steps=2,
                  layers="mamba"),
+    "mixture": dict(heads="act:gmm(3)*2", frame_size=4, masked=True, B=3, T=6),
+    "bounded": dict(heads="act:gmm(2,-1,1.5)*3@0.5 aim:regression(-2,2)*2 d:huber(-1,1)", frame_size=4, T=9),
+    "quantile": dict(heads="load:quantile(0.1,0.5,0.8)*2", frame_size=3, T=9),
+    "weighted": dict(heads=ALL, frame_size=5, label_smoothing=0.05, masked=True, missing=True, weighted=True, B=3, T=11),
+    "conditioned": dict(heads="a:gmm(2)*2 q:quantile(0.3,0.6)*2 b:categorical*4 c:regression(-1,1)*2 e:bernoulli*2",
+                        frame_size=5, autoregressive=True, missing=True, weighted=True, B=3, T=7),
 }
 DEFAULTS = dict(MAMBA, layers="mlp", d_mlp=6, mlp_gated=False, d_model=10, d_state=3, vocab_size=1, steps=3,
                 autoregressive=False, label_smoothing=0.0, ids="")
 
 
+class Output:
+    """NAME:KIND(PARAMETERS)*SIZE@WEIGHT of the heads."""
+
+    def __init__(self, word):
+        parts = re.fullmatch(r"(\w+):(\w+)(?:\((.*)\))?(?:\*(\d+))?(?:@(.*))?", word)
+        self.name, self.kind, numbers, size, weight = parts.groups()
+        self.numbers, self.size, self.weight = [float(x) for x in (numbers or "").split(",") if x], int(size or 1), float(weight or 1)
+        self.one_of = self.kind == "categorical"
+        self.columns = 1 if self.one_of else self.size
+        components = int(self.numbers[0]) if self.kind == "gmm" else 0
+        self.range = self.numbers[1 if components else 0:] if self.kind != "quantile" else []
+        self.components = components
+        self.width = (components * (1 + 2 * self.size) if components else
+                      len(self.numbers) * self.size if self.kind == "quantile" else self.size)
+        self.scaled = self.kind not in ("categorical", "bernoulli") and not self.range
+
+    def squash(self, z):
+        return self.range[0] + (self.range[1] - self.range[0]) * (torch.tanh(z) + 1) / 2 if self.range else z
+
+
 def outputs(c):
-    """(name, kind, width, weight) of each head."""
-    for word in c["heads"].split():
-        name, _, rest = word.partition(":")
-        rest, _, weight = rest.partition("@")
-        kind, _, width = rest.partition("*")
-        yield name, kind, int(width), float(weight or 1)
+    return [Output(word) for word in c["heads"].split()]
 
 
 def tables(c):
@@ -54,14 +78,18 @@ class Policy:
     @staticmethod
     def head_shapes(c):
         d, before, r = c["d_model"], 0, -(-(-(-c["d_model"] // 2)) // 8) * 8  # d / 2 rounded up to 8
-        for name, _, width, _ in outputs(c):
+        for o in outputs(c):
             if c["autoregressive"]:
-                yield f"heads.{name}.up.weight", (r, d + before)
-                yield f"heads.{name}.weight", (width, r)
-            before += width
+                yield f"heads.{o.name}.up.weight", (r, d + before)
+                yield f"heads.{o.name}.weight", (o.width, r)
+            before += o.size
+        width, columns = sum(o.width for o in outputs(c)), sum(o.columns for o in outputs(c))
         if not c["autoregressive"]:
-            yield "heads.weight", (before, d)
-        yield "heads.bias", (before,)
+            yield "heads.weight", (width, d)
+        yield "heads.bias", (width,)
+        if any(o.scaled for o in outputs(c)):
+            yield "heads.mean", (columns,)
+            yield "heads.deviation", (columns,)
         yield "backbone.norm_f.weight", (d,)
 
     @staticmethod
@@ -72,33 +100,51 @@ class Policy:
         return x + 0 * (w["stem.mean"].sum() + w["stem.deviation"].sum())  # not trained: a gradient of zeros
 
     @staticmethod
-    def loss(c, kind, z, t):
-        """Of each position: PyTorch's own, the mean over an output's columns."""
-        e = c["label_smoothing"]
-        if kind == "categorical":
+    def loss(c, o, z, t, there):
+        """Of each position: PyTorch's own, the mean over an output's columns that are there; a mixture's over them all."""
+        e, n = c["label_smoothing"], there.sum(-1).clamp(min=1)
+        mean = lambda x: (x * there).sum(-1) / n
+        if o.kind == "categorical":
             return F.cross_entropy(z.flatten(0, 1), t[..., 0].long().flatten(), reduction="none",
                                    label_smoothing=e).view(z.shape[:2])
-        if kind == "bernoulli":
-            return F.binary_cross_entropy_with_logits(z, (1 - e) * t + e / 2, reduction="none").mean(-1)
-        return (F.mse_loss if kind == "regression" else F.huber_loss)(z, t, reduction="none").mean(-1)
+        if o.kind == "bernoulli":
+            return mean(F.binary_cross_entropy_with_logits(z, (1 - e) * t + e / 2, reduction="none"))
+        if o.kind == "quantile":
+            q = torch.tensor(o.numbers, dtype=torch.float64).float().double()[:, None]
+            u = t[..., None, :] - z.unflatten(-1, (len(o.numbers), o.size))
+            return mean(torch.maximum(q * u, (q - 1) * u).mean(-2))
+        if o.kind == "gmm":
+            k, n = o.components, o.size
+            means, spreads = (x.unflatten(-1, (k, n)) for x in (z[..., k:k + k * n], z[..., k + k * n:]))
+            each = torch.distributions.Normal(o.squash(means), F.softplus(spreads) + 1e-4).log_prob(t[..., None, :])
+            return -torch.logsumexp(F.log_softmax(z[..., :k], -1) + (each * there[..., None, :]).sum(-1), -1)
+        return mean((F.mse_loss if o.kind == "regression" else F.huber_loss)(o.squash(z), t, reduction="none"))
 
     @staticmethod
     def head(c, w, residual, batch):
         h = rmsnorm(residual, w["backbone.norm_f.weight"], c["norm_eps"])
-        inputs, total, first, target = h, 0, 0, 0
-        for name, kind, width, weight in outputs(c):
-            columns = slice(first, first + width)
+        inputs, total, first, target, counted = h, 0, 0, 0, torch.zeros(h.shape[:2], dtype=torch.bool)
+        for k, o in enumerate(outputs(c)):
+            columns, of_targets = slice(first, first + o.width), slice(target, target + o.columns)
             if c["autoregressive"]:
-                z = F.silu(inputs @ w[f"heads.{name}.up.weight"].T) @ w[f"heads.{name}.weight"].T
+                z = F.silu(inputs @ w[f"heads.{o.name}.up.weight"].T) @ w[f"heads.{o.name}.weight"].T
             else:
                 z = h @ w["heads.weight"][columns].T
-            t = batch["targets"][..., target:target + (1 if kind == "categorical" else width)]
-            total = total + weight * Policy.loss(c, kind, z + w["heads.bias"][columns], t)
-            x = F.one_hot(t[..., 0].long(), width).double() if kind == "categorical" else t
+            t = batch["targets"][..., of_targets]
+            if "heads.mean" in w and not o.one_of and o.kind != "bernoulli":
+                t = (t - w["heads.mean"][of_targets].detach()) / w["heads.deviation"][of_targets].detach()
+            there = (~t.isnan()).double()
+            t, has = t.nan_to_num(0), there.sum(-1) > 0
+            weight = batch["weights"][..., 1 + k] if "weights" in batch else 1
+            total = total + o.weight * weight * has * Policy.loss(c, o, z + w["heads.bias"][columns], t, there)
+            counted = counted | has
+            x = F.one_hot(t[..., 0].long(), o.size).double() * there if o.one_of else t
             inputs = torch.cat([inputs, x], -1)
-            first, target = first + width, target + t.shape[-1]
-        mask = batch["mask"] if "mask" in batch else torch.ones_like(total)
-        return (total * mask).sum() / mask.sum(), None
+            first, target = first + o.width, target + o.columns
+        mask = (batch["mask"] if "mask" in batch else 1) * counted.double()
+        count = (mask * (batch["weights"][..., 0] if "weights" in batch else 1)).sum()
+        fixed = 0 * (w["heads.mean"].sum() + w["heads.deviation"].sum()) if "heads.mean" in w else 0  # not trained
+        return (total * mask).sum() / count + fixed, None
 
     @staticmethod
     def batches(c, generator):
@@ -107,9 +153,9 @@ class Policy:
         normal = lambda *n: torch.randn(*shape, *n, generator=generator).float().double()
         frames, batch, targets = normal(c["frame_size"]), {}, []
         signal = frames.sum(-1) + 0.7 * frames.roll(1, 2)[..., 0]
-        for _, kind, width, _ in outputs(c):
-            y = signal[..., None] * torch.linspace(-1, 1.5, width, dtype=torch.float64) + 0.5 * normal(width)
-            targets.append(y.argmax(-1, keepdim=True) if kind == "categorical" else y > 0 if kind == "bernoulli" else y)
+        for o in outputs(c):
+            y = signal[..., None] * torch.linspace(-1, 1.5, o.size, dtype=torch.float64) + 0.5 * normal(o.size)
+            targets.append(y.argmax(-1, keepdim=True) if o.one_of else y > 0 if o.kind == "bernoulli" else y)
         batch["frames"] = frames
         batch["targets"] = torch.cat([t.double() for t in targets], -1).float().double()
         if tables(c):
@@ -118,6 +164,12 @@ class Policy:
             batch["mask"] = (torch.rand(shape, generator=generator) > 0.3).double()
             batch["mask"][:, 0, 0] = 1
             batch["mask"][:, -1, c["T"] // 2:] = 0  # a short episode
+        if c.get("missing"):  # single numbers, and all of some rows
+            some = torch.rand(batch["targets"].shape, generator=generator) < 0.2
+            batch["targets"][some | (torch.rand(shape, generator=generator) < 0.1)[..., None]] = torch.nan
+        if c.get("weighted"):
+            weights = torch.rand(*shape, 1 + len(targets), generator=generator).double()
+            batch["weights"] = (2 * weights * (weights > 0.2)).float().double()
         return batch
 
 

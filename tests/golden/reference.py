@@ -114,6 +114,8 @@ class Model:
             x = 1 + 0.2 * x
         elif name.endswith("A_log"):
             x = torch.log(torch.arange(1, shape[-1] + 1, dtype=torch.float64)) * 0.7 + 0.2 * x
+        elif name == "heads.deviation":
+            x = 0.5 + x.abs()
         elif name.endswith("dt_proj.bias") or name.endswith("dt_bias"):
             x = x - 2
         elif name.endswith("embeddings.weight") or name.endswith("lm_head.weight"):

@@ -40,7 +40,8 @@ static struct dt_model_config config_of(const char *stem, const char *layers, co
 
 // Every array that a model may read, by its name: floats are normal, ids below the vocabulary and
 // the sizes of tables; a document starts at the fifth position, the second is not counted; targets
-// are what their output allows.
+// are what their output allows, and of a second output some are missing; a position counts as one,
+// whatever its outputs' weights are.
 struct data {
     struct dt_model_input input;
     void *arrays[DT_BATCH_ARRAYS];
@@ -53,8 +54,12 @@ static void make_targets(const struct dt_outputs *outputs, float *targets, int64
         float *target = targets + j / outputs->n * width + output->target;
         if (output->type == &dt_categorical)
             *target = (float)(j * 7 % output->width);
-        for (int64_t i = 0; i < output->width && output->type == &dt_bernoulli; i++)
-            target[i] = target[i] > 0;
+        for (int64_t i = 0; i < output->target_width; i++) {
+            if (output->type == &dt_bernoulli)
+                target[i] = target[i] > 0;
+            if (j % outputs->n == 1 && (j + i) % 4 == 0)
+                target[i] = NAN;
+        }
     }
 }
 
@@ -77,8 +82,11 @@ static struct data make_data(const struct dt_model *model)
             else
                 ((uint8_t *)data.arrays[i])[j] = j % L == 4;
         }
+        float *numbers = data.arrays[i];
         if (strcmp(spec->name, "targets") == 0)
-            make_targets(dt_model_outputs(model), data.arrays[i], spec->width);
+            make_targets(dt_model_outputs(model), numbers, spec->width);
+        for (int64_t j = 0; j < B * L * spec->width && strcmp(spec->name, "weights") == 0; j++)
+            numbers[j] = j % spec->width == 0 ? 1 : fabsf(numbers[j]);
         data.input.arrays[i] = data.arrays[i];
     }
     return data;
@@ -240,17 +248,25 @@ static void test_state(int64_t taps)
     dt_model_destroy(model);
 }
 
-// The loss of one output at one position, without smoothing.
-static double loss_of_output(const struct dt_output *output, const float *z, const float *target)
+// The loss of one output at one position, without smoothing; of what a player sees, numbers are in
+// the data's units.
+static double loss_of_output(const struct dt_output *output, const float *z, const float *target,
+                             const float *deviation)
 {
-    double loss = 0, n = (double)output->width;
-    for (int64_t i = 0; i < output->width; i++)
+    double loss = 0, n = 0;
+    for (int64_t i = 0; i < output->target_width; i++)
+        n += !isnan(target[i]);
+    for (int64_t i = 0; i < output->width && n > 0; i++)
         if (output->type == &dt_categorical)
             loss += exp((double)(z[i] - z[(int64_t)*target]));
+        else if (isnan(target[i]))
+            continue;
         else if (output->type == &dt_bernoulli)
             loss += log1p(exp((double)(target[i] > 0.5f ? -z[i] : z[i]))) / n;
         else
-            loss += pow((double)(z[i] - target[i]), 2) / n;
+            loss += pow((double)((z[i] - target[i]) / deviation[i]), 2) / n;
+    if (n == 0)
+        return 0;
     return output->weight * (output->type == &dt_categorical ? log(loss) : loss);
 }
 
@@ -274,6 +290,11 @@ static void test_outputs(bool autoregressive)
         mask = dt_array_list_find(dt_model_arrays(model), "mask");
     int64_t width = dt_model_arrays(model)->arrays[targets].width;
     memset(data.arrays[mask], 1, B * L);
+    float *deviation =
+        dt_model_weights(model) + dt_params_find(dt_model_params(model), "heads.deviation")->offset;
+    for (int64_t i = 0; i < width; i++)
+        deviation[i] = 0.5f + 0.25f * (float)i;
+    data.input.arrays[dt_array_list_find(dt_model_arrays(model), "weights")] = NULL;
     CHECK_INT(outputs->n, 4);
     CHECK_INT(outputs->autoregressive, autoregressive);
     for (int64_t t = 1; t < L; t++) {
@@ -293,7 +314,8 @@ static void test_outputs(bool autoregressive)
             CHECK_INT(z.cols, outputs->list[k].width);
             last += loss_of_output(&outputs->list[k], z.data,
                                    (const float *)data.arrays[targets] + t * width +
-                                       outputs->list[k].target);
+                                       outputs->list[k].target,
+                                   deviation + outputs->list[k].target);
         }
         CHECK_NEAR(sum[1].loss - sum[0].loss, last, 1e-5);
     }
@@ -409,6 +431,10 @@ int main(void)
         test_gradients("chained", "dense mamba",
                        "b:categorical*5 a:bernoulli*3@0.5 c:regression*2 e:categorical*2", false,
                        (enum dt_recompute)level);
+    static const char numbers[] = "g:gmm(3)*2 m:gmm(2,-1,2)*3@0.5 q:quantile(0.2,0.5,0.9)*2 "
+                                  "r:regression(-2,2)*2 h:huber(0,3)";
+    test_gradients("frames", "dense", numbers, false, DT_RECOMPUTE_NONE);
+    test_gradients("chained", "dense", numbers, false, DT_RECOMPUTE_NONE);
     test_outputs(false);
     test_outputs(true);
     test_state(4);

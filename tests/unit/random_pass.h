@@ -42,7 +42,8 @@ static inline void random_pass_open(struct random_pass *p, int threads)
     p->backend.op = &p->op;
 }
 
-// A seventh of the labels and of the mask's positions does not count; documents start now and then.
+// Weights are in [0, 1). A seventh of the labels and of the mask's positions does not count;
+// documents start now and then.
 static inline void random_pass_fill(const struct random_pass *p, const struct dt_array_spec *spec,
                                     int64_t positions, struct dt_philox *rng, void *to)
 {
@@ -59,7 +60,8 @@ static inline void random_pass_fill(const struct random_pass *p, const struct dt
         else if (spec->type == DT_BF16)
             ((dt_bf16 *)to)[i] = dt_f32_to_bf16(dt_philox_normal(rng));
         else
-            ((float *)to)[i] = dt_philox_normal(rng);
+            ((float *)to)[i] =
+                spec->name[0] == 'w' ? dt_philox_uniform(rng) : dt_philox_normal(rng);
     bool targets = strcmp(spec->name, "targets") == 0;
     for (int64_t i = 0; i < positions && targets; i++)
         for (int k = 0; k < outputs->n; k++) {
@@ -67,7 +69,7 @@ static inline void random_pass_fill(const struct random_pass *p, const struct dt
             float *value = (float *)to + i * spec->width + output->target;
             if (output->type == &dt_categorical)
                 *value = (float)dt_philox_below(rng, (uint32_t)output->width);
-            for (int64_t j = 0; output->type == &dt_bernoulli && j < output->width; j++)
+            for (int64_t j = 0; output->type == &dt_bernoulli && j < output->size; j++)
                 value[j] = (float)(value[j] > 0);
         }
 }

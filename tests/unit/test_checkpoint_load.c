@@ -462,6 +462,35 @@ static void test_hostile_ranges(void)
     }
 }
 
+// A row that an older program did not have gets its initial values, and states of 0.
+static void test_older_program(void)
+{
+    struct small_model model = small_model_make(false), blank = make_blank(false);
+    struct dt_checkpoint_arrays arrays = arrays_of(&model);
+    struct dt_params older = model.params;
+    struct dt_trainer_state state = state_at(7);
+    char path[DT_PATH];
+    int last = --older.n;
+    struct dt_param *row = &blank.params.rows[last];
+    arrays.params = &older;
+    CHECK_OK(dt_remove_tree(in_scratch("one")));
+    CHECK_OK(save_arrays(in_scratch("one"), &arrays, &state, path));
+    CHECK_FAILS(load_one(&blank, &dataset), DT_USER, row->name);
+    dt_params_allow_missing(&blank.params, last);
+    row->init = dt_init_one;
+    CHECK_OK(load_one(&blank, &dataset));
+    for (int64_t i = 0; i < row->file_count; i++) {
+        CHECK_NEAR(blank.weights[row->offset + i], 1, 0);
+        CHECK_NEAR(blank.m[row->offset + i], 0, 0);
+        CHECK_NEAR(blank.v[row->offset + i], 0, 0);
+        model.weights[row->offset + i] = 1;
+        model.m[row->offset + i] = model.v[row->offset + i] = 0;
+    }
+    check_same(&model, &blank);
+    small_model_free(&model);
+    small_model_free(&blank);
+}
+
 int main(void)
 {
     make_scratch();
@@ -478,6 +507,7 @@ int main(void)
     test_other_part();
     test_damaged_moments();
     test_hostile_ranges();
+    test_older_program();
     small_model_free(&small);
     small_model_free(&loaded);
     remove_scratch();

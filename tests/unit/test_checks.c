@@ -276,12 +276,23 @@ static void check_heads(void)
     CHANGE(xent, dlogits, args.logits);
     REFUSE(xent, dlogits.stride, 5, "dlogits", "the strides 5 and 4");
     REFUSE(xent, dlogits.dtype, DT_BF16, "dlogits", "bf16");
-    CHECK_OP(
-        policy_loss, .n = 2,
-        .outputs = {{DT_OUTPUT_CATEGORICAL, 0, 2, 0, 1, 0}, {DT_OUTPUT_BERNOULLI, 2, 2, 1, 1, 0}},
-        .logits = {.rows = 2, .cols = 4}, .targets.cols = 3);
+    CHECK_OP(policy_loss, .n = 2,
+             .outputs = {{DT_OUTPUT_CATEGORICAL, 0, 2, 0, 1, 1, 0, 1, 0},
+                         {DT_OUTPUT_BERNOULLI, 2, 2, 1, 2, 1, 0, 1, 0}},
+             .logits = {.rows = 2, .cols = 4}, .targets.cols = 3);
     REFUSE(policy_loss, outputs[1].first, 1, "outputs.first", "1"); // within the first one
-    CHECK_OP(encode_targets, .n = 1, .outputs = {{DT_OUTPUT_REGRESSION, 1, 2, 0, 0, 0}},
+    REFUSE(policy_loss, deviation, NULL, "deviation", "NULL");      // with a mean
+    CHECK_OP(policy_loss, .n = 1,
+             .outputs = {{.kind = DT_OUTPUT_QUANTILE,
+                          .width = 4,
+                          .columns = 2,
+                          .parts = 2,
+                          .levels = {0.25f, 0.5f}}},
+             .logits = {.rows = 2, .cols = 4}, .targets.cols = 2);
+    CHECK_OP(decode_outputs, .n = 1,
+             .outputs = {{.kind = DT_OUTPUT_GMM, .width = 5, .columns = 2, .parts = 1}},
+             .targets = 2, .z = {.rows = 2, .cols = 5});
+    CHECK_OP(encode_targets, .n = 1, .outputs = {{DT_OUTPUT_REGRESSION, 1, 2, 0, 2, 1, 0, 0, 0}},
              .targets.cols = 2, .out = {.rows = 2, .cols = 3});
 }
 

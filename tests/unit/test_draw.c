@@ -1,5 +1,7 @@
 // Draws follow softmax(logits / temperature), bits the sigmoid; at temperature 0 the most likely
-// value comes, the first of equal ones. A fraction of DRAWS is within five standard deviations, of
+// value comes, the first of equal ones. A mixture's component follows its logits likewise, and its
+// noise has temperature times the variance; of quantiles the one nearest to the median comes. A
+// fraction of DRAWS is within five standard deviations, of
 // which one is at most 0.5 / sqrt(DRAWS).
 #include "base/rng.h"
 #include "model/model.h"
@@ -56,12 +58,50 @@ static void test_most_likely(void)
           values[2]);
 }
 
+// Component 0 is far from component 1, so that the sign of the first number tells which was drawn.
+static void test_mixture(double temperature)
+{
+    const struct dt_output output = {.type = &dt_gmm, .size = 2, .parts = 2, .width = 10};
+    const float predicted[10] = {0.4f, -0.3f, -100, 3, 100, 5, 1.5f, 0.5f, 2, 0.25f};
+    struct dt_philox rng = dt_philox_init(6, 0, 0);
+    double n[2] = {0}, sum[2] = {0}, squares[2] = {0};
+    for (int i = 0; i < DRAWS; i++) {
+        float values[2];
+        output.type->draw(&output, predicted, temperature, &rng, values);
+        int c = values[0] > 0;
+        double z = (values[1] - predicted[3 + 2 * c]) / predicted[7 + 2 * c];
+        n[c]++, sum[c] += z, squares[c] += z * z;
+    }
+    double share = 1 / (1 + exp(-(0.4 + 0.3) / temperature));
+    CHECK_NEAR(n[0] / DRAWS, share, tolerance);
+    for (int c = 0; c < 2; c++) { // a square's deviation is sqrt(2), and half of the draws are here
+        CHECK_NEAR(sum[c] / n[c], 0, 4 * tolerance * sqrt(temperature));
+        CHECK_NEAR(squares[c] / n[c] / temperature, 1, 6 * tolerance);
+    }
+    float values[2];
+    output.type->draw(&output, predicted, 0, &rng, values);
+    CHECK(values[0] == -100 && values[1] == 3, "%g %g", (double)values[0], (double)values[1]);
+}
+
+static void test_quantiles(void)
+{
+    const struct dt_output output = {
+        .type = &dt_quantile, .size = 2, .parts = 3, .width = 6, .median = 1};
+    const float predicted[6] = {1, 2, 3, 4, 5, 6};
+    struct dt_philox rng = dt_philox_init(7, 0, 0);
+    float values[2];
+    output.type->draw(&output, predicted, 1, &rng, values);
+    CHECK(values[0] == 3 && values[1] == 4, "%g %g", (double)values[0], (double)values[1]);
+}
+
 int main(void)
 {
     for (double temperature = 0.5; temperature <= 2; temperature *= 2) {
         test_classes(temperature);
         test_bits(temperature);
+        test_mixture(temperature);
     }
     test_most_likely();
+    test_quantiles();
     return test_end();
 }

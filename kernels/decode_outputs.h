@@ -1,0 +1,30 @@
+// What an output's numbers mean, for those who read them: in place, from z to the data's own units.
+// With the symbols of policy_loss.h and its formulas of y and σ, of an output of kind
+//   categorical, bernoulli:       z stays                                              (logits)
+//   regression, huber, quantile:  y_i · deviation_i + mean_i
+//   gmm:                          z_0 … z_{K-1} stay, y_ci · deviation_i + mean_i, σ_ci ·
+//   deviation_i
+// z has the bias already.
+#pragma once
+
+#include "base/view.h"
+#include "kernels/policy_loss.h"
+
+struct dt_decode_outputs_args {
+    int64_t n;                                      // outputs
+    struct dt_output_slice outputs[DT_OUTPUTS_MAX]; // `first` is of z; weight, smoothing and levels
+                                                    // are not read
+    int64_t targets;                                // columns of the targets
+    const float *mean, *deviation;                  // of the targets; NULL: 0 and 1
+    struct dt_view z;                               // read and written
+};
+
+// clang-format off
+#define DT_ROWS_decode_outputs                                    \
+    SIZE(M, z.rows) SIZE(D, z.cols) SIZE(W, targets)              \
+    RANGE(n, n, 1, DT_OUTPUTS_MAX)                                \
+    OUTPUTS(D, W)                                                 \
+    ARRAY(IN | CACHED | OR_NULL,       1, W, DT_F32, mean)        \
+    ARRAY(IN | CACHED | NEED(a->mean), 1, W, DT_F32, deviation)   \
+    ARRAY(ADD,                         M, D, DT_F32, z)
+// clang-format on
