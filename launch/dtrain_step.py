@@ -25,7 +25,7 @@ import glob
 import os
 import struct
 
-_KINDS = ("categorical", "bernoulli", "regression")
+_KINDS = ("categorical", "bernoulli", "regression", "gmm", "quantile")
 _WEIGHTS = {"as stored": 0, "fp32": 1, "bf16": 2, "int8": 3}
 
 
@@ -162,7 +162,7 @@ class Model:
             self._fail(code)
 
     def step(self, frame, ids=(), stream=0):
-        """Advances a stream by a frame (or a token): {output: logits, or values of a regression}."""
+        """Advances a stream by a frame (or a token): {output: its numbers, as dtrain_step.h lists them}."""
         self._run(frame, ids, stream, 1, 0.0, None, self._values.address)
         values = self._values.array
         return {name: values[first:end] for name, first, end in self._predicted}

@@ -118,13 +118,16 @@ int dtrain_step_describe_output(const dtrain_step *handle, int32_t index,
     const struct dt_outputs *outputs = dt_model_outputs(dt_player_model(handle->player));
     DT_TRY(check_range("index", index, outputs->n - 1));
     const struct dt_output *o = &outputs->list[index];
-    const struct dt_output_type *type = o->type;
-    *output = (struct dtrain_step_output){.kind = type->one_of         ? DTRAIN_STEP_CATEGORICAL
-                                                  : type->classes == 2 ? DTRAIN_STEP_BERNOULLI
-                                                                       : DTRAIN_STEP_REGRESSION,
+    static const int kinds[] = {[DT_OUTPUT_CATEGORICAL] = DTRAIN_STEP_CATEGORICAL,
+                                [DT_OUTPUT_BERNOULLI] = DTRAIN_STEP_BERNOULLI,
+                                [DT_OUTPUT_REGRESSION] = DTRAIN_STEP_REGRESSION,
+                                [DT_OUTPUT_HUBER] = DTRAIN_STEP_REGRESSION,
+                                [DT_OUTPUT_GMM] = DTRAIN_STEP_GMM,
+                                [DT_OUTPUT_QUANTILE] = DTRAIN_STEP_QUANTILE};
+    *output = (struct dtrain_step_output){.kind = kinds[o->type->loss],
                                           .width = (int32_t)o->width,
                                           .target = (int32_t)o->target,
-                                          .target_width = type->one_of ? 1 : (int32_t)o->width};
+                                          .target_width = o->type->one_of ? 1 : (int32_t)o->size};
     for (int32_t k = 0; k < index; k++)
         output->first += (int32_t)outputs->list[k].width;
     _Static_assert(sizeof output->name == sizeof o->name, "a name fits");

@@ -88,6 +88,13 @@ enum {
     DTRAIN_STEP_CATEGORICAL = 0, // logits of `width` classes; one value is drawn, the class
     DTRAIN_STEP_BERNOULLI = 1,   // `width` logits; as many values are drawn, each 0 or 1
     DTRAIN_STEP_REGRESSION = 2,  // `width` values, drawn without noise
+    // A mixture of K = width / (1 + 2 n) diagonal Gaussians over n = target_width numbers: K
+    // logits, K times n means, K times n standard deviations. At temperature 0 the mean of the most
+    // likely component is drawn, else a component and noise.
+    DTRAIN_STEP_GMM = 3,
+    // width / target_width quantiles of target_width numbers, the lowest level's first; those
+    // nearest to the median are drawn.
+    DTRAIN_STEP_QUANTILE = 4,
 };
 
 struct dtrain_step_output {

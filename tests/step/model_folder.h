@@ -39,11 +39,15 @@ static inline void write_model(struct model_folder *folder, const char *name)
     CHECK_OK(dt_model_list(&folder->config, &folder->params, NULL));
     folder->weights = calloc((size_t)folder->params.elements, sizeof *folder->weights);
     dt_params_init(&folder->params, 7, folder->weights);
-    const struct dt_param *mean = dt_params_find(&folder->params, "stem.mean"),
-                          *deviation = dt_params_find(&folder->params, "stem.deviation");
-    for (int64_t i = 0; mean && i < mean->count; i++) {
-        folder->weights[mean->offset + i] = 0.01f * (float)i;
-        folder->weights[deviation->offset + i] = 0.5f + 0.1f * (float)i;
+    static const char *const normalised[][2] = {{"stem.mean", "stem.deviation"},
+                                                {"heads.mean", "heads.deviation"}};
+    for (int k = 0; k < 2; k++) {
+        const struct dt_param *mean = dt_params_find(&folder->params, normalised[k][0]),
+                              *deviation = dt_params_find(&folder->params, normalised[k][1]);
+        for (int64_t i = 0; mean && i < mean->count; i++) {
+            folder->weights[mean->offset + i] = 0.01f * (float)i;
+            folder->weights[deviation->offset + i] = 0.5f + 0.1f * (float)i;
+        }
     }
     snprintf(folder->path, sizeof folder->path, "%s", in_scratch("%s", name));
     CHECK_OK(dt_make_dirs(folder->path));

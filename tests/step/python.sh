@@ -11,7 +11,7 @@ model=$(echo run/checkpoints/step-*)
 overflowing "$model" large
 sed /^vocab_size/d small.ini >policy.ini
 "$dtrain" policy.ini run.dir=policy run.steps=4 run.device=cpu run.threads=1 data.train=synthetic:frames data.val= data.normalize=false \
-    model.frame_size=5 'model.heads=a:categorical*3 b:bernoulli*2 c:regression*2' >policy.log 2>&1 || cat policy.log
+    model.frame_size=5 'model.heads=a:categorical*3 b:bernoulli*2 c:regression*2 d:quantile(0.2,0.6)*2 e:gmm(1)' >policy.log 2>&1 || cat policy.log
 cat >play.py <<'P'
 import sys
 import dtrain_step
@@ -52,11 +52,13 @@ assert "'int4'" in says and "'int8'" in says, says
 says = fails(dtrain_step.Model, dtrain_step.Error, sys.argv[1], ema=True)
 assert "no moving average" in says and "damaged" not in says, says
 with dtrain_step.Model(sys.argv[3]) as model:
-    assert model.outputs == {"a": ("categorical", 3), "b": ("bernoulli", 2), "c": ("regression", 2)}, model.outputs
+    assert model.outputs == {"a": ("categorical", 3), "b": ("bernoulli", 2), "c": ("regression", 2),
+                             "d": ("quantile", 4), "e": ("gmm", 3)}, model.outputs
     state, frame = model.save(), [0.5, -1, 2, 0, 1]
     logits = model.step(frame)
     model.restore(state)
-    likely = {"a": [logits["a"].index(max(logits["a"]))], "b": [x > 0 for x in logits["b"]], "c": logits["c"]}
+    likely = {"a": [logits["a"].index(max(logits["a"]))], "b": [x > 0 for x in logits["b"]], "c": logits["c"],
+              "d": logits["d"][2:], "e": logits["e"][1:2]}
     assert model.sample(frame, temperature=0) == likely, (logits, likely)
 with dtrain_step.Model(sys.argv[2]) as model:
     state = model.save()

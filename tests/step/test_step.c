@@ -372,8 +372,14 @@ int main(int argc, char **argv)
     }
     struct dt_model_config ids = small_config("mamba gru", policy);
     ids.frame_size = 0;
-    if (argc == 1)
+    struct dt_model_config numbers =
+        small_config("mamba", "g:gmm(3)*2 b:categorical*3 q:quantile(0.1,0.6)*2 "
+                              "m:gmm(2,-1,1) r:regression(-1,1)*2 h:huber");
+    FLAG_OF(numbers, autoregressive) = true;
+    if (argc == 1) {
         every_promise(&ids, "ids alone");
+        every_promise(&numbers, "mixtures and quantiles");
+    }
     test_memory();
     remove_scratch();
     return test_end();
