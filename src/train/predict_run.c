@@ -16,7 +16,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { READ_ROWS = 1 << 15, SYNC_S = 2 };
+// A stream reads so much at once, one window at the least.
+enum { READ_ROWS = 1 << 15, READ_BYTES = 1 << 24, SYNC_S = 2 };
 
 struct predictor {
     const struct dt_predict_plan *plan;
@@ -44,17 +45,24 @@ struct predictor {
     int64_t mine, predicted; // rows of this rank, and those of them that are done
 };
 
-// What every rank knows of the file.
-struct place {
-    int64_t progress, offsets[];
-};
+// The most bytes of a block of so many windows.
+static int64_t block_bytes(const struct predictor *p, int64_t windows)
+{
+    const struct dt_dataset *data = p->plan->job->val;
+    int64_t most = 0;
+    for (int64_t i = 0; i < data->n_shards; i++)
+        most =
+            dt_max_i64(most, data->kind->block_bytes(data, &p->rules, &data->shards[i],
+                                                     dt_min_i64(windows, data->shards[i].windows)));
+    return most;
+}
 
 static dt_status create_arrays(struct predictor *p)
 {
     const struct dt_predict_plan *plan = p->plan;
     const struct dt_dataset *data = plan->job->val;
     struct dt_loader_config loader = dt_job_val_loader(plan->job);
-    int64_t rows = plan->streams * plan->length, widest = 1, bytes = 0;
+    int64_t rows = plan->streams * plan->length, widest = 1;
     p->rules = loader.rules;
     p->rules.carry = true;
     data->kind->arrays(data, &p->rules, &p->yields);
@@ -71,12 +79,9 @@ static dt_status create_arrays(struct predictor *p)
     DT_TRY(DT_NEW(&p->rows, plan->length * widest, "predictions"));
     DT_TRY(DT_NEW(&p->rng, plan->streams * plan->outputs.n, "%" PRId64 " segments", plan->streams));
     DT_TRY(DT_NEW(&p->blocks, plan->streams, "%" PRId64 " segments", plan->streams));
-    p->at_once = dt_max_i64(1, READ_ROWS / plan->length);
-    for (int64_t i = 0; i < data->n_shards; i++)
-        bytes = dt_max_i64(
-            bytes, data->kind->block_bytes(data, &p->rules, &data->shards[i],
-                                           dt_min_i64(p->at_once, data->shards[i].windows)));
-    bytes = dt_reader_align(bytes);
+    p->at_once = READ_BYTES / dt_max_i64(block_bytes(p, 1), 1);
+    p->at_once = dt_max_i64(1, dt_min_i64(p->at_once, READ_ROWS / plan->length));
+    int64_t bytes = dt_reader_align(block_bytes(p, p->at_once));
     DT_TRY(DT_NEW_ALIGNED(&p->block_memory, plan->streams * bytes, DT_READER_ALIGN,
                           "use shorter windows (data.seq_len)", "%" PRId64 " segments",
                           plan->streams));
