@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# columns.sh DTRAIN GAME: columns of other rows, a table that id columns share, weights and missing targets: the same losses
+# on any ranks and in any micro-batches, the same bits after a resume; other columns are refused by name, and what may not
+# be meant is warned of. tests/episodes/torch_policy.py has the same losses in PyTorch.
+game=$(realpath "$2")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+"$game" data 24 40 3 >game.log || { cat game.log >&2; exit 1; }
+cat >columns.ini <<'EOF'
+[run]
+steps = 8
+precision = fp32
+[model]
+d_model = 32
+n_layer = 1
+heads = buttons:bernoulli*8@2 main_x:categorical*17 main_y:categorical*17 c_x:huber c_y:regression@0.1 shoulder:categorical*5
+[data]
+train = data/train-*.h5
+val = data/val.h5
+inputs = frames@-1:1:valid targets/main_x:id*17=axis@-1 targets/main_y:id*17=axis@-1
+targets = targets/buttons@+2 targets/main_x@+2 targets/main_y@+2 targets/c_x@-1 targets/c_y@+40 targets/shoulder@-39
+weights = targets/c_x targets/c_y:buttons
+seq_len = 40
+batch = 8
+[optim]
+lr = 3e-3
+[log]
+every = 1
+eval_every = 4
+EOF
+last=checkpoints/step-00000008
+for variant in "1" "2 data.micro_batch=2" "4"; do
+    read -ra words <<<"$variant"
+    check "trains on $variant" ranks "${words[0]}" columns.ini "${words[@]:1}" run.name="n${words[0]}" >"n${words[0]}.log" 2>&1
+    # fp32 sums in another order.
+    check "losses on $variant" same_losses runs/n1/metrics.jsonl "runs/n${words[0]}/metrics.jsonl" 1e-6
+done
+check "no loss is missing" test "$(grep -c '"loss":null' runs/n1/metrics.jsonl)" = 0
+check "saves" "$dtrain" columns.ini run.name=cut checkpoint.every=4 >cut.log 2>&1
+rm -r runs/cut/$last
+check "resumes" "$dtrain" columns.ini run.name=cut >cut.log 2>&1
+check "the bits are those of the whole run" same_bits runs/cut/$last runs/n1/$last
+check "eval" "$dtrain" eval columns.ini run.name=n1 >eval.json 2>eval.log
+check "eval has the loss of training's validation" test "$(grep -o '"loss":[0-9.]*' eval.json | head -n 1 | cut -c1-16)" = \
+    "$(grep '"event":"eval"' runs/n1/metrics.jsonl | tail -n 1 | grep -o '"loss":[0-9.]*' | head -n 1 | cut -c1-16)"
+check "predictions need no weights" "$dtrain" predict columns.ini run.name=n1 data.weights=absent -o predictions.h5 >predict.log 2>&1
+first_loss() { # run
+    train_lines "runs/$1/metrics.jsonl" | head -n 1 | cut -d' ' -f2
+}
+check "trains without weights" "$dtrain" columns.ini run.name=even run.steps=1 data.weights= >even.log 2>&1
+check "… with another loss" test "$(first_loss even)" != "$(first_loss n1)"
+
+check "--check prints the columns" "$dtrain" --check columns.ini >plan.txt 2>plan.log
+check "… in full, with shifts, tables and weights" grep -qF "inputs frames[0:24]@-1:1:valid \
+targets/main_x[0:1]:id*17=axis@-1 targets/main_y[0:1]:id*17=axis@-1; targets targets/buttons[0:8]@+2 targets/main_x[0:1]@+2 \
+targets/main_y[0:1]@+2 targets/c_x[0:1]@-1 targets/c_y[0:1]@+40 targets/shoulder[0:1]@-39; weights targets/c_x" plan.txt
+check "… and warns of nothing" test "$(grep -c warning plan.log)" = 0
+check "one table has both id columns" grep -q '"ids":.*"17=axis 17=axis"' runs/n1/$last/config.json
+
+rejected() { # pattern, override …
+    refused "${*:2}" "$1" "$dtrain" columns.ini run.name=refused "${@:2}"
+}
+other="frames@-1:1:valid targets/main_x:id*17=axis@-2 targets/main_y:id*17=axis@-1"
+changed='word 2 is targets/main_x\[0:1\]:id\*17=axis@-2, the model has targets/main_x\[0:1\]:id\*17=axis@-1'
+refused "resuming with other inputs" "data.inputs: $changed" "$dtrain" columns.ini run.name=n1 run.steps=9 data.inputs="$other"
+refused "eval with other inputs" "data.inputs: $changed" "$dtrain" eval columns.ini run.name=n1 data.inputs="$other"
+refused "resuming with other weights" 'data.weights is targets/c_x, the checkpoint has targets/c_x targets/c_y:buttons' \
+    "$dtrain" columns.ini run.name=n1 run.steps=9 data.weights=targets/c_x
+targets=$(sed -n 's/^targets = //p' columns.ini)
+refused "resuming with other targets" 'data.targets: word 1 is targets/buttons\[0:8\]@\+3, the model has targets/buttons\[0:8\]@\+2' \
+    "$dtrain" columns.ini run.name=n1 run.steps=9 data.targets="${targets/@+2/@+3}"
+check "weights of a run with other columns" "$dtrain" columns.ini run.name=tuned run.steps=1 run.init_from=runs/n1/$last \
+    data.inputs="$other" >tuned.log 2>&1
+check "… say so" grep -qE "other columns: ${changed/the model has/was}" tuned.log
+
+rejected 'all targets of data.train are missing: there is nothing to learn' \
+    data.targets="$(printf 'targets/%s@5000 ' buttons main_x main_y c_x c_y shoulder)"
+check "some heads without targets" "$dtrain" columns.ini run.name=some run.steps=1 data.targets="${targets/@-39/@5000}" >some.log 2>&1
+check "… are warned of" grep -q 'all targets of data.train are missing for some heads, which have no loss: shoulder' some.log
+rejected "there is no head 'button': did you mean 'buttons'" data.weights=targets/c_x:button
+rejected 'targets/buttons has 8 columns; a weight \(data.weights\) is one number' data.weights=targets/buttons
+rejected 'is not a weight \(data.weights\)' 'data.weights=frames[0]'
+rejected "'frames@1:1' is not understood: @FROM:TO means FROM to TO - 1" data.inputs=frames@1:1
+check "targets among the inputs" "$dtrain" --check columns.ini data.inputs='frames targets/buttons@0:4' >plan.txt 2>plan.log
+check "… are warned of once" test "$(grep -c 'targets/buttons\[0\]@+2 is an input of the same frame, too' plan.log)" = 1
+check "windows that are padding" "$dtrain" --check columns.ini data.seq_len=2000 data.batch=2 >plan.txt 2>plan.log
+check "… are warned of once" test "$(grep -cE '(8|9)[0-9] % of what is trained is padding: the 32 episodes' plan.log)" = 1
+finish
