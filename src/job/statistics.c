@@ -15,10 +15,10 @@
 static const struct numbers {
     enum dt_numbers which;
     const char *name, *progress, *mean, *deviation;
-} frames = {DT_NUMBERS_FRAMES, "frames", "computing the mean and deviation of the frames",
-            "stem.mean", "stem.deviation"},
-  targets = {DT_NUMBERS_TARGETS, "targets", "computing the mean and deviation of the targets",
-             "heads.mean", "heads.deviation"};
+} frames = {DT_NUMBERS_FRAMES, "frames", "mean and deviation of the frames", "stem.mean",
+            "stem.deviation"},
+  targets = {DT_NUMBERS_TARGETS, "targets", "mean and deviation of the targets", "heads.mean",
+             "heads.deviation"};
 
 struct progress {
     struct dt_comm *comm;
