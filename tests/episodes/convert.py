@@ -35,15 +35,13 @@ def run(*words, **rest):
     return subprocess.run([sys.executable, CONVERT, *words], capture_output=True, text=True, **rest)
 
 
-def convert(what, *words, output="out.h5", train=True):
+def convert(what, *words, output="out.h5"):
     """Converts, trains two steps with the printed configuration, and opens the file."""
     done = run(*words, "-o", output, "--force")
     check(f"{what}: exit code {done.returncode}, {done.stderr}", done.returncode == 0)
     if done.returncode:
         sys.exit(1)
     Path("out.ini").write_text(done.stdout)
-    if not train:
-        return h5py.File(output, "r"), done.stdout
     trained = subprocess.run([sys.argv[1], "out.ini", "run.steps=2", "optim.warmup_steps=1", "model.d_model=16",
                               f"run.name={what.replace(' ', '-')}", "run.precision=fp32", "log.every=1"],
                              capture_output=True, text=True)
@@ -232,7 +230,7 @@ def tables_part():
     write_csv("a.csv", names, rows)
     words = ["--inputs", "temp [C]", "count", "place", "--targets", "power", "mode", "--episode", "run", "--time", "time",
              "--text", "place", "mode"]
-    file, text = convert("csv", "table", "a.csv", *words, train=False)
+    file, text = convert("csv", "table", "a.csv", *words)
     same("csv frames", file["frames"], f4(np.transpose([[float(row[2]) for row in rows], count])))
     same("csv ids", file["ids/place"], [i % 3 > 0 for i in range(n)])
     same("csv table", file["tables/place"].asstr()[:], np.array(["", "north"], object))
@@ -262,7 +260,7 @@ def tables_part():
     same("words", file["ids/word"], [i % 3 for i in range(40)])
     check(f"words alone: {text}", "\ninputs = ids/word:id*3\n" in text)
     refused("nothing to predict", "name --targets", "table", "e.csv", "--text", "word", "--inputs", "word")
-    _, text = convert("forecast", "table", "e.csv", "--inputs", "x", output="f.h5", train=False)
+    _, text = convert("forecast", "table", "e.csv", "--inputs", "x", output="f.h5")
     check(f"forecast: {text}", "heads = next:regression*1" in text and "targets = frames@+1" in text)
 
     # Parquet: every kind of number, lists, dictionaries, in row groups, of which a piece is one.
