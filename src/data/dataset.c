@@ -140,7 +140,7 @@ static void add_up(struct dt_dataset *dataset)
         dataset->doc_starts |= shard->doc_starts;
         if (memcmp(&shard->bytes, &dataset->shards[0].bytes, sizeof shard->bytes) != 0)
             same_bytes = false;
-        if (shard->warning[0])
+        if (shard->warning[0] && !dataset->rules.held_out) // said of those that are trained on
             dt_warn("%s: %s", shard->path, shard->warning);
         if (shard->empty > 0)
             dt_warn("%s: skipped empty episodes: %" PRId64, shard->path, shard->empty);

@@ -11,7 +11,7 @@ python=${DTRAIN_PYTHON:-python3}
 check "the numbers agree" "$python" "$(dirname "$0")/real_files.py" "$tool"
 # What the manual shows trains as it is shown.
 check "the manual's files are written" "$python" "$(dirname "$0")/own_files.py" "$repository/launch/README.md"
-check "the manual shows two commands" test "$(grep -c . commands.sh)" -eq 2
+check "the manual shows three commands" test "$(grep -c . commands.sh)" -eq 3
 while read -r command; do
     name=${command##*run.name=}
     check "$name trains" bash -c "\"$dtrain\" ${command#dtrain } run.steps=20 model.d_model=16 run.threads=1 log.eval_every=20" >"$name.log" 2>&1
