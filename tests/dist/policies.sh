@@ -36,9 +36,9 @@ check "its table has a row a kind, every figure in it: $(cat backbones/table.txt
     /^(gru|mlp) / { rows++; for (i = 2; i <= 7; i++) if (!($i > 0)) exit 1 } END { exit rows != 2 }' backbones/table.txt
 check "… and those of the expert and of random play" \
     test "$(grep -cE '^(expert|random): score [0-9.]+ \+- [0-9.]+' backbones/table.txt)" = 2
-check "backbones.sh --previous" "$repository/launch/backbones.sh" --steps 4 --width 16 --kinds gru --previous --out "$PWD/backbones" \
+check "backbones.sh --previous --delay" "$repository/launch/backbones.sh" --steps 4 --width 16 --kinds gru --previous --delay 3 --out "$PWD/backbones" \
     >previous.log 2>&1
-check "its table: $(cat previous.log)" grep -qE '^gru .* [0-9.]+ \+- [0-9.]+$' backbones/table-previous.txt
+check "its table: $(cat previous.log)" grep -qE '^gru .* [0-9.]+ \+- [0-9.]+$' backbones/table-previous-delay3.txt
 check "aggregate.sh" "$repository/launch/aggregate.sh" --rounds 1 --steps 4 --games 2 --width 8 --out "$PWD/aggregate" >aggregate.log 2>&1
 check "its curve has a row a round, and what it is compared with: $(cat aggregate/curve.txt)" \
     test "$(grep -cE '^([01] +(0|600) +[0-9.]+ \+- [0-9.]+|(expert|random): score [0-9.]+ .*)$' aggregate/curve.txt)" = 4
