@@ -72,30 +72,6 @@ static dt_status out_of_memory(const struct dt_device *device, int64_t bytes)
                    megabytes(total), megabytes((size_t)cuda_memory_in_use(device)));
 }
 
-static void remember(struct dt_device *device, struct dt_cuda_block *block)
-{
-    pthread_mutex_lock(&device->lock);
-    block->next = device->blocks;
-    device->blocks = block;
-    pthread_mutex_unlock(&device->lock);
-    __atomic_fetch_add(&device->memory_in_use, block->bytes, __ATOMIC_RELAXED);
-}
-
-static void forget(struct dt_device *device, const void *memory)
-{
-    pthread_mutex_lock(&device->lock);
-    struct dt_cuda_block **link = &device->blocks;
-    while (*link && (*link)->memory != memory)
-        link = &(*link)->next;
-    struct dt_cuda_block *block = *link;
-    if (block)
-        *link = block->next;
-    pthread_mutex_unlock(&device->lock);
-    if (block)
-        __atomic_fetch_sub(&device->memory_in_use, block->bytes, __ATOMIC_RELAXED);
-    free(block);
-}
-
 // cudaMalloc aligns to 256 bytes or more, which is DT_ARENA_ALIGN. Waits until the memory is zero:
 // other streams do not wait for the default one, which zeroes it.
 static dt_status allocate_zeroed(struct dt_device *device, int64_t bytes, void **memory)
@@ -126,8 +102,11 @@ static dt_status cuda_alloc(struct dt_device *device, int64_t bytes, void **memo
         free(block);
         return status;
     }
-    *block = (struct dt_cuda_block){.memory = *memory, .bytes = bytes};
-    remember(device, block);
+    pthread_mutex_lock(&device->lock);
+    *block = (struct dt_cuda_block){.memory = *memory, .bytes = bytes, .next = device->blocks};
+    device->blocks = block;
+    pthread_mutex_unlock(&device->lock);
+    __atomic_fetch_add(&device->memory_in_use, bytes, __ATOMIC_RELAXED);
     return DT_OK;
 }
 
@@ -135,7 +114,17 @@ static void cuda_free(struct dt_device *device, void *memory)
 {
     if (!memory)
         return;
-    forget(device, memory);
+    pthread_mutex_lock(&device->lock);
+    struct dt_cuda_block **link = &device->blocks;
+    while (*link && (*link)->memory != memory)
+        link = &(*link)->next;
+    struct dt_cuda_block *block = *link;
+    if (block)
+        *link = block->next;
+    pthread_mutex_unlock(&device->lock);
+    if (block)
+        __atomic_fetch_sub(&device->memory_in_use, block->bytes, __ATOMIC_RELAXED);
+    free(block);
     ignore_failure(cudaSetDevice(device->index));
     ignore_failure(cudaFree(memory)); // waits for the work that may still use it
 }

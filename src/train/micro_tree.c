@@ -52,18 +52,6 @@ static dt_status add(const struct dt_micro_tree *tree, enum dt_dtype type, int64
     return dt_accumulate(tree->backend, &args, stream);
 }
 
-// Copies own to level 0. A cast to the same type is a copy that threads share.
-static dt_status keep(const struct dt_micro_tree *tree, struct dt_stream *stream)
-{
-    struct dt_cast_args args = {.n = tree->elements,
-                                .x = tree->own.gradients,
-                                .x_type = DT_F32,
-                                .y = tree->level[0].gradients,
-                                .y_type = DT_F32};
-    DT_TRY(dt_cast(tree->backend, &args, stream));
-    return dt_copy(tree->backend, tree->level[0].sum, tree->own.sum, sizeof *tree->own.sum, stream);
-}
-
 dt_status dt_micro_tree_carry(struct dt_micro_tree *tree, int64_t i, struct dt_stream *stream)
 {
     const struct dt_tree_sum *carried = &tree->own;
@@ -76,8 +64,16 @@ dt_status dt_micro_tree_carry(struct dt_micro_tree *tree, int64_t i, struct dt_s
         DT_TRY(add(tree, DT_F64, SUMS, carried->sum, tree->level[l].sum, stream));
         carried = &tree->level[l];
     }
-    if (l == 0)
-        return keep(tree, stream);
+    if (l == 0) { // a cast to the same type is a copy that threads share
+        struct dt_cast_args args = {.n = tree->elements,
+                                    .x = tree->own.gradients,
+                                    .x_type = DT_F32,
+                                    .y = tree->level[0].gradients,
+                                    .y_type = DT_F32};
+        DT_TRY(dt_cast(tree->backend, &args, stream));
+        return dt_copy(tree->backend, tree->level[0].sum, tree->own.sum, sizeof *tree->own.sum,
+                       stream);
+    }
     struct dt_tree_sum unused = tree->level[l]; // memory goes up, not numbers
     tree->level[l] = *carried;
     tree->level[l - 1] = unused;

@@ -167,15 +167,6 @@ static dt_status list_segments(struct dt_predict_plan *plan)
     return DT_OK;
 }
 
-static dt_status check(const struct dt_predict_plan *plan)
-{
-    const struct dt_job *job = plan->job;
-    if (!plan->source[0])
-        return DT_FAIL(DT_USER, "train first, or give run.resume or run.init_from",
-                       "no checkpoint in %s", job->run_path);
-    return DT_OK;
-}
-
 dt_status dt_predict_prepare(struct dt_job *job, const struct dt_predict_options *options,
                              struct dt_predict_plan *plan)
 {
@@ -186,7 +177,10 @@ dt_status dt_predict_prepare(struct dt_job *job, const struct dt_predict_options
                                      .source =
                                          job->resume[0] ? job->resume : job->settings.run.init_from,
                                      .length = job->settings.data.seq_len};
-    dt_status status = check(plan);
+    dt_status status = DT_OK;
+    if (!plan->source[0])
+        status = DT_FAIL(DT_USER, "train first, or give run.resume or run.init_from",
+                         "no checkpoint in %s", job->run_path);
     if (status == DT_OK)
         status = list_columns(plan);
     if (status == DT_OK && root)

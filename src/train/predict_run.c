@@ -384,16 +384,6 @@ static dt_status predict_window(struct predictor *p, const struct now *now)
     return DT_OK;
 }
 
-static void report(struct predictor *p)
-{
-    double seconds = dt_seconds() - p->began;
-    dt_comm_busy(p->plan->job->comm);
-    if (dt_log_due(&p->next))
-        dt_info("predicted %.0f %%, about %.0f s left",
-                100 * (double)p->predicted / (double)p->mine,
-                seconds / (double)p->predicted * (double)(p->mine - p->predicted));
-}
-
 static dt_status predict_group(struct predictor *p, int64_t group)
 {
     const struct dt_predict_plan *plan = p->plan;
@@ -416,7 +406,12 @@ static dt_status predict_group(struct predictor *p, int64_t group)
         DT_TRY(predict_window(p, &now));
         for (int64_t i = 0; i < now.n; i++)
             p->predicted += rows_of(p, &now, i);
-        report(p);
+        dt_comm_busy(plan->job->comm);
+        double seconds = dt_seconds() - p->began;
+        if (dt_log_due(&p->next))
+            dt_info("predicted %.0f %%, about %.0f s left",
+                    100 * (double)p->predicted / (double)p->mine,
+                    seconds / (double)p->predicted * (double)(p->mine - p->predicted));
     }
 }
 

@@ -3,22 +3,6 @@
 // 0/TRACK:SPAN: rank 0 has it).
 #include "trace_events.h"
 
-static cJSON *read_document(const char *path)
-{
-    char *text = NULL;
-    size_t room = 0;
-    FILE *file = fopen(path, "r");
-    if (!file || getdelim(&text, &room, 0, file) < 0) {
-        perror(path);
-        exit(2);
-    }
-    fclose(file);
-    cJSON *document = cJSON_ParseWithOpts(text, NULL, 1);
-    CHECK(document, "%s is not JSON", path);
-    free(text);
-    return document;
-}
-
 // Whether a track of the rank whose name begins so has a span of that name.
 static int has(const cJSON *document, const struct trace_event *spans, int n, int rank,
                const char *track, size_t length, const char *name)
@@ -46,7 +30,17 @@ int main(int argc, char **argv)
 {
     if (argc < 3)
         return 2;
-    cJSON *document = read_document(argv[1]);
+    char *text = NULL;
+    size_t room = 0;
+    FILE *file = fopen(argv[1], "r");
+    if (!file || getdelim(&text, &room, 0, file) < 0) {
+        perror(argv[1]);
+        return 2;
+    }
+    fclose(file);
+    cJSON *document = cJSON_ParseWithOpts(text, NULL, 1);
+    CHECK(document, "%s is not JSON", argv[1]);
+    free(text);
     int n, ranks = atoi(argv[2]);
     struct trace_event *spans = trace_spans(document, &n);
     trace_check_nesting(spans, n);

@@ -83,26 +83,21 @@ static bool is_meant(const char *call, const char *path)
     return number("rank", -1) < 0 || number("rank", -1) == (rank ? strtol(rank, NULL, 10) : 0);
 }
 
-static void note(long n, const char *call, const char *path)
-{
-    char line[4200];
-    const char *log = getenv("FAULT_LOG");
-    if (!log)
-        return;
-    int out = NEXT(open)(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    int size = snprintf(line, sizeof line, "%ld %s %s\n", n, call, path);
-    if (out < 0 || NEXT(write)(out, line, (size_t)size) != size)
-        _exit(99);
-    close(out);
-}
-
 // Puts what is to happen to this call into `fate`; false where nothing is.
 static bool meets(const char *call, const char *path, char *fate, size_t size)
 {
     if (!is_meant(call, path))
         return false;
     long n = atomic_fetch_add(&calls, 1) + 1, at = number("at", 0), times = number("times", 1);
-    note(n, call, path);
+    const char *log = getenv("FAULT_LOG");
+    if (log) {
+        char line[4200];
+        int out = NEXT(open)(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        int length = snprintf(line, sizeof line, "%ld %s %s\n", n, call, path);
+        if (out < 0 || NEXT(write)(out, line, (size_t)length) != length)
+            _exit(99);
+        close(out);
+    }
     if (at == 0 || n < at || (times > 0 && n >= at + times) || !setting("do", fate, size))
         return false;
     if (strcmp(fate, "kill") == 0)

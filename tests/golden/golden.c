@@ -54,28 +54,23 @@ float *golden_tensor(const struct golden *golden, int64_t *count, const char *na
     return values;
 }
 
-// Model keys that the file does not name have their defaults.
-static void read_model(struct golden *golden)
+void golden_open(const char *path, struct golden *golden)
 {
-    char name[DT_CONFIG_NAME], problem[DT_CONFIG_PROBLEM];
+    memset(golden, 0, sizeof *golden);
+    golden_must(dt_safetensors_open(path, &golden->file));
+    // Model keys that the file does not name have their defaults.
     for (const struct dt_config_key *key = dt_model_keys(); key->name; key++) {
+        char name[DT_CONFIG_NAME], problem[DT_CONFIG_PROBLEM];
         snprintf(name, sizeof name, "model.%s", key->name);
-        const char *text = dt_safetensors_metadata(golden->file, name);
+        const char *value = dt_safetensors_metadata(golden->file, name);
         dt_config_set_default(key, &golden->config);
-        if (text && !dt_config_convert(key, text, &golden->config, problem)) {
-            fprintf(stderr, "%s: %s: %s\n", golden->file->path, name, problem);
+        if (value && !dt_config_convert(key, value, &golden->config, problem)) {
+            fprintf(stderr, "%s: %s: %s\n", path, name, problem);
             exit(1);
         }
     }
     golden->config.storage = DT_F32;
     golden_must(dt_model_config_check(&golden->config));
-}
-
-void golden_open(const char *path, struct golden *golden)
-{
-    memset(golden, 0, sizeof *golden);
-    golden_must(dt_safetensors_open(path, &golden->file));
-    read_model(golden);
     golden->batch = whole(golden, "B");
     golden->length = whole(golden, "T");
     golden->steps = (int)whole(golden, "steps");

@@ -134,19 +134,6 @@ REFERENCE(rnn_backward)
     return DT_OK;
 }
 
-static struct dt_rnn_inputs inputs(const struct shape *s)
-{
-    int64_t H = s->hidden, n = dt_rnn_gates(s->cell) * H;
-    return (struct dt_rnn_inputs){
-        .cell = s->cell,
-        .batch = s->batch,
-        .length = s->length,
-        .w_hh = normal_view(s->type, n, H, H + 8, 1.0 / sqrt((double)H), 1),
-        .h0 = s->state ? normal(s->batch * H, 0.5, 2) : NULL,
-        .c0 = s->state && s->cell == DT_RNN_LSTM ? normal(s->batch * H, 1.0, 3) : NULL,
-        .reset = make_reset(s->batch, s->length, s->resets, 4)};
-}
-
 // A rounding of h to bf16 is a rounding of all that follows it: a state that lies between two of
 // them may go either way, and then a few later ones differ by one more rounding.
 static double elements(dt_dtype type)
@@ -205,7 +192,15 @@ static void compare(struct parity *p, const struct shape *s)
                      resets[s->resets], s->state ? " state" : "", s->last ? " last" : "",
                      s->accumulate ? " +=" : ""))
         return;
-    struct dt_rnn_inputs in = inputs(s);
+    int64_t H = s->hidden, n = dt_rnn_gates(s->cell) * H;
+    struct dt_rnn_inputs in = {
+        .cell = s->cell,
+        .batch = s->batch,
+        .length = s->length,
+        .w_hh = normal_view(s->type, n, H, H + 8, 1.0 / sqrt((double)H), 1),
+        .h0 = s->state ? normal(s->batch * H, 0.5, 2) : NULL,
+        .c0 = s->state && s->cell == DT_RNN_LSTM ? normal(s->batch * H, 1.0, 3) : NULL,
+        .reset = make_reset(s->batch, s->length, s->resets, 4)};
     struct dt_rnn_forward_args f = forward(p, s, &in);
     backward(p, s, &f);
 }

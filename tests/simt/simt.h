@@ -73,10 +73,6 @@ static inline unsigned __float_as_uint(float x)
 
 // The fast form differs from this by a few ulp on a GPU. A macro: the C library has its name.
 #define __expf(x) expf(x)
-template <class T> static inline T __ldg(const T *p)
-{
-    return *p;
-}
 template <class T> static inline T min(T a, T b)
 {
     return b < a ? b : a;

@@ -12,20 +12,6 @@ struct problem {
     int64_t odd; // elements between rows beyond their width
 };
 
-static struct dt_gemm_args make_args(const struct problem *p)
-{
-    int64_t a_rows = p->trans_a ? p->k : p->m, a_cols = p->trans_a ? p->m : p->k;
-    int64_t b_rows = p->trans_b ? p->n : p->k, b_cols = p->trans_b ? p->k : p->n;
-    return (struct dt_gemm_args){
-        .a = normal_view(p->type, a_rows, a_cols, a_cols + p->odd, 1.0, 1),
-        .b = normal_view(p->type, b_rows, b_cols, b_cols + 2 * p->odd, 1.0, 2),
-        .c = {.rows = p->m, .cols = p->n, .stride = p->n + 3 * p->odd, .dtype = p->c_type},
-        .trans_a = p->trans_a,
-        .trans_b = p->trans_b,
-        .accumulate = p->accumulate,
-    };
-}
-
 // Fresh C is NaN: where it is not accumulated to, none of that may come through.
 static void *fresh_c(const struct dt_gemm_args *args)
 {
@@ -62,9 +48,19 @@ struct product {
     void *c;                          // fresh; the device has a copy
 };
 
-static struct product make_product(const struct dt_backend *cuda, const struct problem *problem)
+static struct product make_product(const struct dt_backend *cuda, const struct problem *q)
 {
-    struct product p = {.host = make_args(problem)};
+    int64_t a_rows = q->trans_a ? q->k : q->m, a_cols = q->trans_a ? q->m : q->k;
+    int64_t b_rows = q->trans_b ? q->n : q->k, b_cols = q->trans_b ? q->k : q->n;
+    struct product p = {
+        .host = {
+            .a = normal_view(q->type, a_rows, a_cols, a_cols + q->odd, 1.0, 1),
+            .b = normal_view(q->type, b_rows, b_cols, b_cols + 2 * q->odd, 1.0, 2),
+            .c = {.rows = q->m, .cols = q->n, .stride = q->n + 3 * q->odd, .dtype = q->c_type},
+            .trans_a = q->trans_a,
+            .trans_b = q->trans_b,
+            .accumulate = q->accumulate,
+        }};
     p.device = p.host;
     p.c = fresh_c(&p.host);
     p.device.a.data = copy_on(cuda, p.host.a.data);
