@@ -11,7 +11,7 @@
 struct dt_part {
     const struct dt_kind *kind;
     int64_t layer;               // of a block
-    struct dt_array_list states; // a block's recurrent state: what it carries for a sequence
+    struct dt_array_list states; // its recurrent state: what it carries for a sequence
     // A block and the head have a norm, which the model runs before them: r = residual + x, h =
     // RMSNorm(r). A part that needs h or dh in an array of its own plans them there.
     int norm;             // row of the table
@@ -148,6 +148,7 @@ struct dt_head_kind {
     dt_status (*output)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h, int k,
                         struct dt_view *values);
     dt_status (*predictions)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
+                             bool windows,
                              struct dt_predictions *predictions); // where outputs have measures
 };
 

@@ -11,7 +11,7 @@ enum { ROW_ALIGN = 64 }; // bytes, of a cache line: where the rows of h begin
 
 struct dt_model_state {
     void *memory;
-    void *arrays[][DT_BATCH_ARRAYS]; // [n_layer]
+    void *arrays[][DT_BATCH_ARRAYS]; // [n_layer + 1], the head last
 };
 
 static void parts_free(struct dt_parts *parts)
@@ -418,11 +418,11 @@ const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, 
     return &model->parts.all[layer + 1]->states;
 }
 
-// Bytes of the arrays of all layers; `state` (or NULL) gets their places in the arena.
+// Bytes of the arrays of all layers and the head; `state` (or NULL) gets their places in the arena.
 static int64_t place_state(const struct dt_parts *parts, int64_t sequences, struct dt_arena arena,
                            struct dt_model_state *state)
 {
-    for (int64_t layer = 0; layer < parts->layers; layer++) {
+    for (int64_t layer = 0; layer <= parts->layers; layer++) {
         const struct dt_array_list *list = &parts->all[layer + 1]->states;
         for (int i = 0; i < list->n; i++) {
             int64_t bytes = dt_array_bytes(&list->arrays[i], sequences);
@@ -450,7 +450,7 @@ dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
 {
     int64_t bytes = place_state(&model->parts, sequences, dt_arena_measure(), NULL);
     struct dt_model_state *state;
-    size_t arrays = (size_t)model->parts.layers * sizeof *state->arrays;
+    size_t arrays = (size_t)(model->parts.layers + 1) * sizeof *state->arrays;
     DT_TRY(DT_NEW_BYTES(&state, sizeof *state + arrays, "a carried state"));
     dt_status status = bytes > 0 ? dt_alloc(&model->backend, bytes, &state->memory) : DT_OK;
     if (status != DT_OK) {

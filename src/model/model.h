@@ -85,8 +85,9 @@ struct dt_model_input {
     const void *arrays[DT_BATCH_ARRAYS];
 };
 
-// Recurrent state carried from one window of a sequence to the next: for each layer the arrays that
-// its kind names, each [sequences, width].
+// Recurrent state carried from one window of a sequence to the next: for each layer, and for the
+// head as layer n_layer, the arrays that its kind names, each [sequences, width]. In training the
+// head's is neither read nor written.
 struct dt_model_state;
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **state); // zero
@@ -189,19 +190,23 @@ dt_status dt_model_outputs_of(const struct dt_model_config *config, struct dt_ou
 const struct dt_outputs *dt_model_outputs(const struct dt_model *model);
 // The model's outputs where they have metrics, else NULL.
 const struct dt_outputs *dt_model_measured(const struct dt_model *model);
-// After a forward: *values = output k at each sequence's last position, [B, width] fp32 on the
-// device, in the data's own units (kernels/decode_outputs.h), valid until the next forward. Where
-// outputs are autoregressive, k is computed from the targets of those before it, which the pass's
-// array "targets" [B, L, …] has at the last position.
+// After a forward: *values = output k at each sequence's last position, or of all positions so far
+// (pass->before, which it continues into pass->after) if it pools, [B, width] fp32 on the device,
+// in the data's own units (kernels/decode_outputs.h), valid until the next forward. Where outputs
+// are autoregressive, k is computed from the targets of those before it, which the pass's array
+// "targets" [B, L, …] has at the last position.
 dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *pass, int k,
                           struct dt_view *values);
-// After a forward, where outputs have measures: what they predict at every position and what the
-// data has there, in device memory, valid until the next pass. Where outputs are autoregressive,
-// each is computed from the data's targets of those before it.
+// After a forward, where outputs have measures: what those of one pool predict, at every position
+// or one a window, and what the data has there, in device memory, valid until the next pass. Where
+// outputs are autoregressive, each is computed from the data's targets of those before it.
 struct dt_predictions {
-    struct dt_view values;  // [B·L, …] fp32: the outputs side by side, each of its `width`
-    struct dt_view targets; // [B·L, W] fp32
-    const uint8_t *mask;    // [B·L], 0: the row does not count; NULL: all do
+    // [rows, …] fp32 as dt_model_output gives them: all outputs side by side, each of its `width`;
+    // no rows: there is no such output.
+    struct dt_view values;
+    struct dt_view targets; // [rows, W] fp32; NaN: none, or of an output that is not such a one
+    struct dt_view weights; // [rows, 1 + outputs] fp32; data NULL: all 1
+    const uint8_t *mask;    // [rows], 0: the row does not count; NULL: all do
 };
 dt_status dt_model_predictions(const struct dt_model *model, const struct dt_pass *pass,
-                               struct dt_predictions *predictions);
+                               bool windows, struct dt_predictions *predictions);

@@ -245,8 +245,9 @@ dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear,
 dt_status dt_linear_backward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,
                              struct dt_view dy, struct dt_view dx)
 {
-    struct dt_view w,
-        dw = dt_view_of(dt_net_gradient(pass->net, linear.row), linear.out, linear.in, DT_F32);
+    struct dt_view w, dw = dt_view_of(dt_net_gradient(pass->net, linear.row),
+                                      linear.first + linear.out, linear.in, DT_F32);
+    dw = dt_view_rows(dw, linear.first, dw.rows);
     struct dt_gemm_args of_w = {.a = dy, .c = dw, .trans_a = true, .accumulate = pass->accumulate},
                         of_x = {.a = dy, .c = dx, .accumulate = linear.adds};
     int64_t used = 0;

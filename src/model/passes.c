@@ -144,10 +144,11 @@ dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *ca
 }
 
 dt_status dt_model_predictions(const struct dt_model *model, const struct dt_pass *caller,
-                               struct dt_predictions *predictions)
+                               bool windows, struct dt_predictions *predictions)
 {
     const struct dt_parts *parts = &model->parts;
     const struct dt_pass pass = complete(model, caller);
     return parts->head->predictions(parts->head_part, &pass,
-                                    dt_view_rows(parts->head_part->h, 0, pass.rows), predictions);
+                                    dt_view_rows(parts->head_part->h, 0, pass.rows), windows,
+                                    predictions);
 }

@@ -8,6 +8,8 @@
 //   u_k = silu(P_k · [h, x_0, …, x_{k-1}])         z_k = W_k · u_k + bias_k
 // so that a class of one head can rule out classes of the next: training feeds the data's targets,
 // a player those that it has just drawn.
+// An output that pools has one prediction and one loss a window, of z = pool(h) · Wᵀ + bias
+// (kernels/pool.h), and in play one of all positions so far: the pool is part of a stream's state.
 // Reads "targets" [B, L, W] f32, whose columns are in the order of the heads, NaN where there is
 // none, "mask" [B, L] u8, and perhaps "weights" [B, L, 1 + n] f32.
 // Rows: heads.weight [V, d], V numbers of all outputs together, or for each output
@@ -32,6 +34,11 @@ struct policy {
     int bias, mean, deviation;                                 // -1: no output is scaled
     int targets, mask, weights;
     int64_t target_width;
+    bool pools[DT_POOLS];              // what the outputs read, DT_POOL_NONE too
+    int pool_state[DT_POOLS], counted; // states: of each pool that is read, and of all
+    // Where an output pools: the pools that are read, and what positions, then windows learn from.
+    struct dt_view pooled[DT_POOLS], dpooled[DT_POOLS]; // [B, d] storage
+    struct dt_view chosen, chosen_weights;              // [M, W], [M, 1 + n] fp32
     // Where autoregressive [M, d + X padded] storage: h, x_0, x_1, …; their gradient.
     struct dt_view inputs, dinput;
     struct dt_view pre;         // [M, n · r] storage: of silu
@@ -70,11 +77,18 @@ static dt_status check(const struct dt_model_config *config)
 {
     struct dt_outputs all;
     DT_TRY(outputs(config, &all));
-    for (int k = 0; k < all.n; k++)
+    for (int k = 0; all.autoregressive && k < all.n; k++)
         if (all.list[k].pool != DT_POOL_NONE)
-            return DT_FAIL(DT_USER, NULL, "model.heads: %s: pooling (/%s) is not built",
+            return DT_FAIL(DT_USER, "set model.autoregressive = false",
+                           "model.heads: %s pools its window (/%s), and no head that does can be "
+                           "conditioned on others (model.autoregressive)",
                            all.list[k].name, dt_pool_name[all.list[k].pool]);
     return DT_OK;
+}
+
+static bool pools(const struct policy *p)
+{
+    return p->pools[DT_POOL_MEAN] || p->pools[DT_POOL_LAST] || p->pools[DT_POOL_MAX];
 }
 
 static void create(struct dt_part *part, const struct dt_build *build)
@@ -110,11 +124,13 @@ static void create(struct dt_part *part, const struct dt_build *build)
         V += output->width;
         X += output->size;
         scaled |= output->scaled;
+        p->pools[output->pool] = true;
         p->target_width = output->target + output->target_width; // of all, after the last
     }
     int64_t padded = dt_round_up(V, PAD);
-    if (!p->outputs.autoregressive) {            // one product for all, or two for each
-        part->flops = 6 * (double)d * (double)V; // of a weight, 2 forward and 4 backward
+    if (!p->outputs.autoregressive) { // one product for all, or two for each
+        // Of a weight, 2 forward and 4 backward; the product of a window alone does not count.
+        part->flops = p->pools[DT_POOL_NONE] ? 6 * (double)d * (double)V : 0;
         p->all = (struct dt_linear){.in = d, .out = padded};
         p->all.row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)d), padded, 2,
                                    (int64_t[]){V, d}, "heads.weight");
@@ -146,6 +162,12 @@ static void create(struct dt_part *part, const struct dt_build *build)
     p->targets = dt_build_array(build, "targets", DT_F32, p->target_width, false);
     p->weights = dt_build_array(build, "weights", DT_F32, 1 + p->outputs.n, true);
     p->mask = dt_build_array(build, "mask", DT_U8, 1, true);
+    static const char *const names[DT_POOLS] = {"", "pool.mean", "pool.last", "pool.max"};
+    if (pools(p))
+        p->counted = dt_build_state(build, part, "pool.count", DT_F32, 1);
+    for (int pool = DT_POOL_MEAN; pool < DT_POOLS; pool++)
+        if (p->pools[pool])
+            p->pool_state[pool] = dt_build_state(build, part, names[pool], DT_F32, d);
 }
 
 static void plan(struct dt_part *part, struct dt_plan *plan)
@@ -162,6 +184,15 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     p->logits = dt_plan_view(plan, logits, M, V, DT_F32);
     if (training)
         p->dlogits = storage == DT_F32 ? p->logits : dt_plan_view(plan, logits, M, V, storage);
+    for (int pool = DT_POOL_MEAN; pool < DT_POOLS; pool++)
+        if (p->pools[pool]) {
+            p->pooled[pool] = dt_plan_view(plan, logits, plan->shape.sequences, d, storage);
+            p->dpooled[pool] = dt_plan_view(plan, logits, plan->shape.sequences, d, storage);
+        }
+    if (pools(p)) {
+        p->chosen = dt_plan_view(plan, logits, M, p->target_width, DT_F32);
+        p->chosen_weights = dt_plan_view(plan, logits, M, 1 + p->outputs.n, DT_F32);
+    }
     if (!chained)
         return;
     int64_t inputs = dt_round_up(d + last_of_x->first + last_of_x->width, PAD);
@@ -215,18 +246,114 @@ static dt_status chained_output(const struct policy *p, const struct dt_pass *pa
                              dt_view_block(p->logits, 0, first, rows, p->down[k].out));
 }
 
+// One pool of p->pooled or p->dpooled.
+static struct dt_view pooled_of(const struct dt_view *pooled, const struct dt_pass *pass,
+                                enum dt_pool pool)
+{
+    return dt_view_rows(pooled[pool], 0, pass->input.sequences);
+}
+
+// p->pooled of a pool: of the windows or, in play, of all positions of the streams so far.
+static dt_status pool_windows(const struct policy *p, const struct dt_pass *pass, enum dt_pool pool,
+                              struct dt_view h, bool plays)
+{
+    const struct dt_part *part = &p->part;
+    struct dt_pool_forward_args args = {.pool = pool,
+                                        .length = pass->input.length,
+                                        .h = h,
+                                        .mask = pass->input.arrays[p->mask],
+                                        .out = pooled_of(p->pooled, pass, pool)};
+    if (plays) {
+        args.before = dt_pass_state(pass, part, pass->before, p->pool_state[pool]);
+        args.before_count = dt_pass_state(pass, part, pass->before, p->counted);
+        args.after = dt_pass_state(pass, part, pass->after, p->pool_state[pool]);
+        args.after_count = dt_pass_state(pass, part, pass->after, p->counted);
+    }
+    return DT_RUN(pass, pool_forward, &args);
+}
+
+// What outputs learn from, a row a position, or of those that pool a row a window.
+struct rows {
+    struct dt_view targets, weights; // weights.data NULL: none
+    const uint8_t *mask;
+};
+
+// Where no output pools, the rows are the batch's own.
+static dt_status find_rows(const struct policy *p, const struct dt_pass *pass, bool windows,
+                           struct rows *rows)
+{
+    int n = p->outputs.n;
+    int64_t length = windows ? pass->input.length : 1;
+    const void *weights = pass->input.arrays[p->weights];
+    *rows = (struct rows){.targets = targets_of(p, pass), .mask = pass->input.arrays[p->mask]};
+    if (weights)
+        rows->weights = dt_view_of(weights, pass->rows, 1 + n, DT_F32);
+    if (!pools(p) || (!rows->targets.data && !pass->measured)) // only predicted
+        return DT_OK;
+    struct dt_pool_targets_args args = {.n = n,
+                                        .length = length,
+                                        .targets = rows->targets,
+                                        .mask = rows->mask,
+                                        .weights = rows->weights,
+                                        .targets_out =
+                                            dt_view_rows(p->chosen, 0, pass->rows / length)};
+    if (weights)
+        args.weights_out = dt_view_rows(p->chosen_weights, 0, pass->rows / length);
+    for (int k = 0; k < n; k++)
+        if ((p->outputs.list[k].pool != DT_POOL_NONE) == windows)
+            args.outputs[k] = (struct dt_target_columns){p->slices[k].target, p->slices[k].columns};
+    *rows = (struct rows){.targets = args.targets_out, .weights = args.weights_out};
+    return DT_RUN(pass, pool_targets, &args);
+}
+
+// The rows of heads.weight of output k; its columns of the logits or their gradient.
+static struct dt_linear linear_of(const struct policy *p, int k)
+{
+    struct dt_linear linear = p->all;
+    linear.first = p->slices[k].first;
+    linear.out = p->slices[k].width;
+    return linear;
+}
+
+static struct dt_view columns_of(const struct policy *p, int k, struct dt_view logits)
+{
+    return dt_view_cols(logits, p->slices[k].first, p->slices[k].first + p->slices[k].width);
+}
+
 // The logits of all outputs at all positions, without bias.
-static dt_status compute_logits(const struct policy *p, const struct dt_pass *pass,
-                                struct dt_view h)
+static dt_status position_logits(const struct policy *p, const struct dt_pass *pass,
+                                 struct dt_view h, struct dt_view logits)
 {
     int n = p->outputs.n;
     struct dt_view inputs = dt_view_rows(p->inputs, 0, pass->rows);
     if (!p->outputs.autoregressive)
-        return dt_linear_forward(pass, p->all, h, dt_view_rows(p->logits, 0, pass->rows));
+        return dt_linear_forward(pass, p->all, h, logits);
     DT_TRY(encode(p, pass, n - 1, targets_of(p, pass), inputs));
     for (int k = 0; k < n; k++)
         DT_TRY(chained_output(p, pass, k, inputs));
     return DT_OK;
+}
+
+// The same of those that pool, for each window.
+static dt_status window_logits(const struct policy *p, const struct dt_pass *pass, struct dt_view h,
+                               struct dt_view logits)
+{
+    for (enum dt_pool pool = DT_POOL_MEAN; pool < DT_POOLS; pool++)
+        if (p->pools[pool])
+            DT_TRY(pool_windows(p, pass, pool, h, false));
+    for (int k = 0; k < p->outputs.n; k++) {
+        enum dt_pool pool = p->outputs.list[k].pool;
+        if (pool != DT_POOL_NONE)
+            DT_TRY(dt_linear_forward(pass, linear_of(p, k), pooled_of(p->pooled, pass, pool),
+                                     columns_of(p, k, logits)));
+    }
+    return DT_OK;
+}
+
+static dt_status compute_logits(const struct policy *p, const struct dt_pass *pass, bool windows,
+                                struct dt_view h, struct dt_view logits)
+{
+    return windows ? window_logits(p, pass, h, logits) : position_logits(p, pass, h, logits);
 }
 
 // The gradient of the inputs is added up from the last output, whose inputs are the widest.
@@ -251,46 +378,98 @@ static dt_status chained_backward(const struct policy *p, const struct dt_pass *
     return DT_OK;
 }
 
+// From the logits' gradient to that of h; `first`: which is then written, else added to.
+static dt_status windows_backward(const struct policy *p, const struct dt_pass *pass,
+                                  struct dt_view h, struct dt_view dlogits, struct dt_view dh,
+                                  bool first)
+{
+    bool adds[DT_POOLS] = {false};
+    for (int k = 0; k < p->outputs.n; k++) {
+        enum dt_pool pool = p->outputs.list[k].pool;
+        struct dt_linear linear = linear_of(p, k);
+        linear.adds = adds[pool];
+        adds[pool] = true;
+        if (pool != DT_POOL_NONE)
+            DT_TRY(dt_linear_backward(pass, linear, pooled_of(p->pooled, pass, pool),
+                                      columns_of(p, k, dlogits),
+                                      pooled_of(p->dpooled, pass, pool)));
+    }
+    for (enum dt_pool pool = DT_POOL_MEAN; pool < DT_POOLS; pool++) {
+        struct dt_pool_backward_args args = {.pool = pool,
+                                             .length = pass->input.length,
+                                             .h = h,
+                                             .mask = pass->input.arrays[p->mask],
+                                             .dout = pooled_of(p->dpooled, pass, pool),
+                                             .dh = dh,
+                                             .first = first};
+        if (p->pools[pool]) {
+            DT_TRY(DT_RUN(pass, pool_backward, &args));
+            first = false;
+        }
+    }
+    return DT_OK;
+}
+
+// Of the outputs of positions, or of windows.
+static dt_status loss_of(const struct policy *p, const struct dt_pass *caller, bool windows,
+                         struct dt_view h, struct dt_view dh, double scale, struct dt_loss_sum *sum)
+{
+    struct dt_pass pass = *caller;
+    int n = p->outputs.n;
+    bool first = !windows || !p->pools[DT_POOL_NONE];
+    struct rows rows;
+    pass.accumulate = pass.accumulate || !first;
+    DT_TRY(find_rows(p, &pass, windows, &rows));
+    struct dt_view logits = dt_view_rows(p->logits, 0, rows.targets.rows),
+                   dlogits = dt_view_rows(p->dlogits, 0, rows.targets.rows);
+    struct dt_policy_loss_args args = {.n = n,
+                                       .logits = logits,
+                                       .bias = dt_net_weight(pass.net, p->bias),
+                                       .targets = rows.targets,
+                                       .mean = row_of(p, &pass, p->mean),
+                                       .deviation = row_of(p, &pass, p->deviation),
+                                       .mask = rows.mask,
+                                       .weights = rows.weights,
+                                       .scale = (float)scale,
+                                       .dlogits = scale > 0 ? dlogits : (struct dt_view){0},
+                                       .sum = sum};
+    memcpy(args.outputs, p->slices, (size_t)n * sizeof *p->slices);
+    DT_TRY(compute_logits(p, &pass, windows, h, logits));
+    DT_TRY(DT_RUN(&pass, policy_loss, &args));
+    if (!(scale > 0))
+        return DT_OK;
+    if (windows)
+        DT_TRY(windows_backward(p, &pass, h, dlogits, dh, first));
+    else
+        DT_TRY(p->outputs.autoregressive ? chained_backward(p, &pass)
+                                         : dt_linear_backward(&pass, p->all, h, dlogits, dh));
+    return dt_add_bias_backward(&pass, p->bias, dlogits);
+}
+
 static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
                       struct dt_view dh, double scale, struct dt_loss_sum *sum)
 {
     const struct policy *p = (struct policy *)part;
-    int n = p->outputs.n;
-    bool chained = p->outputs.autoregressive;
-    struct dt_view logits = dt_view_rows(p->logits, 0, pass->rows),
-                   dlogits = dt_view_rows(p->dlogits, 0, pass->rows);
-    struct dt_policy_loss_args args = {.n = n,
-                                       .logits = logits,
-                                       .bias = dt_net_weight(pass->net, p->bias),
-                                       .targets = targets_of(p, pass),
-                                       .mean = row_of(p, pass, p->mean),
-                                       .deviation = row_of(p, pass, p->deviation),
-                                       .mask = pass->input.arrays[p->mask],
-                                       .scale = (float)scale,
-                                       .dlogits = scale > 0 ? dlogits : (struct dt_view){0},
-                                       .sum = sum};
-    const void *weights = pass->input.arrays[p->weights];
-    if (weights)
-        args.weights = dt_view_of(weights, pass->rows, 1 + n, DT_F32);
-    memcpy(args.outputs, p->slices, (size_t)n * sizeof *p->slices);
-    DT_TRY(compute_logits(p, pass, h));
-    DT_TRY(DT_RUN(pass, policy_loss, &args));
-    if (!(scale > 0))
-        return DT_OK;
-    DT_TRY(chained ? chained_backward(p, pass) : dt_linear_backward(pass, p->all, h, dlogits, dh));
-    return dt_add_bias_backward(pass, p->bias, dlogits);
+    if (p->pools[DT_POOL_NONE])
+        DT_TRY(loss_of(p, pass, false, h, dh, scale, sum));
+    return pools(p) ? loss_of(p, pass, true, h, dh, scale, sum) : DT_OK;
 }
 
-// From z, with bias, to the data's own units.
-static dt_status decode(const struct policy *p, const struct dt_pass *pass, int n,
-                        const struct dt_output_slice *slices, struct dt_view z)
+// Adds the bias to the logits of outputs [from, from + n), and gives them the data's own units.
+static dt_status decode(const struct policy *p, const struct dt_pass *pass, int from, int n,
+                        struct dt_view values)
 {
+    int32_t first = p->slices[from].first;
     struct dt_decode_outputs_args args = {.n = n,
                                           .targets = p->target_width,
                                           .mean = row_of(p, pass, p->mean),
                                           .deviation = row_of(p, pass, p->deviation),
-                                          .z = z};
-    memcpy(args.outputs, slices, (size_t)n * sizeof *slices);
+                                          .z = values};
+    for (int k = 0; k < n; k++) {
+        args.outputs[k] = p->slices[from + k];
+        args.outputs[k].first -= first;
+    }
+    DT_TRY(dt_add_bias(pass, p->bias, first, values));
     return DT_RUN(pass, decode_outputs, &args);
 }
 
@@ -298,35 +477,36 @@ static dt_status output(struct dt_part *part, const struct dt_pass *pass, struct
                         struct dt_view *values)
 {
     const struct policy *p = (struct policy *)part;
-    int64_t first = p->slices[k].first;
+    enum dt_pool pool = p->outputs.list[k].pool;
     struct dt_view inputs = dt_pass_last(pass, p->inputs);
-    struct dt_linear linear = p->all;
-    h = dt_pass_last(pass, h);
-    *values = dt_view_block(p->logits, 0, first, h.rows, p->outputs.list[k].width);
-    linear.first = first;
-    linear.out = values->cols;
+    if (pool != DT_POOL_NONE)
+        DT_TRY(pool_windows(p, pass, pool, h, true));
+    h = pool == DT_POOL_NONE ? dt_pass_last(pass, h) : pooled_of(p->pooled, pass, pool);
+    *values = columns_of(p, k, dt_view_rows(p->logits, 0, h.rows));
     if (p->outputs.autoregressive) {
         DT_TRY(encode(p, pass, k, dt_pass_last(pass, targets_of(p, pass)), inputs));
         DT_TRY(chained_output(p, pass, k, inputs));
     } else {
-        DT_TRY(dt_linear_forward(pass, linear, h, *values));
+        DT_TRY(dt_linear_forward(pass, linear_of(p, k), h, *values));
     }
-    DT_TRY(dt_add_bias(pass, p->bias, first, *values));
-    struct dt_output_slice slice = p->slices[k];
-    slice.first = 0;
-    return decode(p, pass, 1, &slice, *values);
+    return decode(p, pass, k, 1, *values);
 }
 
 static dt_status predictions(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
-                             struct dt_predictions *predictions)
+                             bool windows, struct dt_predictions *predictions)
 {
     const struct policy *p = (struct policy *)part;
-    *predictions = (struct dt_predictions){.values = dt_view_rows(p->logits, 0, pass->rows),
-                                           .targets = targets_of(p, pass),
-                                           .mask = pass->input.arrays[p->mask]};
-    DT_TRY(compute_logits(p, pass, h));
-    DT_TRY(dt_add_bias(pass, p->bias, 0, predictions->values));
-    return decode(p, pass, p->outputs.n, p->slices, predictions->values);
+    struct rows rows;
+    *predictions = (struct dt_predictions){0};
+    if (windows ? !pools(p) : !p->pools[DT_POOL_NONE])
+        return DT_OK;
+    DT_TRY(find_rows(p, pass, windows, &rows));
+    *predictions = (struct dt_predictions){.values = dt_view_rows(p->logits, 0, rows.targets.rows),
+                                           .targets = rows.targets,
+                                           .weights = rows.weights,
+                                           .mask = rows.mask};
+    DT_TRY(compute_logits(p, pass, windows, h, predictions->values));
+    return decode(p, pass, 0, p->outputs.n, predictions->values);
 }
 
 const struct dt_head_kind dt_policy_head = {

@@ -24,7 +24,8 @@ struct header {
 };
 enum { SUMMED = offsetof(struct header, kind) };
 
-// The arrays of all layers of a stream in turn: where each is in `state`, and its bytes.
+// The arrays of all layers of a stream, and of the head, in turn: where each is in `state`, and its
+// bytes.
 struct walk {
     const struct dt_player *player;
     const struct dt_model_state *state;
@@ -38,7 +39,7 @@ struct walk {
 static bool next_array(struct walk *w)
 {
     const struct dt_model *model = w->player->model;
-    for (; w->layer < dt_model_config(model)->n_layer; w->layer++, w->array = 0) {
+    for (; w->layer <= dt_model_config(model)->n_layer; w->layer++, w->array = 0) {
         const struct dt_array_list *list = dt_model_state_arrays(model, w->layer);
         for (; w->array < list->n; w->array++) {
             w->at = dt_model_state_array(w->state, w->layer, w->array);

@@ -26,8 +26,9 @@
 //   }
 //
 // A handle has independent streams, each with its own recurrent state. A stream's outputs depend
-// on its own inputs alone, and are bitwise identical for the same inputs. Functions return a code
-// and never print, exit or abort; a call that failed has changed no stream, unless the code is
+// on its own inputs alone, and are bitwise identical for the same inputs; those that pool
+// (model.heads: NAME:KIND/mean) are of all frames since the stream was reset. Functions return a
+// code and never print, exit or abort; a call that failed has changed no stream, unless the code is
 // DTRAIN_STEP_MACHINE. All memory is allocated by dtrain_step_open, after the shapes of the model's
 // files have been compared with config.json. Different handles may be used by different threads at
 // once; a handle by one thread at a time.

@@ -10,7 +10,7 @@ enum { SUMS = sizeof(struct dt_loss_sum) / sizeof(double) };
 
 // The predictions of a micro-batch in host memory.
 struct predictions {
-    float *values, *targets;
+    float *values, *targets, *weights;
     uint8_t *mask;
 };
 
@@ -71,25 +71,33 @@ static dt_status copy_out(const struct dt_evaluation *e, void *host, const void 
     return dt_to_host(&e->job->backend, to, device, bytes, e->stream);
 }
 
-// Adds every row of a pass to the scores. All micro-batches have the same shape.
-static dt_status score(const struct dt_evaluation *e, const struct dt_pass *pass,
+static int64_t bytes_of(const struct dt_view *view)
+{
+    return view->rows * view->stride * (int64_t)sizeof(float);
+}
+
+// Adds what is predicted at the positions of a pass, or in its windows, to the scores. Windows need
+// less room than positions, which come first; all micro-batches have the same shape.
+static dt_status score(const struct dt_evaluation *e, const struct dt_pass *pass, bool windows,
                        struct predictions *host)
 {
     const struct dt_outputs *outputs = dt_model_outputs(e->model);
     struct dt_predictions on;
-    DT_TRY(dt_model_predictions(e->model, pass, &on));
-    int64_t rows = on.values.rows, row_bytes = rows * (int64_t)sizeof(float);
-    DT_TRY(copy_out(e, &host->values, on.values.data, row_bytes * on.values.stride));
-    DT_TRY(copy_out(e, &host->targets, on.targets.data, row_bytes * on.targets.stride));
-    DT_TRY(copy_out(e, &host->mask, on.mask, rows));
+    DT_TRY(dt_model_predictions(e->model, pass, windows, &on));
+    DT_TRY(copy_out(e, &host->values, on.values.data, bytes_of(&on.values)));
+    DT_TRY(copy_out(e, &host->targets, on.targets.data, bytes_of(&on.targets)));
+    DT_TRY(copy_out(e, &host->weights, on.weights.data, bytes_of(&on.weights)));
+    DT_TRY(copy_out(e, &host->mask, on.mask, on.values.rows));
     DT_TRY(dt_stream_sync(&e->job->backend, e->stream));
-    for (int64_t row = 0; row < rows; row++) {
+    for (int64_t row = 0; row < on.values.rows; row++) {
         const float *values = host->values + row * on.values.stride,
                     *targets = host->targets + row * on.targets.stride;
         if (on.mask && !host->mask[row])
             continue;
         for (int k = 0; k < outputs->n; values += outputs->list[k++].width)
-            DT_TRY(dt_scores_add(e->scores, k, values, targets + outputs->list[k].target, 1));
+            DT_TRY(dt_scores_add(
+                e->scores, k, values, targets + outputs->list[k].target,
+                on.weights.data ? (double)host->weights[row * on.weights.stride + 1 + k] : 1));
     }
     return DT_OK;
 }
@@ -105,8 +113,8 @@ static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_bat
         DT_TRY(dt_input_micro_batch(e->input, e->stream, &pass.input));
         DT_TRY(dt_model_forward(e->model, &pass));
         DT_TRY(dt_model_loss(e->model, &pass, 0, sums + k % n_sums));
-        if (e->scores)
-            DT_TRY(score(e, &pass, predictions));
+        for (int windows = 0; e->scores && windows < 2; windows++)
+            DT_TRY(score(e, &pass, windows, predictions));
         DT_TRY(dt_carry_store(e->carry, e->carry->next, k, e->stream));
     }
     return DT_OK;
@@ -172,7 +180,8 @@ out:
     dt_loader_close(loader);
     free(host);
     dt_free(&job->backend, sums);
-    void *copies[] = {predictions.values, predictions.targets, predictions.mask};
+    void *copies[] = {predictions.values, predictions.targets, predictions.weights,
+                      predictions.mask};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
         dt_free_host(&job->backend, copies[i]);
     if (status != DT_OK)

@@ -242,10 +242,13 @@ static int64_t rows_of(const struct predictor *p, const struct now *now, int64_t
     return dt_min_i64(now->segments[stream].rows - now->window * p->plan->length, p->plan->length);
 }
 
-static void copy_rows(struct predictor *p, const struct dt_view *view, int64_t stream, int64_t n)
+// The n rows of a stream in a view that has one for each position; of windows: for each stream,
+// which is then that of all its positions.
+static void copy_rows(struct predictor *p, const struct dt_view *view, bool windows, int64_t stream,
+                      int64_t n)
 {
     for (int64_t t = 0; t < n; t++) {
-        const void *from = dt_view_at(view, stream * p->plan->length + t, 0);
+        const void *from = dt_view_at(view, windows ? stream : stream * p->plan->length + t, 0);
         float *to = p->rows + t * view->cols;
         if (view->dtype == DT_F32)
             memcpy(to, from, (size_t)view->cols * sizeof *to);
@@ -272,7 +275,7 @@ static void draw(struct predictor *p, int k, int64_t stream, int64_t n)
 
 // Writes the columns of output k, or (k < 0) the hidden states; they follow from one view in host
 // memory.
-static dt_status write_columns(struct predictor *p, const struct now *now, int k,
+static dt_status write_columns(struct predictor *p, const struct now *now, int k, bool windows,
                                struct dt_view view)
 {
     const struct dt_predict_plan *plan = p->plan;
@@ -284,7 +287,7 @@ static dt_status write_columns(struct predictor *p, const struct now *now, int k
             const struct dt_predict_column *column = &plan->columns[c];
             if ((column->what == DT_PREDICT_HIDDEN) != (k < 0) || (k >= 0 && column->output != k))
                 continue;
-            copy_rows(p, &view, stream, n);
+            copy_rows(p, &view, windows, stream, n);
             DT_TRY(check_finite(p, segment, row, n, view.cols, name));
             if (column->what == DT_PREDICT_PROBABILITIES)
                 to_probabilities(&plan->outputs.list[k], n, p->rows);
@@ -308,13 +311,24 @@ static dt_status write_outputs(struct predictor *p, const struct now *now,
     int64_t first = 0;
     for (int k = 0; k < outputs->n; first += outputs->list[k++].width) {
         if (k == 0 || one_by_one) {
-            DT_TRY(dt_model_predictions(p->model, pass, &on));
-            DT_TRY(fetch(p, &on.values));
+            DT_TRY(dt_model_predictions(p->model, pass, false, &on));
+            if (on.values.rows > 0)
+                DT_TRY(fetch(p, &on.values));
         }
-        DT_TRY(write_columns(p, now, k,
+        if (outputs->list[k].pool != DT_POOL_NONE)
+            continue;
+        DT_TRY(write_columns(p, now, k, false,
                              dt_view_cols(on.values, first, first + outputs->list[k].width)));
         if (one_by_one)
             DT_TRY(send(p, targets, now->n * p->plan->length));
+    }
+    for (int k = 0; k < outputs->n; k++) {
+        struct dt_view values; // of the segment up to the end of this window
+        if (outputs->list[k].pool == DT_POOL_NONE)
+            continue;
+        DT_TRY(dt_model_output(p->model, pass, k, &values));
+        DT_TRY(fetch(p, &values));
+        DT_TRY(write_columns(p, now, k, true, values));
     }
     return DT_OK;
 }
@@ -374,7 +388,7 @@ static dt_status predict_window(struct predictor *p, const struct now *now)
     if (p->plan->options.hidden) {
         struct dt_view hidden = dt_model_hidden(p->model, &pass);
         DT_TRY(fetch(p, &hidden));
-        DT_TRY(write_columns(p, now, -1, hidden));
+        DT_TRY(write_columns(p, now, -1, false, hidden));
     }
     DT_TRY(p->plan->outputs.perplexity ? write_tokens(p, now, &pass)
                                        : write_outputs(p, now, &pass));

@@ -118,7 +118,7 @@ rejected 'not "a:huber\(1"' 'model.heads=a:huber(1'
 rejected 'not "a:huber\(\)"' 'model.heads=a:huber()'
 rejected 'not "a:huber\(1,x\)"' 'model.heads=a:huber(1,x)'
 rejected 'a:bernoulli\(3\)\*2: expected no parameters' 'model.heads=a:bernoulli(3)*2'
-rejected 'model.heads: buttons: pooling \(/last\) is not built' 'model.heads=buttons:bernoulli*8/last'
+rejected 'model.autoregressive' 'model.heads=buttons:bernoulli*8/last' model.autoregressive=true
 rejected 'shoulder:categorical: 1 classes \(allowed: 2 to 65536\)' model.heads=shoulder:categorical
 rejected 'duplicate name "shoulder"' 'model.heads=shoulder:categorical*5 shoulder:categorical*5'
 rejected 'more than 32 heads' "model.heads=$(printf 'h%d:huber ' $(seq 33))"

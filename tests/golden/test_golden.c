@@ -152,7 +152,8 @@ static void check_windows(struct golden_run run, const struct tolerance *toleran
         double sum = golden_windows(&run, b, 1, &steps);
         check_tensor("state after the window", whole, want, count, tolerance->logits, 0);
         check_tensor("state after single steps", steps, whole, count, tolerance->logits, 0);
-        CHECK(fabs(sum - loss) <= tolerance->loss * loss,
+        bool pools = strchr(golden->config.heads, '/'); // a step is then a window with its own loss
+        CHECK(pools || fabs(sum - loss) <= tolerance->loss * loss,
               "%s, %s: losses of single steps are %.9g, of the window %.9g", case_name, run_name,
               sum, loss);
         free(want);

@@ -143,7 +143,7 @@ static void compare_heads(const char *group, const struct dt_pass *pass, int64_t
     struct dt_predictions all;
     char path[600];
     int64_t column = 0;
-    CHECK_OK(dt_model_predictions(t.model, pass, &all));
+    CHECK_OK(dt_model_predictions(t.model, pass, false, &all));
     for (int k = 0; k < outputs->n; column += outputs->list[k++].width) {
         const struct dt_output *output = &outputs->list[k];
         bool classes = output->type->one_of || output->type->classes == 2;

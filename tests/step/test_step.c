@@ -376,9 +376,13 @@ int main(int argc, char **argv)
         small_config("mamba", "g:gmm(3)*2 b:categorical*3 q:quantile(0.1,0.6)*2 "
                               "m:gmm(2,-1,1) r:regression(-1,1)*2 h:huber");
     FLAG_OF(numbers, autoregressive) = true;
+    struct dt_model_config pools = small_config(
+        "mamba gru", "a:categorical*5/mean b:bernoulli*3 c:bernoulli*2/last d:huber*3/max "
+                     "e:categorical*2/mean");
     if (argc == 1) {
         every_promise(&ids, "ids alone");
         every_promise(&numbers, "mixtures and quantiles");
+        every_promise(&pools, "pools");
     }
     test_memory();
     remove_scratch();

@@ -16,7 +16,7 @@ d_state = 2
 expand = 1
 stem = frames
 frame_size = 7
-heads = a:categorical*5 b:huber*2
+heads = a:categorical*5 b:huber*2 c:categorical*3/max
 [data]
 train = synthetic:frames
 val = synthetic:frames
@@ -42,7 +42,7 @@ eval_batches = 1
 EOF
 export SIMT_DEVICES=2
 
-losses() { grep -v '"event":"checkpoint"' "runs/$1/metrics.jsonl" | grep -oE '"(event|step|loss|ema_loss|grad_norm)":[^,}]*'; }
+losses() { grep -v '"event":"checkpoint"' "runs/$1/metrics.jsonl" | grep -oE '"(event|step|loss|ema_loss|grad_norm|auc|mae)":[^,}]*'; }
 same_run() { # run, run: every file of every checkpoint, and the losses, validation's too
     local file
     for file in runs/"$1"/checkpoints/step-*/*.safetensors; do
