@@ -17,6 +17,11 @@ while read -r command; do
     check "$name trains" bash -c "\"$dtrain\" ${command#dtrain } run.steps=20 model.d_model=16 run.threads=1 log.eval_every=20" >"$name.log" 2>&1
     check "$name is validated: $(cat "$name.log")" grep -q 'step 20  validation loss [0-9]' "$name.log"
 done <commands.sh
+while read -r file weights head; do
+    check "$weights is a weight" "$dtrain" own.ini data.train="$file" data.weights="$weights" model.heads="$head" run.name="$weights" \
+        run.steps=20 model.d_model=16 run.threads=1 data.seq_len=20 >"$file.log" 2>&1
+    check "… and trains: $(cat "$file.log")" grep -q 'step 20/20  loss [0-9]' "$file.log"
+done <<<$'train.h5 weight:stage stage:categorical*33\ndemos.hdf5 weight move:regression*2'
 if "$python" -c 'import torch, safetensors' 2>/dev/null; then
     check "policies learn as in PyTorch" "$python" "$(dirname "$0")/torch_policy.py" "$dtrain"
 fi
