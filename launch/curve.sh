@@ -28,7 +28,7 @@ END {
         for (c = 0; c < width; c++)
             line = line (int((top - mean[c]) / span * (height - 1) + 0.5) == r ? "*" : " ")
         sub(/ +$/, "", line)
-        printf "%8.3f |%s\n", top - span * r / (height - 1), line
+        printf span < 0.1 ? "%8.2e |%s\n" : "%8.3f |%s\n", top - span * r / (height - 1), line
     }
     axis = ""
     for (c = 0; c < width; c++) axis = axis "-"

@@ -90,6 +90,7 @@ check "the loss of normalised targets of 1e-4 is not 0.0000" "$dtrain" numbers.i
 check "… nor is its error" bash -c "! grep -q 'error 0.000[ ,]' tiny.log && grep -qE 'error [1-9]\.[0-9]+e-0[67]' tiny.log"
 check "targets as they are" "$dtrain" numbers.ini run.name=raw model.heads=tiny:regression data.normalize=false run.steps=2 \
     >raw.log 2>&1
+check "the curve of a small loss has its digits" bash -c "'$repository/launch/curve.sh' runs/raw >curve.txt; ! grep -q '0.000 |' curve.txt"
 check "… have a loss with four digits" grep -qE 'step 2/2 .*loss [0-9.]+(e-[0-9]+)?  error' raw.log
 check "… and no normalisation" "$python" - runs/raw/checkpoints/step-00000002/model.safetensors <<'EOF2'
 import json, struct, sys
