@@ -90,16 +90,25 @@ static const struct dt_h5_file *file_of(const struct dt_reader *reader, const st
     return at->file ? at->file : &reader->file;
 }
 
-// "/data/demo_3/obs/a" of the episode, or "/obs/a" where episodes share datasets.
+// "/data/demo_3/obs/a" of the episode, or "/obs/a" where episodes share datasets; "../" leads to
+// the group that the episode is in.
 static dt_status path_of(const struct dt_reader *reader, const struct dt_episode *at,
                          const char *path, char full[DT_H5_PATH])
 {
-    const char *group = at->inner ? at->inner : at->group;
-    int length = snprintf(full, DT_H5_PATH, "%s/%s", group ? group : "", path);
-    if (length < DT_H5_PATH)
+    const char *group = at->inner ? at->inner : at->group ? at->group : "";
+    size_t n = strlen(group);
+    const char *rest = path;
+    for (; strncmp(rest, "../", 3) == 0 && n > 0; rest += 3)
+        while (n > 0 && group[--n] != '/')
+            continue;
+    if (strncmp(rest, "../", 3) == 0)
+        return DT_FAIL(DT_USER, "write ../ at most once for each group that episodes are in",
+                       "%s: %s leads out of the file from %s", reader->file.path, path,
+                       group[0] ? group : "its root");
+    if (snprintf(full, DT_H5_PATH, "%.*s/%s", (int)n, group, rest) < DT_H5_PATH)
         return DT_OK;
-    return DT_FAIL(DT_USER, NULL, "%s: the path of %s/%s is too long", reader->file.path,
-                   group ? group : "", path);
+    return DT_FAIL(DT_USER, NULL, "%s: the path of %s/%s is too long", reader->file.path, group,
+                   path);
 }
 
 static const char *key_of(const struct dt_column *column)

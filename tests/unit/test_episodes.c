@@ -262,6 +262,46 @@ static void put_numbers_of(hid_t file, const char *owner, const char *name, hid_
     H5Sclose(space);
 }
 
+// What the group that episodes are in has is that of each of them.
+static void test_parents(void)
+{
+    struct dt_scan_rules rules = {.seq_len = T};
+    strcpy(rules.inputs, "obs/a ../@age ../../@place");
+    strcpy(rules.targets, "actions ../label");
+    strcpy(rules.episodes, layout_episodes[GROUPS]);
+    write_episodes(in_scratch("a.h5"), GROUPS, plain_types(), 0, EPISODES);
+    hid_t file = change("a.h5");
+    for (int s = 8; s < 11; s++) {
+        char group[32], path[64];
+        double age = 3 * s;
+        snprintf(group, sizeof group, "/subject_%d", s);
+        snprintf(path, sizeof path, "%s/label", group);
+        put_numbers_of(file, group, "age", H5T_IEEE_F64LE, 0, &age);
+        put_scalar(file, path, H5T_STD_I64LE, &(int64_t){s % 2}, false);
+    }
+    put_numbers_of(file, "/", "place", H5T_STD_I8LE, 0, &(int8_t){5});
+    H5Fclose(file);
+    static struct expected want[EPISODES * LONGEST];
+    int64_t n = expect_windows(0, EPISODES, T, want), wrong = 0, step = 0;
+    struct dt_loader_config config = one_pass(scan_all(&rules));
+    struct dt_loader *loader;
+    const struct dt_batch *batch;
+    config.batch = 1;
+    CHECK_OK(dt_loader_open(&config, 0, &loader));
+    for (; dt_loader_next(loader, &batch, NULL) == DT_OK && batch; step++)
+        for (int64_t t = 0; t < want[step].n; t++) {
+            int64_t s = 8 + want[step].episode / 5;
+            const float *frame = (const float *)dt_batch_find(batch, "frames")->data + t * (A + 2);
+            wrong += frame[0] != value_a(want[step].episode, want[step].first + t, 0);
+            wrong += frame[A] != (float)(3 * s) || frame[A + 1] != 5;
+            wrong += ((const float *)dt_batch_find(batch, "targets")->data)[t * (W + 1) + W] !=
+                     (float)(s % 2);
+        }
+    dt_loader_close(loader);
+    CHECK_INT(step, n);
+    CHECK_INT(wrong, 0);
+}
+
 // One value of an episode, as a scalar, a vector of one, a row, or an attribute, is that of each of
 // its frames: as a frame, an id or a target.
 static void test_constants(void)
@@ -686,6 +726,7 @@ int main(void)
     test_some_episodes();
     test_held_out();
     test_constants();
+    test_parents();
     test_patterns();
     test_linked();
     test_targets_by_head();

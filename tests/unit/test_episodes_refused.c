@@ -125,6 +125,10 @@ static void test_layouts_refused(void)
     static const char *const words[] = {"@", "obs/@", "@a/b", "obs@a", "@a[", "@3"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         refuse_inputs(GROUPS, words[i], "data.inputs: '");
+    refuse_inputs(GROUPS, "../../../@a",
+                  "../../../@a leads out of the file from /subject_8/trial_0");
+    refuse_inputs(GROUPS, "../@a", "a.h5 has no /subject_8/@a (data.inputs)");
+    refuse_inputs(GROUPS, "../../@a", "a.h5 has no /@a (data.inputs)");
     refuse_inputs(GROUPS, "", "data.inputs is required: name datasets of the episodes of");
     rules.targets[0] = 0;
     refuse_scan(&rules, "data.targets is required");
