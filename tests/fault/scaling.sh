@@ -37,6 +37,12 @@ check "what needs too much memory is skipped" test "$(grep -c '^  mpi  *all-gath
 check "… with a word" grep -q 'mpi: skipping arrays of 2097152 bytes and more: .*(--max-memory)' comm.log
 check "every two of three ranks" ranks 3 bench --comm --pairs --last 64K --json >pairs.json
 check "… are in the table once" test "$(grep -oE '"rank":[0-9]+|"with":[0-9]+' pairs.json | cut -d: -f2 | paste -sd' ')" = "1 0 2 0 2 1"
+ranks 3 bench --comm --pairs --last 64K >pairs.txt 2>pairs.log
+check "… the slowest is the least of the table, and named" awk '
+    /^  rank/ { for (i = 4; i <= NF; i++) { if (n++ == 0 || $i < least) least = $i; rate[i - 4, $2 + 0] = $i } }
+    /slowest/ && match($0, /slowest [0-9.]+ GB\/s: ranks/) {
+        found = substr($0, RSTART + 8) + 0; sub(/.*ranks /, ""); a = $1; b = $5 }
+    END { exit !(n == 3 && found > 0 && found <= least + 0.0011 && found >= least - 0.0011 && rate[a, b] <= found + 0.0011) }' pairs.txt
 for wrong in "--first 8Q" "--last x" "--batch 4" "--step" "--collective gossip"; do
     # shellcheck disable=SC2086
     "$dtrain" bench --comm $wrong >/dev/null 2>refused.txt

@@ -27,6 +27,10 @@ done
 check "the export plays as the checkpoint does" cmp "text-$(basename "$checkpoint")" text-int8
 check "and so does an fp32 export" cmp text-fp32 text-int8
 
+check "training without int8" "$dtrain" small.ini run.steps=4 run.dir=plain run.device=cpu run.threads=1 >train.log 2>&1
+check "its export to int8" "$dtrain" export plain/checkpoints/step-* plain-int8 --int8
+check "is played as int8" grep -q '"quantize":	"int8"' plain-int8/config.json
+
 refused "a folder that exists" 'int8 exists' "$dtrain" export "$checkpoint" int8
 refused "no model" 'nosuch' "$dtrain" export nosuch other
 check "nothing is left" [ ! -e other ]

@@ -60,6 +60,12 @@ with dtrain_step.Model(sys.argv[3]) as model:
     likely = {"a": [logits["a"].index(max(logits["a"]))], "b": [x > 0 for x in logits["b"]], "c": logits["c"],
               "d": logits["d"][2:], "e": logits["e"][1:2]}
     assert model.sample(frame, temperature=0) == likely, (logits, likely)
+    def drawn(first): # nothing of draws before the seed is left
+        model.restore(state)
+        first(frame)
+        model.seed(5)
+        return [model.sample(frame) for _ in range(9)]
+    assert drawn(model.step) == drawn(model.sample)
 with dtrain_step.Model(sys.argv[2]) as model:
     state = model.save()
     assert "not finite" not in fails(model.step, dtrain_step.Error, 256)

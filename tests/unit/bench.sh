@@ -50,6 +50,10 @@ for precision in fp32 bf16; do
             grep -q "\"shape\":\"$shape $role " ops.json || fail "$precision: no GEMM $shape $role"
         done
     done
+    # A step of two layers calls each op so often, however many steps were measured.
+    for op in "embed_forward 1" "scan_forward 2" "scan_backward 2" "xent 1" "adamw 1"; do
+        [ "$(grep "\"op\":\"${op% *}\"" ops.json | values calls /dev/stdin)" = "${op#* }" ] || fail "$precision: not ${op#* } calls of ${op% *}"
+    done
     # Rates are of the best time, in the table too; a product of m x n x k computes 2 m n k.
     paste -d' ' <(values best_ms ops.json) <(values bytes ops.json) <(values flops ops.json) <(values gb_per_s ops.json) \
         <(values gflops ops.json) <(values floor_ms ops.json) <(values fraction ops.json) >ops.numbers

@@ -2,6 +2,7 @@
 #include "comm/backends.h"
 #include "comm/comm.h"
 #include "comm/job_control.h"
+#include "comm/process.h"
 #include "test.h"
 
 #include <mpi.h>
@@ -66,6 +67,16 @@ static void check_record(struct dt_comm *comm)
     dt_comm_set_record(comm, NULL, NULL);
 }
 
+// A process is looked at by its time of start too: pids are used again.
+static void check_process(void)
+{
+    struct dt_process self = dt_process_self(), other = self;
+    CHECK(self.space != 0, "no space");
+    CHECK_INT(dt_process_look(&self), DT_PROCESS_RUNS);
+    other.started++;
+    CHECK_INT(dt_process_look(&other), DT_PROCESS_GONE);
+}
+
 int main(void)
 {
     struct dt_comm *comm;
@@ -94,6 +105,7 @@ int main(void)
     dt_comm_close(comm);
     dt_comm_close(NULL);
     check_slurm_alone();
+    check_process();
     MPI_Initialized(&touched);
     CHECK(!touched, "a lone process initialised MPI");
     return test_end();

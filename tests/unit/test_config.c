@@ -358,6 +358,15 @@ static void test_reject(void)
     dt_config_problem(&problems, config, "two.rate", "b");
     CHECK_INT(dt_problems_raise(&problems, NULL), DT_USER);
     CHECK_STR(dt_error_current()->message, "t.ini:2: one.need: a\nt.ini: two.rate: b");
+    // More than the text has room for are counted, by what raises them too.
+    for (int i = 0; i < 1000; i++)
+        dt_config_problem(&problems, config, "one.need", "one more that is wrong");
+    CHECK_INT(problems.n, 1002);
+    CHECK(problems.hidden > 500, "only %d are hidden", problems.hidden);
+    CHECK_INT(dt_problems_raise(&problems, NULL), DT_USER);
+    char hidden[32];
+    snprintf(hidden, sizeof hidden, "%d more", problems.hidden);
+    CHECK_SAYS(hidden);
 }
 
 static void test_load(void)

@@ -106,6 +106,24 @@ static void test_absent(void)
     CHECK_STR(common, " d_model n_layer layers stem heads norm_eps quantize recompute");
 }
 
+// The width of an MLP that is not set: 4 d, or with a gate 8/3 d, up to the next multiple of 8.
+static void test_mlp_width(void)
+{
+    for (int64_t d = 8; d <= 72; d += 8)
+        for (int gated = 0; gated < 2; gated++) {
+            struct dt_settings s;
+            dt_settings_defaults(&s);
+            s.model.d_model = d, s.model.n_layer = 1;
+            *(bool *)dt_model_field(&s.model, "mlp_gated") = gated;
+            strcpy(s.model.layers, "mlp");
+            CHECK_OK(dt_model_config_resolve(&s.model, 32));
+            int64_t width = WHOLE_OF(s.model, d_mlp);
+            CHECK(gated ? width % 8 == 0 && 3 * width >= 8 * d && 3 * (width - 8) < 8 * d
+                        : width == 4 * d,
+                  "%ld of a model of %ld, gate: %d", (long)width, (long)d, gated);
+        }
+}
+
 enum { WORDS = 8 };
 
 // Of a run with these words, up to NULL, on the command line.
@@ -158,6 +176,7 @@ int main(void)
         test_unnamed("frames", dt_block_kinds[i]->name, heads);
     }
     test_absent();
+    test_mlp_width();
     test_required();
     return test_end();
 }

@@ -140,6 +140,20 @@ static void test_tokens(void)
     CHECK(hash != hash_of("pairs.h5", &rules), "a change of input_ids is not seen");
     put_pairs(ids, other);
     CHECK(hash != hash_of("pairs.h5", &rules), "a change of labels is not seen");
+    // The two values that tell moved data: the first row of one array, the last row of the other.
+    struct dt_shard before = scan(in_scratch("pairs.h5"), &rules)->shards[0], after;
+    other[N / T * T - 1] = 1;
+    put_pairs(ids, other);
+    after = scan(in_scratch("pairs.h5"), &rules)->shards[0];
+    CHECK(after.first_hash == before.first_hash && after.last_hash != before.last_hash,
+          "the last row of labels");
+    put_pairs(other, other);
+    other[0] = 1;
+    before = scan(in_scratch("pairs.h5"), &rules)->shards[0];
+    put_pairs(other, other);
+    after = scan(in_scratch("pairs.h5"), &rules)->shards[0];
+    CHECK(after.first_hash != before.first_hash && after.last_hash == before.last_hash,
+          "the first row of input_ids");
 }
 
 static void touch(const char *path, time_t seconds)

@@ -250,6 +250,31 @@ static void test_synthetic(void)
     dt_loader_close(b);
 }
 
+// Frames that are normalised as they are: of mean 0 and deviation 1, within six of their errors.
+static void test_synthetic_frames(dt_dtype type)
+{
+    enum { WIDTH = 8, STEPS = 100, DRAWS = STEPS * 8 * T * WIDTH };
+    struct dt_scan_rules rules = {
+        .seq_len = T, .frame_width = WIDTH, .n_targets = 1, .target = {{"buttons", 3, 2}}};
+    struct dt_loader_config config = config_for("synthetic:random");
+    config.dataset = scan("synthetic:frames", &rules);
+    config.rules.frames_type = type;
+    struct dt_loader *loader = open_loader(&config, 0);
+    double sum = 0, squares = 0;
+    for (int step = 0; step < STEPS; step++) {
+        const struct dt_array *frames = dt_batch_find(next_batch(loader), "frames");
+        for (int i = 0; i < DRAWS / STEPS; i++) {
+            double x = type == DT_BF16 ? dt_bf16_to_f32(((const dt_bf16 *)frames->data)[i])
+                                       : ((const float *)frames->data)[i];
+            sum += x;
+            squares += x * x;
+        }
+    }
+    CHECK_NEAR(sum / DRAWS, 0, 6 / sqrt(DRAWS));
+    CHECK_NEAR(squares / DRAWS, 1, 6 / sqrt(DRAWS)); // the deviation of x^2 is 0.9
+    dt_loader_close(loader);
+}
+
 // What a reader yields against what a model reads.
 static void test_lists(void)
 {
@@ -294,6 +319,8 @@ int main(void)
     test_close();
     test_two_loaders();
     test_synthetic();
+    test_synthetic_frames(DT_F32);
+    test_synthetic_frames(DT_BF16);
     test_lists();
     check_threads(threads);
     remove_scratch();

@@ -26,6 +26,10 @@ static void expect_error(const struct dt_loader_config *config, int64_t first, i
     CHECK_INT(dt_error_current()->code, DT_USER);
     for (; *phrases; phrases++)
         CHECK_SAYS(*phrases);
+    char step[64], text[2 * DT_ERROR_MESSAGE];
+    snprintf(step, sizeof step, "the batch of step %lld\n", (long long)(first + before + 1));
+    dt_error_format(dt_error_current(), 0, text, sizeof text);
+    CHECK(strstr(text, step), "not of step %lld: %s", (long long)(first + before + 1), text);
     dt_loader_close(loader);
 }
 

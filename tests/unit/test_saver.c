@@ -74,7 +74,12 @@ static void save(struct dt_saver *saver, const char *dir, bool fails)
     save_began = dt_seconds();
     CHECK_OK(dt_saver_begin(saver, save_began - stalled_s));
     CHECK(!dt_saver_is_free(saver), "a save is under way");
+    struct dt_trainer_state then = state;
+    if (!fails) // while it is written, an evaluation is better
+        state.best_step = state.step + 1, state.best_loss = 0;
     CHECK_OK(dt_saver_settle(saver, DT_WAIT));
+    if (!fails)
+        state = then;
     CHECK(dt_saver_is_free(saver), "the save has ended");
     if (blocked)
         block(dir, false);
