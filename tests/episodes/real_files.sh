@@ -22,6 +22,23 @@ while read -r file weights head; do
         run.steps=20 model.d_model=16 run.threads=1 data.seq_len=20 >"$file.log" 2>&1
     check "… and trains: $(cat "$file.log")" grep -q 'step 20/20  loss [0-9]' "$file.log"
 done <<<$'train.h5 weight:stage stage:categorical*33\ndemos.hdf5 weight move:regression*2'
+# The device normalises bytes and the numbers beside them: a missing one is 0 there, too.
+"$python" - <<'EOF'
+import h5py, numpy as np
+for name, kind in ("bytes.h5", "u1"), ("shorts.h5", "u2"):
+    rng = np.random.default_rng(0)
+    with h5py.File(name, "w") as f:
+        f["frames"], f["image"] = rng.normal(5, 2, (600, 3)), rng.integers(0, 256, (600, 80)).astype(kind)
+        f["targets/stage"], f["episode_starts"] = rng.integers(0, 5, 600), np.arange(0, 600, 30, dtype="u8")
+EOF
+for file in bytes shorts; do
+    check "$file train" "$dtrain" own.ini data.train=$file.h5 data.inputs='frames@-2 image frames@-1:2:valid' model.heads=stage:categorical*5 \
+        run.name=$file run.precision=fp32 run.steps=5 model.d_model=16 run.threads=1 data.seq_len=20 >$file.log 2>&1
+done
+check "bytes stay bytes" grep -q 'bytes uint8 x 80' <("$dtrain" --check own.ini data.train=bytes.h5 data.inputs='frames@-2 image frames@-1:2:valid' \
+    model.heads=stage:categorical*5 data.seq_len=20 2>&1)
+# Both normalisations divide in fp32: the bits are the same.
+check "… with the losses of the same numbers as floats" same_losses runs/bytes/metrics.jsonl runs/shorts/metrics.jsonl 0
 if "$python" -c 'import torch, safetensors' 2>/dev/null; then
     check "policies learn as in PyTorch" "$python" "$(dirname "$0")/torch_policy.py" "$dtrain"
 fi
