@@ -30,6 +30,7 @@ for name, kind in ("bytes.h5", "u1"), ("shorts.h5", "u2"):
     with h5py.File(name, "w") as f:
         f["frames"], f["image"] = rng.normal(5, 2, (600, 3)), rng.integers(0, 256, (600, 80)).astype(kind)
         f["targets/stage"], f["episode_starts"] = rng.integers(0, 5, 600), np.arange(0, 600, 30, dtype="u8")
+        f["zeros"], f["negative"], f["unknown"] = np.zeros(600), np.where(np.arange(600) == 77, -1.0, 1.0), np.full(600, np.nan)
 EOF
 for file in bytes shorts; do
     check "$file train" "$dtrain" own.ini data.train=$file.h5 data.inputs='frames@-2 image frames@-1:2:valid' model.heads=stage:categorical*5 \
@@ -39,6 +40,14 @@ check "bytes stay bytes" grep -q 'bytes uint8 x 80' <("$dtrain" --check own.ini 
     model.heads=stage:categorical*5 data.seq_len=20 2>&1)
 # Both normalisations divide in fp32: the bits are the same.
 check "… with the losses of the same numbers as floats" same_losses runs/bytes/metrics.jsonl runs/shorts/metrics.jsonl 0
+unusable() { # description, pattern, override …
+    refused "$1" "$2" "$dtrain" own.ini data.train=bytes.h5 data.inputs=frames model.heads=stage:categorical*5 run.name=unusable \
+        run.steps=5 model.d_model=16 run.threads=1 data.seq_len=20 "${@:3}"
+}
+unusable "weights that are all 0" 'data.weights: all weights of the frames in data.train are 0' data.weights=zeros
+unusable "weights of a head that are all 0" 'data.weights: all weights of the head stage in data.train are 0' data.weights=zeros:stage
+unusable "a negative weight" 'bytes.h5: /negative, row 77 \(row 17 of episode 2\): -1 is not a weight \(data.weights\)' data.weights=negative
+unusable "no target" 'all targets of data.train are missing: there is nothing to learn' data.targets=unknown
 if "$python" -c 'import torch, safetensors' 2>/dev/null; then
     check "policies learn as in PyTorch" "$python" "$(dirname "$0")/torch_policy.py" "$dtrain"
 fi
