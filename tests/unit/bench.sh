@@ -54,6 +54,9 @@ for precision in fp32 bf16; do
     for op in "embed_forward 1" "scan_forward 2" "scan_backward 2" "xent 1" "adamw 1"; do
         [ "$(grep "\"op\":\"${op% *}\"" ops.json | values calls /dev/stdin)" = "${op#* }" ] || fail "$precision: not ${op#* } calls of ${op% *}"
     done
+    # A lane's multiply-add is two FLOPs.
+    paste -d' ' <(values glane_per_s ops.json) <(values gemm_fp32_gflops ops.json) | awk '{ print $1, $2 / 2 }' |
+        alike "glane_per_s" 1e-3 6e-3
     # Rates are of the best time, in the table too; a product of m x n x k computes 2 m n k.
     paste -d' ' <(values best_ms ops.json) <(values bytes ops.json) <(values flops ops.json) <(values gb_per_s ops.json) \
         <(values gflops ops.json) <(values floor_ms ops.json) <(values fraction ops.json) >ops.numbers
@@ -179,6 +182,12 @@ paste -d' ' <(values ratio reader.json) <(values reader_gb_per_s reader.json) <(
     alike "ratio" 0.02 0.002
 paste -d' ' <(values checked_ratio reader.json) <(values checked_gb_per_s reader.json) <(values read_gb_per_s reader.json) |
     awk '{ print $1, $2 / $3 }' | alike "checked_ratio" 0.02 0.002
+# read() reads the whole file, of which a few tokens are a small part.
+mkdir -p few
+echo few >few/words.txt
+"$dtrain" pack -o few-shards --force few >/dev/null 2>&1
+"$dtrain" bench --reader few-shards/train-*.h5 --seconds 0.001 --json >few.json
+values ratio few.json | awk '{ exit !($1 < 0.05) }' || fail "the rates of a file of few tokens: $(cat few.json)"
 
 refuse() {
     local code=0
