@@ -48,12 +48,13 @@ check "… some episodes: $(cat plan.txt)" grep -qE 'data: 1 file \(d4rl\), [34]
 
 # Every kind of block hands its state on; conditioned heads see the targets of the data; a huge window is one pass.
 lines=(data.train=robomimic.h5 data.val=robomimic.h5 data.inputs='obs/a' data.targets=actions)
-for kind in mamba mamba2 attention gru lstm mlp chained numbers; do
+for kind in mamba mamba2 attention gru lstm mlp chained numbers pooled; do
     layers="$kind*2"
     more=(model.layers="$layers")
     [ $kind != attention ] || more=(model.layers="attention mlp" model.attn_window=16)
     [ $kind != chained ] || more=(model.autoregressive=true)
     [ $kind != numbers ] || more=(model.heads='place:gmm(3)*1 load:quantile(0.1,0.5,0.9)*1 stick:regression*1')
+    [ $kind != pooled ] || more=(model.heads='buttons:bernoulli*2/max stick:categorical*5')
     check "$kind trains" "$dtrain" policy.ini "${lines[@]}" "${more[@]}" run.name=$kind >train.log 2>&1 || cat train.log >&2
     predicts $kind robomimic.h5 obs/a policy.ini "${lines[@]}" "${more[@]}" run.name=$kind data.val_mask=valid
 done
