@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-enum { BITS = 32, LOWEST = -192, MANTISSA = 53, SETTLE = 1 << 30 };
+enum { BITS = 32, LOWEST = -320, MANTISSA = 53, SETTLE = 1 << 30 };
 static const uint64_t limb_mask = ((uint64_t)1 << BITS) - 1;
 
 void dt_exact_add(struct dt_exact_sum *sum, double x)

@@ -99,6 +99,10 @@ check "… are used, with what their frames were normalised by" \
 check "frames as they are" "$dtrain" heads.ini run.name=raw run.steps=1 data.normalize=false >raw.log 2>&1
 check "… have another loss" test "$(first_loss raw)" != "$(first_loss false-1)"
 
+check "more scores than are kept" "$dtrain" heads.ini run.name=wide run.steps=1 model.heads=shoulder:categorical*65536 >wide.log 2>&1
+check "… are warned of" test "$(grep -c 'warning: the AUC of head "shoulder" needs 1.3 GiB' wide.log)" = 1
+check "… and that AUC is left out" grep -q '"f1":[0-9.e-]*,"auc":null' runs/wide/metrics.jsonl
+
 synthetic=(data.train=synthetic:frames data.val= log.eval_every=0)
 check "synthetic frames" "$dtrain" heads.ini run.name=synthetic run.steps=2 "${synthetic[@]}" model.frame_size=7 \
     data.normalize=false >synthetic.log 2>&1

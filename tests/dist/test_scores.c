@@ -7,10 +7,10 @@
 #include "model/kinds.h"
 #include "test.h"
 
-enum { ROWS = 601, WIDE = 16 };
+enum { ROWS = 601, WIDE = 20 };
 static const char heads_text[] = "kind:categorical*4 pair:categorical*2 bits:bernoulli*3 "
-                                 "aim:regression*2 far:huber none:bernoulli";
-enum { KIND, PAIR, BITS, AIM, FAR, NOTHING, HEADS };
+                                 "aim:regression*2 far:huber strain:huber none:bernoulli";
+enum { KIND, PAIR, BITS, AIM, FAR, STRAIN, NOTHING, HEADS };
 static struct dt_outputs outputs;
 static float z[ROWS][WIDE], t[ROWS][WIDE];
 static double w[ROWS];
@@ -42,6 +42,8 @@ static void make_rows(void)
         t[i][outputs.list[AIM].target + 1] = i % 2 ? 2 : NAN;
         t[i][outputs.list[FAR].target] = far;
         z[i][first_of[FAR]] = far + 7e3f * dt_philox_normal(&rng);
+        t[i][outputs.list[STRAIN].target] = 1e-30f * (far - 5e4f);
+        z[i][first_of[STRAIN]] = 1e-30f * (z[i][first_of[FAR]] - 5e4f);
         t[i][outputs.list[NOTHING].target] = NAN;
     }
 }
@@ -265,6 +267,7 @@ int main(void)
     test_confusion(whole);
     test_numbers(whole, AIM, 2);
     test_numbers(whole, FAR, 1);
+    test_numbers(whole, STRAIN, 1);
     test_not_finite(self);
     test_limit(self);
     dt_scores_destroy(dealt);
