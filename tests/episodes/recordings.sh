@@ -81,6 +81,18 @@ EOT
     done
 done
 
+# Through the windows of a recording the pool goes on: its last row is the same in windows of any length.
+for pool in mean max last; do
+    check "$pool: predict in short windows" "$dtrain" predict runs/$pool -o short.h5 --force data.seq_len=40 >predict.log 2>&1
+    check "… ends as in one" "$python" -c '
+import h5py, sys
+with h5py.File(sys.argv[1] + ".h5") as f, h5py.File("short.h5") as g:
+    for name in f:
+        whole, short = (x[name]["disease/logits"][:] for x in (f, g))
+        assert abs(whole[-1] - short[-1]).max() < 1e-4 * abs(whole).max(), name  # sums of fp32 in another order
+        assert abs(short[39] - short[-1]).max() > 1e-3, name  # the first window alone says something else' $pool
+done
+
 # Beside a head of every frame; and on recordings that have no labels.
 check "both heads" "$dtrain" eeg.ini model.heads='disease:categorical*2/mean weight:regression' data.targets='@disease @weight' \
     run.name=both run.steps=10 >both.log 2>&1
