@@ -58,6 +58,18 @@ static void test_bad_pairs(void)
         config.shuffle = false; // 6 steps; slot 1 is at row 9 in step 3
         expect_error(&config, 0, 3, bad[i].phrases);
     }
+    // 2^64 - 100 is a number of its own, not the label that counts for nothing.
+    static uint64_t values[50 * T];
+    hid_t file = new_file(in_scratch("p.h5"));
+    put_matrix(file, "input_ids", H5T_STD_U64LE, 50, T, values);
+    values[9 * T + 6] = (uint64_t)DT_IGNORED;
+    put_matrix(file, "labels", H5T_STD_U64LE, 50, T, values);
+    H5Fclose(file);
+    struct dt_loader_config config = config_for(in_scratch("p.h5"));
+    config.shuffle = false;
+    expect_error( // as soon as a block with it is converted
+        &config, 0, 0,
+        (const char *[]){"/labels at row 9, column 6 is 18446744073709551516, which no", NULL});
 }
 
 static void test_vocabulary(int64_t size, int64_t vocab_size)

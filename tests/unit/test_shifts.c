@@ -234,6 +234,11 @@ static void test_groups(void)
     struct dt_shard_cache *shards;
     struct dt_reader *reader;
     CHECK_INT(dataset->layout.frame_width, 18);
+    // The flags of ids, one a row, are numbers of the frame.
+    strcpy(rules.inputs, "obs/a obs/b:id*7@0:2:valid");
+    CHECK_INT(scan_all(&rules)->layout.frame_width, 3 + 2);
+    strcpy(rules.inputs, "obs@0:2:valid");
+    dataset = scan_all(&rules);
     CHECK_OK(dt_shard_cache_open(dataset, &shards));
     CHECK_OK(dt_shard_cache_get(shards, 0, false, &reader));
     CHECK_OK(dataset->kind->numbers(reader, DT_NUMBERS_FRAMES, 2, 1, frame)); // row 2 of episode 0
