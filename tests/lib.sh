@@ -23,6 +23,10 @@ check() { # description, command …: the command must succeed
     fi
 }
 
+check_python() { # description, arguments of python3 …: as check, where there is Python
+    ! command -v python3 >/dev/null || check "$1" python3 "${@:2}"
+}
+
 refused() { # what, pattern of the message, command of dtrain …: it must end with exit code 2 and one message ($messages, of another program)
     local what=$1 pattern=$2
     shift 2

@@ -57,8 +57,7 @@ check "… and a message" grep -q 'step-00000020 has no moving average of the we
 # Decay 0.5 of three updates, from the weights of four checkpoints: dtrain's own files are the inputs.
 check "the first steps" "$dtrain" small.ini run.name=first run.steps=3 optim.warmup_steps=1 optim.ema=0.5 checkpoint.every=1 \
     checkpoint.keep=9 data.val= >first.log 2>&1
-if command -v python3 >/dev/null; then
-    check "… average = average + (weights - average) / 2" python3 - <<'P'
+check_python "… average = average + (weights - average) / 2" - <<'P'
 import json, struct, sys
 def tensor(step, name):
     data = open(f"runs/first/checkpoints/step-{step:08d}/{name}", "rb").read()
@@ -73,7 +72,6 @@ for step in (1, 2, 3):
     if worst > 1e-6: # fp32 rounds values near 1
         sys.exit(f"step {step}: {worst}")
 P
-fi
 
 # The best checkpoint: whatever is kept, on any ranks, with an average by the average's loss.
 # On random tokens a model of text becomes worse the more it learns.

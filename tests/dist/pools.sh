@@ -76,7 +76,7 @@ done
 check "windows" grep -q 'validation data: .*, 2513 frames, 67 windows of 40' check.log
 check "… alone count once" test "$(tokens_of alone-1)" = 67
 check "… beside positions" test "$(tokens_of mixed-1)" = $((2513 + 67))
-check "… of the confusion matrix of a head that pools" python3 -c '
+check_python "… of the confusion matrix of a head that pools" -c '
 import json
 heads = json.load(open("eval.json"))["heads"]
 assert sum(map(sum, heads["shoulder"]["confusion"])) == 67, heads'
