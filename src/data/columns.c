@@ -303,7 +303,8 @@ static dt_status pair(const struct dt_column *input, const struct dt_column *tar
     return input->valid ? add_fed(part, n, fed) : DT_OK;
 }
 
-// Says where the columns of such a text are (h5_episodes.c: place_word). False: it leaves one open.
+// Says where the columns of such a text are (h5_episode_columns.c: place_word). False: it leaves
+// one open.
 static bool place(struct dt_columns *columns)
 {
     int64_t numbers = 0, ids = 0;

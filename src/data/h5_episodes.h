@@ -1,7 +1,7 @@
 // What reader kinds of episodes share: columns, windows, blocks, checks of values. Such a kind
 // names a schema, which says where the episodes of a file are (dt_reader_kind.schema), and has the
-// functions of DT_EPISODES_FUNCTIONS. h5_episodes.c opens a shard, h5_episode_rows.c reads rows of
-// values and makes windows of them.
+// functions of DT_EPISODES_FUNCTIONS. h5_episodes.c opens a shard, h5_episode_columns.c finds its
+// columns, h5_episode_rows.c reads rows of values and makes windows of them.
 //
 // The frames of a shard are numbered through all its episodes, in order; a window is up to seq_len
 // frames of one episode. Window k starts at frame k * stride of it, the last is the first that
@@ -86,6 +86,25 @@ dt_status dt_groups_list(const struct dt_reader *reader, const char *pattern,
 dt_status dt_groups_has(const struct dt_h5_file *file, const char *pattern, bool *found);
 dt_status dt_episodes_add_group(const struct dt_reader *reader, struct dt_episodes *episodes,
                                 const char *group);
+
+// h5_episode_columns.c. The file that an episode is in.
+const struct dt_h5_file *dt_episodes_file(const struct dt_reader *reader,
+                                          const struct dt_episode *at);
+// "/data/demo_3/obs/a" of the episode, or "/obs/a" where episodes share datasets; "../" leads to
+// the group that the episode is in.
+dt_status dt_episodes_path(const struct dt_reader *reader, const struct dt_episode *at,
+                           const char *path, char full[DT_H5_PATH]);
+// The error that there is no dataset or attribute `full`, which `key` names.
+dt_status dt_episodes_missing(const struct dt_h5_file *file, const char *key, const char *full);
+const char *dt_episodes_key(const struct dt_column *column); // that names the column
+// Lists the columns of the first episode.
+dt_status dt_episodes_list_columns(const struct dt_reader *reader, struct dt_episodes *episodes);
+// Places them in rows, and fills the layout, from the datasets of the episode that is open.
+dt_status dt_episodes_place_columns(struct dt_reader *reader);
+// The heads need all columns of the targets, and each head those of its own dataset if it has one.
+dt_status dt_episodes_check_targets(const struct dt_reader *reader,
+                                    const struct dt_episodes *episodes);
+struct dt_byte_columns dt_episodes_list_bytes(const struct dt_episodes *episodes);
 
 // Rows of a column's dataset that belong to an episode.
 int64_t dt_episodes_rows(const struct dt_episodes *episodes, int64_t number,
