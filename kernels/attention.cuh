@@ -93,7 +93,7 @@ static inline void attention_prepare(const dt_attention_inputs *in, const attent
     DT_LAUNCH((attention_starts_kernel), dt_blocks(in->batch, 1), DT_WARP, 0, stream, *in, shared);
 }
 
-// Where position j of sequence b and group g is, in k and k0 or in v and v0.
+// Returns the row of position j of sequence b and group g, in k and k0 or in v and v0.
 template <class T>
 DT_DEVICE const T *attention_row(const dt_attention_inputs &in, const dt_view &now,
                                  const void *before, int64_t b, int64_t g, int64_t j)

@@ -1,5 +1,5 @@
 // What an output's numbers mean, for those who read them: in place, from z to the data's own units.
-// With the symbols of policy_loss.h and its formulas of y and σ, of an output of kind
+// The symbols, and the formulas of y and σ, are those of policy_loss.h. An output of kind
 //   categorical, bernoulli:       z stays                                              (logits)
 //   regression, huber, quantile:  y_i · deviation_i + mean_i
 //   gmm:                          z_0 … z_{K-1} stay, y_ci · deviation_i + mean_i, σ_ci ·

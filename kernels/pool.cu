@@ -82,7 +82,7 @@ DT_OP_CUDA(pool_backward)
     return DT_LAUNCHED("pool_backward");
 }
 
-// The last row of a window that counts and has one of these targets, or -1: the same in all lanes.
+// Finds the last row of a window that counts and has one of these targets, or -1, for all lanes.
 DT_DEVICE int64_t find_target(const dt_pool_targets_args &a, int64_t window,
                               const dt_target_columns &output)
 {

@@ -118,7 +118,7 @@ DT_OP_CPU(pool_backward)
     return DT_OK;
 }
 
-// The last row of a window that counts and has one of these targets, or -1.
+// Finds the last row of a window that counts and has one of these targets, or -1.
 static int64_t find_target(const struct dt_pool_targets_args *a, int64_t window,
                            const struct dt_target_columns *output)
 {

@@ -92,8 +92,9 @@ struct dt_reader_kind {
     dt_status (*write)(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                        const struct dt_block *block, int64_t window, void *const *rows);
 
-    // For predictions of whole segments (rules->whole): describes segment `number`, counted from 0,
-    // in the order of their windows. False: the shard has fewer. NULL: it is not a file's data.
+    // Describes segment `number`, counted from 0, in the order of their windows; predictions of
+    // whole segments (rules->whole) call it. False: the shard has fewer. NULL: it is not a file's
+    // data.
     bool (*segment)(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
                     struct dt_segment *segment);
 

@@ -332,7 +332,7 @@ static dt_status scan_data(struct dt_job *job, bool trains)
     return job->val ? check_arrays(job, "data.val", &val) : DT_OK;
 }
 
-// For predictions: data.val alone, without the weights of losses.
+// Scans what predictions read: data.val alone, without the weights of losses.
 static dt_status scan_whole(struct dt_job *job)
 {
     struct dt_scan_rules rules;

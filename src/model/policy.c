@@ -410,7 +410,7 @@ static dt_status windows_backward(const struct policy *p, const struct dt_pass *
     return DT_OK;
 }
 
-// Of the outputs of positions, or of windows.
+// Computes the loss of the outputs of positions or, with `windows`, of those that pool.
 static dt_status loss_of(const struct policy *p, const struct dt_pass *caller, bool windows,
                          struct dt_view h, struct dt_view dh, double scale, struct dt_loss_sum *sum)
 {
