@@ -162,12 +162,14 @@ static dt_status remove_leftovers(const char *dir)
     return status;
 }
 
-// Hidden first, so that a kill in mid-removal leaves no half checkpoint under a real name.
+// Hidden first, so that a kill in mid-removal leaves no half checkpoint under a real name; what an
+// earlier kill left hidden makes way.
 static dt_status remove_step(const char *dir, const char *name)
 {
     char path[DT_PATH], hidden[DT_PATH];
     DT_TRY(dt_path(path, "%s/%s", dir, name));
-    DT_TRY(dt_path(hidden, "%s/.%s.tmp-%ld", dir, name, (long)getpid()));
+    DT_TRY(dt_path(hidden, "%s/.%s.tmp-removed", dir, name));
+    DT_TRY(dt_remove_tree(hidden));
     if (rename(path, hidden) != 0)
         return DT_FAIL_ERRNO("remove", path);
     return dt_remove_tree(hidden);
@@ -228,13 +230,14 @@ void dt_checkpoint_mark_best(const char *dir, int64_t step)
     char path[DT_PATH], target[64], temporary[DT_PATH], now[64] = "";
     snprintf(target, sizeof target, "step-%08lld", (long long)step);
     if (dt_path(path, "%s/best", dir) != DT_OK ||
-        dt_path(temporary, "%s/.step-best.tmp-%ld", dir, (long)getpid()) != DT_OK) {
+        dt_path(temporary, "%s/.step-best.tmp-link", dir) != DT_OK) {
         dt_error_clear();
         return;
     }
     bool linked = readlink(path, now, sizeof now - 1) > 0;
     if (step == 0 ? !linked : strcmp(now, target) == 0)
         return;
+    unlink(temporary); // of a job that was killed
     bool done = step == 0 ? unlink(path) == 0
                           : symlink(target, temporary) == 0 && rename(temporary, path) == 0;
     if (!done)

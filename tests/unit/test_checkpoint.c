@@ -225,6 +225,7 @@ static void test_best(void)
     for (int64_t step = 1; step <= 3; step++)
         CHECK_OK(save(dir, &small, step));
     static const int marked[] = {0, 2, 3, 3, 0, 0, 3}; // 0: none any more
+    CHECK_INT(symlink("step-00000003", in_scratch("best/.step-best.tmp-link")), 0); // by a kill
     for (int i = 0; i < 7; i++) {
         char want[64] = "";
         if (marked[i] > 0)
@@ -262,6 +263,9 @@ static void test_leftovers(void)
     CHECK_OK(dt_checkpoint_prune(dir, 0, -1, 0));
     CHECK_INT(count_entries(dir), 3); // 5, 6, other
     check_newest(dir, in_scratch("left/step-00000006"));
+    dt_make_dirs(in_scratch("left/.step-00000006.tmp-removed/deeper")); // killed while it removed 6
+    CHECK_OK(dt_checkpoint_cut(dir, 5));
+    CHECK_INT(count_entries(dir), 2);
 }
 
 static void check_weight_of(const char *path, float want)
