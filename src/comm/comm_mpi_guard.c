@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "comm/waits.h"
 
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -20,18 +19,17 @@ bool dt_mpi_is_guard(const struct mpi_comm *mpi)
     return pthread_equal(pthread_self(), mpi->guard);
 }
 
-// A nap that lasts longer than it should counts little: on a crowded machine the communication
-// thread gets no time either.
+// Counts naps, however long they last: on a crowded machine the communication thread gets no time
+// either.
 static void look_for_the_lost(struct mpi_comm *mpi)
 {
     uint64_t pulse = atomic_load(&mpi->pulse);
-    double hung = 0, now = dt_seconds(), end = now + dt_wait_s[DT_TERMINATION];
-    while (now < end && !atomic_load(&mpi->guard_ends)) {
-        double before = now;
+    double hung = 0;
+    for (double t = 0; t < dt_wait_s[DT_TERMINATION] && !atomic_load(&mpi->guard_ends);
+         t += nap_s) {
         dt_sleep(nap_s);
-        now = dt_seconds();
         uint64_t newest = atomic_load(&mpi->pulse);
-        hung = newest == pulse ? hung + fmin(now - before, 2 * nap_s) : 0;
+        hung = newest == pulse ? hung + nap_s : 0;
         pulse = newest;
         if (hung > dt_wait_s[DT_HUNG])
             dt_watch_report_lost(&mpi->watch, hung > dt_wait_s[DT_LOST]);
