@@ -178,7 +178,7 @@ dt_status dt_op_times_end(struct dt_op_times *t, enum dt_lane lane, const char *
     if (t->limits)
         call.work.floor = dt_op_floor(cost, t->limits).seconds;
     if (t->listener.row)
-        call.row = t->listener.row(t->listener.context, name, args, cost);
+        DT_TRY(t->listener.row(t->listener.context, name, args, cost, &call.row));
     if (!t->calls)
         count(t, &call, t->begin, now);
     else if (t->n < CALLS) {

@@ -24,9 +24,10 @@ void dt_op_times_collect(struct dt_op_times *times);
 
 // Receives the time of every call, beside the counters (`dtrain bench`).
 struct dt_op_listener {
-    // At the dispatch: the row that the call belongs to, whose time comes later; args: of the op's
-    // struct.
-    int (*row)(void *context, const char *op, const void *args, const struct dt_op_cost *cost);
+    // At the dispatch: finds the row that the call belongs to, whose time comes later; args: of the
+    // op's struct.
+    dt_status (*row)(void *context, const char *op, const void *args, const struct dt_op_cost *cost,
+                     int *row);
     void (*time)(void *context, int row, double seconds);
     void *context;
     bool warm; // each op runs twice, and the second run is timed: its arrays are in the caches

@@ -4,12 +4,13 @@
 // are called beside it.
 #include "bench/ops.h"
 
+#include "base/list.h"
 #include "base/memory.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { ROWS = 128, LEAST = 1 /* steps */, LEAST_REST = 3, SPIN_ROUNDS = 16 };
+enum { LEAST = 1 /* steps */, LEAST_REST = 3, SPIN_ROUNDS = 16 };
 static const double default_seconds = 0.2; // for each row
 
 #define NAME(op) #op,
@@ -28,8 +29,8 @@ struct ops {
     struct dt_bench_rig rig;
     bool in_step;
     int64_t steps;
-    int n, dropped; // rows; calls of more of them
-    struct row rows[ROWS];
+    int n;
+    struct row *rows;
 };
 
 static void print_machine(const struct dt_bench_rig *rig, const struct dt_bench_machine *m,
@@ -112,7 +113,8 @@ static void linear_name(const struct dt_bench_rig *rig, const struct dt_gemm_arg
         snprintf(name, size, "head"); // tied
 }
 
-static int find_row(void *context, const char *op, const void *args, const struct dt_op_cost *cost)
+static dt_status find_row(void *context, const char *op, const void *args,
+                          const struct dt_op_cost *cost, int *row)
 {
     struct ops *ops = context;
     char layer[DT_PARAM_NAME] = "", shape[sizeof ops->rows->shape];
@@ -123,26 +125,23 @@ static int find_row(void *context, const char *op, const void *args, const struc
     while (i < ops->n &&
            (strcmp(ops->rows[i].op, op) != 0 || strcmp(ops->rows[i].shape, shape) != 0))
         i++;
-    if (i == ROWS) {
-        ops->dropped++;
-        return -1;
-    }
-    struct row *row = &ops->rows[i];
     if (i == ops->n) {
-        ops->n++;
-        row->op = op;
-        row->cost = *cost;
-        snprintf(row->shape, sizeof row->shape, "%s", shape);
+        DT_TRY(dt_list_grow(&ops->rows, ops->n, sizeof *ops->rows));
+        struct row *added = &ops->rows[ops->n++];
+        added->op = op;
+        added->cost = *cost;
+        added->calls = added->clock.n = 0;
+        snprintf(added->shape, sizeof added->shape, "%s", shape);
     }
-    row->calls += ops->in_step;
-    return i;
+    ops->rows[i].calls += ops->in_step;
+    *row = i;
+    return DT_OK;
 }
 
 static void note_time(void *context, int row, double seconds)
 {
     struct ops *ops = context;
-    if (row >= 0)
-        dt_bench_note(&ops->rows[row].clock, seconds > 0 ? seconds : 1e-9);
+    dt_bench_note(&ops->rows[row].clock, seconds > 0 ? seconds : 1e-9);
 }
 
 // Ops that a step of one process makes no call of, at the size of all weights.
@@ -211,8 +210,6 @@ static dt_status measure(struct ops *ops, bool warm, double seconds)
     dt_op_times_listen(ops->rig.times, &listener);
     DT_TRY(run_step(ops));
     DT_TRY(run_the_rest(ops));
-    if (ops->dropped > 0)
-        return DT_FAIL(DT_MACHINE, NULL, "a step makes more than %d distinct op calls", ROWS);
     for (int i = 0; i < ops->n; i++)
         ops->rows[i].calls = ops->rows[i].clock.n = 0;
     ops->steps = 0;
@@ -273,6 +270,7 @@ dt_status dt_bench_ops(const struct dt_bench_options *options)
         }
         dt_bench_rig_close(&ops->rig);
     }
+    free(ops->rows);
     free(ops);
     return status;
 }
