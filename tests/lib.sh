@@ -77,14 +77,22 @@ words() { # bytes: a little more than so many
         }'
 }
 
-# A model whose outputs are not finite: the first tensors of a checkpoint, norm_f.weight and the last block's
-# projection, become 3e38, which is finite and loads.
-overflowing() { # a checkpoint of small.ini, the new folder
+# A copy of a checkpoint in which some numbers of a tensor, and those that follow, are another.
+overwrite() { # the checkpoint, the new folder, tensor, the first number, how many, the four bytes of each for printf
     cp -r "$1" "$2"
-    rm "$2/MANIFEST"
-    local start=$((8 + $(od -An -tu8 -N8 "$2/model.safetensors")))
-    for ((i = 0; i < 32 + 32 * 64; i++)); do printf '\x99\x76\x61\x7f'; done >large.bin
-    dd if=large.bin of="$2/model.safetensors" bs=64 oflag=seek_bytes seek=$start conv=notrunc 2>dd.log
+    rm -f "$2/MANIFEST"
+    local file=$2/model.safetensors header start
+    header=$((8 + $(od -An -tu8 -N8 "$file")))
+    start=$(head -c $header "$file" | grep -ao "\"$3\":{[^}]*\"data_offsets\":\[[0-9]*" | grep -o '[0-9]*$')
+    # shellcheck disable=SC2059 # the bytes are a format
+    for ((i = 0; i < $5; i++)); do printf "$6"; done >numbers.bin
+    dd if=numbers.bin of="$file" bs=64 oflag=seek_bytes seek=$((header + start + 4 * $4)) conv=notrunc 2>dd.log
+}
+
+# A model whose outputs are not finite: norm_f.weight and the last block's projection become 3e38, which is finite and
+# loads.
+overflowing() { # a checkpoint of small.ini, the new folder
+    overwrite "$1" "$2" backbone.norm_f.weight 0 $((32 + 32 * 64)) '\x99\x76\x61\x7f'
 }
 
 # A tiny byte model on 20 short documents, of which two are for validation: trained in a second or two.

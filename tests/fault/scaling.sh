@@ -32,6 +32,11 @@ for row in map(json.loads, open("comm.json")):
     assert abs(row["busbw_gb_per_s"] / bandwidth / factor - 1) < 0.01 + 2e-5 / bandwidth, row
     assert row["min_us"] <= row["median_us"] <= row["max_us"] and row["count"] * 2 == row["bytes"], row
 PY
+# The smallest arrays: one element, or one of each rank's block.
+check "bench --comm of a few bytes" ranks 2 bench --comm --first 1 --last 20 --factor 4 --seconds 0.001 --type fp64 --json >few.json
+for size in "broadcast 8 16" "all-reduce 8 16" "reduce-scatter 16" "all-gather 16"; do
+    check "… $size: $(grep "${size%% *}" few.json)" test "$(grep "\"${size%% *}\",\"sum\":\"\(-\|fast\)\"" few.json | grep -o '"bytes":[0-9]*' | cut -d: -f2 | paste -sd' ')" = "${size#* }"
+done
 ranks 2 bench --comm --last 2M --factor 512 --collective all-gather --seconds 0.001 --max-memory 1 >comm.txt 2>comm.log
 check "what needs too much memory is skipped" test "$(grep -c '^  mpi  *all-gather' comm.txt)" -eq 2
 check "… with a word" grep -q 'mpi: skipping arrays of 2097152 bytes and more: .*(--max-memory)' comm.log

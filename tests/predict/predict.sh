@@ -122,6 +122,21 @@ check "tokens: the log-probabilities of one pass" "$tool" "$(newest runs/tokens)
 "$dtrain" eval small.ini run.name=tokens data.carry_state=true data.shuffle=false data.batch=1 >eval.json 2>eval.log
 check "tokens: their mean, $(cat tool.log), is the loss of eval, $(cat eval.json)" awk '
     NR == FNR { n = $1; sum = $2; next } { exit !((-sum / n / $1 - 1) ^ 2 < 1e-6) }' tool.log <(eval_loss <eval.json)
+
+# Logits of hundreds and thousands, whose exponentials no double holds; an output that is not finite, the last of a row.
+weights() { # run, new folder, tensor, first, how many, bytes of each, configuration …: its predictions with other weights
+    overwrite "$(newest "runs/$1")" "${@:2:5}"
+    "$dtrain" predict "${@:7}" run.name=none run.init_from="$2" -o "$2.h5" >"$2.log" 2>&1
+}
+of_tokens=(small.ini data.carry_state=true data.shuffle=false data.batch=1)
+of_gru=(policy.ini "${lines[@]}" model.layers='gru*2' data.val_mask=valid)
+weights tokens steep-tokens backbone.norm_f.weight 0 24 '\x00\x40\x1c\x46' "${of_tokens[@]}" # 10000
+check "steep tokens: the log-probabilities of one pass" "$tool" steep-tokens "$shard" 16384 steep-tokens.h5 >tool.log 2>&1
+weights gru steep-gru backbone.norm_f.weight 0 24 '\x00\x40\x1c\x46' "${of_gru[@]}"
+check "steep heads: the probabilities of one pass" "$tool" steep-gru robomimic.h5 64 steep-gru.h5 obs/a actions >tool.log 2>&1
+weights gru last-gru heads.weight $((6 * 24)) 24 '\x99\x76\x61\x7f' "${of_gru[@]}"
+check "an output that is not finite: exit code $?, not 3" test $? -eq 3
+check "… is named: $(tail -n 3 last-gru.log)" grep -qE 'the prediction "stick" for row 0 of the segment at .*demo_[0-9]+.* is -?(inf|nan)' last-gru.log
 refused "draws of tokens" '--draw is for the heads of a policy' "$dtrain" predict runs/tokens --draw -o x.h5
 "$shard_tool" pairs pairs.h5 8 24 3 0 1 ignored
 cp pairs.h5 same.h5

@@ -99,12 +99,13 @@ static void compare_probabilities(const char *path, const float *found, int64_t 
                                   const struct dt_view *view, bool one_of)
 {
     for (int64_t r = 0; r < n; r++) {
-        double total = 0;
+        long double total = 0; // holds what double cannot: e^10000
         for (int64_t i = 0; i < view->cols; i++)
-            total += exp(*(float *)dt_view_at(view, r, i));
+            total += expl(*(float *)dt_view_at(view, r, i));
         for (int64_t i = 0; i < view->cols; i++) {
-            double e = exp(*(float *)dt_view_at(view, r, i));
-            compare(path, r, found[(first + r) * view->cols + i], one_of ? e / total : e / (1 + e));
+            long double e = expl(*(float *)dt_view_at(view, r, i));
+            compare(path, r, found[(first + r) * view->cols + i],
+                    (double)(one_of ? e / total : e / (1 + e)));
         }
     }
 }
@@ -123,13 +124,14 @@ static void compare_tokens(const char *group, const struct dt_pass *pass, int64_
     if (segment->label == 1)
         CHECK(isnan(found[first]), "the first token has a probability");
     for (int64_t r = 0; r + segment->label < n; r++) {
-        double total = 0, value = found[first + r + segment->label];
+        long double total = 0;
+        double value = found[first + r + segment->label];
         for (int64_t i = 0; i < V; i++)
-            total += exp(logits[r * V + i]);
+            total += expl(logits[r * V + i]);
         if (labels[r] < 0)
             CHECK(isnan(value), "an ignored label has a probability");
         else
-            compare(path, r, value, logits[r * V + labels[r]] - log(total));
+            compare(path, r, value, logits[r * V + labels[r]] - (double)logl(total));
         t.log_probabilities += labels[r] < 0 ? 0 : value;
     }
     free(found);

@@ -12,7 +12,6 @@ static void wrong_calls(const struct model_folder *folder)
 {
     struct dtrain_step_info info;
     struct dtrain_step_output output;
-    struct dtrain_step_options options = {0};
     dtrain_step *handle = open_step(folder->path, DTRAIN_STEP_FP32, 2), *none = handle;
     float outputs[64], drawn[4];
     int32_t token = 36, wrong = 37, negative = -1;
@@ -31,12 +30,20 @@ static void wrong_calls(const struct model_folder *folder)
     CHECK(!none, "a failed open gives no handle");
     REFUSED(dtrain_step_open(folder->path, NULL, NULL), "handle is NULL");
     REFUSED(dtrain_step_open("/nowhere/at/all", NULL, &none), "/nowhere/at/all");
-    options.weights = 9;
-    REFUSED(dtrain_step_open(folder->path, &options, &none), "options.weights is 9");
-    options = (struct dtrain_step_options){.streams = -1};
-    REFUSED(dtrain_step_open(folder->path, &options, &none), "options.streams is -1");
-    options = (struct dtrain_step_options){.ema = 1};
-    REFUSED(dtrain_step_open(folder->path, &options, &none), "ema.safetensors");
+    static const struct {
+        struct dtrain_step_options options;
+        const char *words;
+    } wrong_options[] = {{{.weights = 4}, "options.weights is 4, not in 0 … 3"},
+                         {{.weights = -1}, "options.weights is -1"},
+                         {{.streams = -1}, "options.streams is -1"},
+                         {{.streams = 1 + (1 << 20)}, "options.streams is 1048577"},
+                         {{.threads = -1}, "options.threads is -1"},
+                         {{.threads = 4097}, "options.threads is 4097"},
+                         {{.ema = 2}, "options.ema is 2"},
+                         {{.ema = 1}, "ema.safetensors"}};
+    for (size_t i = 0; i < sizeof wrong_options / sizeof *wrong_options; i++)
+        REFUSED(dtrain_step_open(folder->path, &wrong_options[i].options, &none),
+                wrong_options[i].words);
 
     FINE(dtrain_step_step(handle, 0, NULL, &token, outputs));
     FINE(dtrain_step_save(handle, 0, block, size));

@@ -32,6 +32,11 @@ static void test_gpus(void)
               "threads each\n"
               "dtrain: n2: ranks 2-3 on NVIDIA H200 GPU-12345672 | GPU-12345673, CPUs 8-11 | "
               "12-15, 4 threads each\n");
+    snprintf(places[1].host, sizeof places[1].host, "n2"); // whose first and last CPUs are equal
+    snprintf(places[3].cpus, sizeof places[3].cpus, "%s", places[1].cpus);
+    CHECK(strstr(logged(places, 4), "n2: ranks 1-3 on NVIDIA H200 GPU-12345671 | GPU-12345672 | "
+                                    "GPU-12345673, CPUs 4-7 | 8-11 | 4-7, 4 threads each\n"),
+          "the CPUs of each rank");
 }
 
 static void test_job(void)

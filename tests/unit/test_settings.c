@@ -138,6 +138,24 @@ static void test_defaults(void)
     CHECK_INT(s.log.profile, true);
 }
 
+// What may change in a run that is trained already, without a word.
+static void test_neutral(void)
+{
+    static const char neutral[] =
+        " run.name run.dir run.patience run.device run.share_device run.allow_unequal_nodes "
+        "run.resume run.threads run.cuda_graph model.recompute model.pad_vocab_multiple "
+        "data.train data.val data.val_mask data.micro_batch data.prefetch data.verify "
+        "data.allow_changed optim.max_skipped optim.shard comm.backend comm.bucket_mb comm.reduce "
+        "comm.timeout_s comm.start_timeout_s comm.selftest comm.verify_replicas ";
+    for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
+        char name[DT_CONFIG_NAME + 2];
+        snprintf(name, sizeof name, " %s ", row.name);
+        bool want = strstr(neutral, name) || strncmp(row.name, "checkpoint.", 11) == 0 ||
+                    strncmp(row.name, "log.", 4) == 0;
+        CHECK((row.key->neutral || row.section->neutral) == want, "%s", row.name);
+    }
+}
+
 static void test_choices(void)
 {
 #define CHOICE(key, field, value)                                                                  \
@@ -448,6 +466,7 @@ int main(void)
     test_home_folders();
     test_limits();
     test_defaults();
+    test_neutral();
     test_choices();
     test_between_keys();
     test_ranks();
