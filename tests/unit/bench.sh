@@ -65,6 +65,18 @@ for precision in fp32 bf16; do
     awk '{ print $4, $2 / $1 / 1e6 }' ops.numbers | alike "gb_per_s" 1e-3 6e-4
     awk '{ print $5, $3 / $1 / 1e6 }' ops.numbers | alike "gflops" 1e-3 6e-4
     awk '$6 > 5e-4 { print $7, $6 / $1 }' ops.numbers | alike "fraction" 2e-2 6e-5
+    paste -d' ' <(grep -v machine ops.json | values gexp_per_s /dev/stdin) <(values exps ops.json) <(values best_ms ops.json) | awk '{ print $1, $2 / $3 / 1e6 }' |
+        alike "gexp_per_s" 1e-3 6e-4
+    # 66 tokens in 48 channels: a gate; a gate, a step and 4 states' decays.
+    for op in "conv1d_silu_forward 1" "scan_forward 6"; do
+        echo "$(grep "\"op\":\"${op% *}\"" ops.json | values exps /dev/stdin) $((66 * 48 * ${op#* }))" | alike "exponentials of ${op% *}" 0 0
+    done
+    # A floor is that of the limit that it names, and that of copying is never below it.
+    paste -d' ' <(values floor_ms ops.json) <(values bytes ops.json) <(values flops ops.json) <(values bound ops.json) |
+        awk -v copy="$(values copy_gb_per_s ops.json)" -v gemm="$(values gemm_${precision}_gflops ops.json)" '
+            { least = $2 / copy / 1e6; print $4 == "copy" ? $1 : $1 < least ? 0 : least, least }
+            $4 == "gemm" { print $1, $3 / gemm / 1e6 }' | alike floor_ms 2e-3 6e-7
+    values bound ops.json | sort -u | grep -vxE 'copy|exp|gemm|issue' && fail "another bound"
     paste -d' ' <(values flops ops.json) <(values bytes ops.json) <(values shape ops.json) <(values op ops.json) | tr x ' ' |
         awk '$NF == "gemm" { add = $(NF - 1) == "+="; m = $(NF - 3 - add); n = $(NF - 2 - add); k = $(NF - 1 - add)
             print $1, 2 * m * n * k, $2, 4 * (m * k + n * k + (1 + add) * m * n) }' >gemm.numbers
@@ -116,6 +128,7 @@ awk -v ms="$(values step_ms step.json)" -v rate="$(values tokens_per_s step.json
     alike "tokens_per_s x step_ms" 1e-3 0
 awk -v rate="$(values tokens_per_s step.json)" -v gflops="$(values gflops step.json)" 'BEGIN {
     print gflops, rate * (2 * (6 * (24 * 96 + 48 * 10 + 2 * 48 + 48 * 24) + 27 * 48 * 4) + 6 * 100 * 24) / 1e9 }' | alike gflops 1e-3 6e-3
+[ "$(values mfu step.json)" = 0.0000 ] || fail "a CPU has no data sheet: $(cat step.json)"
 awk -v best="$(values best_step_ms step.json)" -v ms="$(values step_ms step.json)" 'BEGIN { exit !(best > 0 && best <= ms) }' ||
     fail "the best step is slower than the median"
 # Frames that are slower to draw than to train on: the device is idle while it waits for them, and waits fit in the time
@@ -139,6 +152,7 @@ done
 # A player's weights in fp32, and a stream's state: 128 channels of 16 states, and 3 inputs of the convolution.
 "$dtrain" bench --play --layers mamba --d-model 64 --json --seconds 0.01 --precision fp32 >play.json
 awk -v mb="$(values model_mb play.json)" -v n="$(values parameters play.json)" 'BEGIN { print mb, 4 * n / 1e6 }' | alike model_mb 0.02 0
+[ "$(values parameters play.json)" = 49152 ] || fail "parameters of a layer of mamba and 256 embeddings of width 64: $(cat play.json)"
 awk -v state="$(values state_bytes play.json)" 'BEGIN { exit !(state >= 4 * 128 * 19 && state < 4 * 128 * 19 + 256) }' ||
     fail "state_bytes: $(cat play.json)"
 
@@ -184,12 +198,29 @@ paste -d' ' <(values ratio reader.json) <(values reader_gb_per_s reader.json) <(
     alike "ratio" 0.02 0.002
 paste -d' ' <(values checked_ratio reader.json) <(values checked_gb_per_s reader.json) <(values read_gb_per_s reader.json) |
     awk '{ print $1, $2 / $3 }' | alike "checked_ratio" 0.02 0.002
+[ "$("$dtrain" verify "$(ls shards/train-*.h5 | head -n 1)" | sed 's/.*: \([0-9]*\) tokens.*/\1/')" = "$(values tokens reader.json)" ] || fail "tokens: $(cat reader.json)"
 # read() reads the whole file, of which a few tokens are a small part.
 mkdir -p few
 echo few >few/words.txt
 "$dtrain" pack -o few-shards --force few >/dev/null 2>&1
 "$dtrain" bench --reader few-shards/train-*.h5 --seconds 0.001 --json >few.json
 values ratio few.json | awk '{ exit !($1 < 0.05) }' || fail "the rates of a file of few tokens: $(cat few.json)"
+
+# Every number has its check above or, after "in", in the test of that name; a new field needs one.
+sed -E 's/\{"bench":"([a-z]+)",/\1 /; s/"([a-z0-9_]+)":("[^"]*"|[^,}]*)[,}]/\1 /g' ./*.json | awk '{ for (i = 2; i <= NF; i++) print $1, $i }' | sort -u >found.txt
+while read -r what fields; do
+    for field in ${fields/ in [a-z]*:/ }; do echo "$what $field"; done
+done <<'EOF' | sort -u >known.txt
+machine device name precision threads copy_gb_per_s gemm_fp32_gflops gemm_bf16_gflops gexp_per_s gexp2_per_s glane_per_s
+op op shape calls repeats ms best_ms bytes gb_per_s flops gflops exps gexp_per_s floor_ms bound fraction
+play layers d_model weights parameters model_mb state_bytes step_us best_step_us
+step device name d_model n_layer vocab d_state seq_len batch micro_batch recompute precision threads
+step steps step_ms best_step_ms tokens_per_s gflops peak_memory_mb idle_ms host_wait_ms data_wait_ms last_step loss
+step mfu
+step in simt_gpu_bench: graphs
+reader type tokens read_gb_per_s reader_gb_per_s ratio checked_gb_per_s checked_ratio
+EOF
+[ -z "$(comm -23 found.txt known.txt)" ] || fail "fields without a check: $(comm -23 found.txt known.txt)"
 
 refuse() {
     local code=0
