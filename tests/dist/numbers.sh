@@ -59,6 +59,14 @@ follows "train lines" '
       is("epoch", $5, int(($1 - 1) / epoch), 0)
       is("lr", $6, $1 <= 3 ? 3e-3 * $1 / 3 : 3e-4 + 2.7e-3 * (1 + cos(atan2(0, -1) * ($1 - 3) / 42)) / 2, 1e-6)
       if (!($7 + $8 <= $4 && $9 >= 0)) { print "waits of " $7 " and " $8 " in a step of " $4; bad = 1 } }' -v epoch=$epoch <train.txt
+fields $metrics train loss loss_z skipped >losses.txt
+follows "deviations of the losses" '
+    { d = $1 - mean; is("skipped", $3 == "false", 1, 0)
+      if (NR <= 20) is("the first have none: null", $2 == "null", 1, 0)
+      else is("1000 + loss_z", 1000 + $2, 1000 + d / sqrt(variance), 1e-6)
+      most = NR <= 20 ? 1e9 : 6 * sqrt(variance); d = d > most ? most : d < -most ? -most : d
+      mean += d / NR; variance = (1 - 1 / NR) * (variance + d * d / NR) }' <losses.txt
+check "the checkpoint: $(fields $metrics checkpoint step path)" test "$(fields $metrics checkpoint step path)" = '45 "runs/one/checkpoints/step-00000045" '
 follows "steps fill the time that the profile gives them" '{ is("their sum", $1, $2, 0.1) }' <<<"$(cut -d' ' -f4 train.txt | total) \
     $(phases one phase 'reading data,forward,backward,summing gradients,optimizer,agreeing on stops and saves,waiting for the device')"
 check "… less than the run took" awk -v wall=$wall '{ sum += $4 } END { exit !(sum > 0 && sum < wall) }' train.txt
@@ -69,9 +77,19 @@ best=$(sort -g -k3 eval.txt | head -n 1)
 follows "state.json" '{ is("step", $1, 45, 0); is("best_step", $2, best_step, 0); is("best_loss", $3, best, 1e-8) }' \
     -v best_step="${best%% *}" -v best="$(cut -d' ' -f3 <<<"$best")" \
     <<<"$(sed 's/{/{"event":"state",/' runs/one/state.json | fields /dev/stdin state step best_step best_loss)"
+check "it is complete" grep -q '"state":"complete",.*"reason":""' runs/one/state.json
 "$dtrain" eval "${run[@]}" run.name=one >eval.json
 follows "dtrain eval" '{ is("loss", $2, loss, 1e-8); is("tokens", $1, 3 * 8 * 48, 0); is("perplexity", $3, exp($2), 1e-9) }' \
     -v loss="$(tail -n 1 eval.txt | cut -d' ' -f3)" <<<"$(fields eval.json eval tokens loss perplexity)"
+
+# --- what is read: tokens of files, and each window once in an epoch
+"$dtrain" verify small.h5 >verify.txt 2>&1
+check "dtrain verify has the tokens of --check: $(cat verify.txt)" grep -q "^good  small.h5: $tokens tokens, uint8, vocabulary 256, checksums match" verify.txt
+"$dtrain" order "${run[@]}" --steps 1:$((epoch + 1)) >order.txt
+follows "dtrain order" '
+    { is("step", $1, 1 + int((NR - 1) / 8), 0); is("slot", $2, (NR - 1) % 8, 0); is("part of a window", $4 % 48, 0, 0)
+      is("the window ends in the file", $4 + 49 <= tokens, 1, 0); seen[$4]++; again += seen[$4] > 1 && $1 <= epoch }
+    END { is("windows of an epoch that come again", again + 0, 0, 0); is("lines", NR, 8 * (epoch + 1), 0) }' -v epoch=$epoch -v tokens="$tokens" <order.txt
 
 # --- the console: the same numbers, shorter; the rate is smoothed
 flops=$((6 * (32 * 128 + 64 * (2 + 32) + 2 * 64 + 64 * 32) * 2 + 27 * 64 * 16 * 2 + 6 * 256 * 32)) # of a token, as src/model has it
@@ -91,6 +109,10 @@ follows "FLOPs of the products" '{ is("FLOPs", $1, 45 * 384 * (flops - 27 * 64 *
     <<<"$(rows one | sed -n 's/.*"lane":"op","name":"gemm.*"flops":\([^,]*\),.*/\1/p' | total)"
 rows one |
     sed -n 's/.*"count":\([^,]*\),"seconds":\([^,]*\),.*"bytes":\([^,]*\),"flops":\([^,]*\),.*/\1 \2 \3 \4/p' >json.txt
+follows "its head" '{ is("steps", $1, 45, 0); is("timed_steps", $2, 45, 0); is("ranks", $3, 1, 0) }' \
+    <<<"$(rows one | sed -n 's/.*"steps":\([^,]*\),"timed_steps":\([^,]*\),"ranks":\([^,]*\),.*/\1 \2 \3/p')"
+follows "one rank is the slowest, and has no limits" '{ is("max_seconds", $2, $1, 1e-9); is("slowest_rank", $3, 0, 0); is("floor_seconds", $4, 0, 0) }' \
+    <<<"$(rows one | sed -n 's/.*"seconds":\([^,]*\),"max_seconds":\([^,]*\),"slowest_rank":\([^,]*\),.*"floor_seconds":\([^,}]*\)}.*/\1 \2 \3 \4/p')"
 sed -n 's/^  [a-zA-Z].\{27\}\(.*\)/\1/p' runs/one/profile.txt >table.txt
 check "as many rows" test "$(wc -l <json.txt)" = "$(wc -l <table.txt)"
 whole=$(rows one | sed -n 's/.*"ranks":1,"seconds":\([^,}]*\).*/\1/p')
@@ -130,6 +152,9 @@ if ! is_sanitized; then # which must be loaded first
     check "slow reads" slow "call=read path=data/train do=4" 1 small.ini run.name=read data.prefetch=1 >read.log 2>&1
     waited=$(fields runs/read/metrics.jsonl train data_wait_ms | total)
     follows "waiting for data" '{ is("it", $1, $2, 0.3); is("it", $1 >= 60, 1, 0) }' <<<"$waited $(phases read phase 'reading data')"
+    check "a rank that reads slowly" slow "call=read path=data/train rank=1 do=4" 2 small.ini run.name=lagging >lagging.log 2>&1
+    follows "rank 1 is the slowest reader" '{ is("it", $1, 1, 0); is("the other is faster: the mean", $2 < 0.9 * $3, 1, 0) }' <<<"$(rows lagging | sed -n \
+        's/.*"name":"reading a block".*"seconds":\([^,]*\),"max_seconds":\([^,]*\),"slowest_rank":\([^,]*\),.*/\3 \1 \2/p')"
     wide=(small.ini run.steps=6 model.d_model=96 data.seq_len=16 optim.shard=true)
     check "slow messages" slow "call=mpi rank=1 do=3" 2 "${wide[@]}" run.name=gather >gather.log 2>&1
     fields runs/gather/metrics.jsonl train step tokens tokens_per_s step_ms >two.txt
@@ -154,6 +179,30 @@ if ! is_sanitized; then # which must be loaded first
         $(phases disk phase 'saving a checkpoint')"
 fi
 
+# --- a trace of all steps has the seconds of the profile
+check "a traced run" "$dtrain" small.ini run.name=traced log.trace_steps=1:12 >traced.log 2>&1
+for name in forward backward optimizer scan_backward adamw "filling a batch"; do
+    follows "the trace: $name" '{ is("seconds", $1, $2, 1e-3); is("microseconds of the last", $3 > 0, 1, 0) }' <<<"$(sed -n \
+        "s/.*\"name\":\"$name\",\"ts\":[^,]*,\"dur\":\([^,}]*\)[,}].*/\1/p" runs/traced/trace-1-12.json | awk '{ sum += $1; last = $1 } END { printf "%.9g", sum / 1e6 }') \
+        $(rows traced | grep -v '"validation op"' | sed -n "s/.*\"name\":\"$name\",\"count\":[^,]*,\"seconds\":\([^,]*\),.*/\1/p" | total) 1"
+done
+
+# --- a policy with an average of its weights: a loss is that of its heads, each with its weight
+sed '/^vocab_size/d' small.ini >policy.ini
+policy=(policy.ini model.heads='a:bernoulli*2 b:huber*2@0.5 c:categorical*3' model.frame_size=5 data.{train,val}=synthetic:frames
+    data.normalize=false optim.ema=0.9 log.eval_batches=2 run.name=policy)
+check "a policy" "$dtrain" "${policy[@]}" >policy.log 2>&1
+"$dtrain" eval "${policy[@]}" >policy.json 2>policy.txt
+heads() { # event: the loss, and those of the heads
+    sed -n "/\"event\":\"$1\"/s/.*\"loss\":\([^,]*\),.*\"a\":{\"loss\":\([^,]*\),.*\"b\":{\"loss\":\([^,]*\),.*\"c\":{\"loss\":\([^,]*\),.*/\1 \2 \3 \4/p"
+}
+for event in train eval; do
+    follows "losses of heads, $event" '{ is("the loss", $1, $2 + $3 / 2 + $4, 1e-6) }' <<<"$(heads $event <runs/policy/metrics.jsonl)"
+done
+follows "dtrain eval of a policy" '{ for (i = 1; i <= 4; i++) is("loss " i, $i, $(i + 4), 1e-8) }' <<<"$(heads eval <policy.json) $(heads eval <runs/policy/metrics.jsonl)"
+follows "the average is what improves" '{ is("best_loss", $1, $2, 1e-8) }' <<<"$(sed -n 's/.*"best_loss":\([^,}]*\).*/\1/p' runs/policy/state.json) \
+    $(fields runs/policy/metrics.jsonl eval ema_loss)"
+
 # --- memory, as the kernel has it while the process stands still
 "$dtrain" small.ini run.name=memory run.steps=1000000 log.every=1000000 >memory.log 2>&1 &
 job=$!
@@ -163,4 +212,31 @@ resident=$(awk '/^VmRSS/ { print $2 * 1024 / 1e6 }' /proc/$job/status)
 follows "memory_mb" '{ is("it", $1, resident, 0.03) }' -v resident="$resident" <<<"$(fields runs/memory/metrics.jsonl train memory_mb | tail -n 1)"
 kill -KILL $job
 wait $job 2>/dev/null
+
+# --- no number without a check: above, or in the test named here. A new field needs one.
+names() { # prefix, files …: fields, those of a policy's heads too
+    cat "${@:2}" | tr -d '\n\t' | grep -oE '"[a-z_0-9]+":' | tr -d '":' | sort -u | sed "s/^/$1 /"
+}
+for event in train eval checkpoint; do
+    names $event <(cat runs/*/metrics.jsonl | grep "\"event\":\"$event\"")
+done >found.txt
+{ names state runs/*/state.json; names profile runs/*/profile.json; names trace <(grep '"ph":"X"' runs/traced/trace*); names json eval.json policy.json; } >>found.txt
+while read -r what fields; do
+    for field in $fields; do echo "$what $field"; done
+done >known.txt <<'EOF'
+train event step epoch loss lr tokens step_ms tokens_per_s data_wait_ms comm_wait_ms memory_mb loss_z skipped
+train grad_norm in test_golden_mamba; idle_ms in simt_streams; accuracy error in dist_heads
+train heads a b c
+eval event step loss perplexity ema_loss tokens heads a b c
+eval scores in test_scores_2: accuracy error balanced_accuracy f1 auc mae rmse r2
+checkpoint event step path stall_ms write_ms
+state state step reason best_step best_loss
+profile rows lane name count seconds max_seconds slowest_rank bytes flops steps timed_steps ranks
+profile floor_seconds in dist_profile
+trace ph pid tid name ts dur; args bytes flops in test_trace
+json event loss perplexity tokens heads a b c
+json model confusion in dist_heads; scores in test_scores_2: accuracy error balanced_accuracy f1 auc mae rmse r2
+EOF
+sed -i 's/[;:]$//' known.txt
+check "fields without a check: $(sort -u found.txt | comm -23 - <(sort -u known.txt) | paste -sd,)" test -z "$(sort -u found.txt | comm -23 - <(sort -u known.txt))"
 finish

@@ -61,7 +61,15 @@ check "limits of another machine are refused" bash -c "! '$dtrain' small.ini run
 check "… by name" grep -q 'was measured on another, but this run uses' limits.log
 sed "s/\"another\"/\"$(sed -n 's/.*this run uses \(.*\)/\1/p' limits.log | head -n 1)\"/" other.jsonl >limits.jsonl
 check "limits of this one" "$dtrain" small.ini run.name=limits log.limits=limits.jsonl >limits.log 2>&1
-check "… give shares of the floor" grep -q 'of floor' runs/limits/profile.txt
+# A product's floor is the larger of copying and multiplying, call by call; an update only copies.
+check "… give floors, and their shares" awk '
+    FNR == NR { if (/^ops of/) ops = /training/; if (ops && /^  [a-z]/) share[rows++] = $NF; next }
+    /"lane":"op"/ {
+        gsub(/"[a-z_]*":/, ""); n = split($0, v, ","); seconds = v[4] + 0; floor = v[9] + 0
+        copy = v[7] / 10e9; multiply = v[8] / 100e9
+        bad += floor < copy * 0.999999 || (/gemm/ && (floor < multiply * 0.999999 || floor > copy + multiply)) || (/adamw/ && floor > copy * 1.000001)
+        got = share[row++]; want = floor / seconds; bad += got < want - 0.0051 || got > want + 0.0051 }
+    END { exit !(rows > 8 && row == rows && bad == 0) }' runs/limits/profile.txt <(tr -d '\n\t' <runs/limits/profile.json | tr '{' '\n')
 
 # SIGUSR2, by launch/run.sh: the table is there while the run goes on.
 set -m
