@@ -477,8 +477,14 @@ static uint64_t key_of(const struct dt_predict_plan *plan, const struct dt_snaps
 {
     const struct dt_predict_options *o = &plan->options;
     const struct dt_dataset *data = plan->job->val;
-    const int64_t numbers[] = {plan->length, plan->streams, plan->n_segments,     plan->n_columns,
-                               o->hidden,    o->draw,       o->draw ? o->seed : 0};
+    const int64_t numbers[] = {plan->length,
+                               plan->streams,
+                               plan->n_segments,
+                               plan->n_columns,
+                               plan->job->model.storage,
+                               o->hidden,
+                               o->draw,
+                               o->draw ? o->seed : 0};
     double temperature = o->draw ? o->temperature : 0;
     uint64_t hash = mix(0, numbers, sizeof numbers);
     hash = mix(hash, &temperature, sizeof temperature);

@@ -25,6 +25,7 @@ lr = 1e-2
 EOF
 "$make_episodes" robomimic train.h5 0 13
 cp train.h5 val.h5
+"$make_episodes" robomimic changed.h5 0 13 data/demo_3/obs/a 2 0.5
 for name in a b; do
     "$dtrain" policy.ini run.name=$name run.seed=$(printf %d "'$name") >train.log 2>&1 || cat train.log >&2
 done
@@ -47,6 +48,15 @@ if ! is_sanitized; then # which must be loaded first
         check "… and nothing is left" test ! -e killed.h5.part
         rm -f killed.h5
     done
+    # Whatever the numbers depend on.
+    with_fault "at=140 do=kill" other.h5
+    FAULT="call=put path=drawn.h5.part at=140 do=kill" LD_PRELOAD=$interpose "$dtrain" predict runs/a --draw -o drawn.h5 >fault.log 2>&1
+    for change in other.h5:{--hidden,--draw,data.seq_len=8,run.precision=bf16,data.val=changed.h5} \
+        drawn.h5:{,"--draw --seed 2","--draw --temperature 2"}; do
+        # shellcheck disable=SC2086 # words
+        refused "… of $change" "${change%%:*}.part holds part of other predictions" "$dtrain" predict runs/a ${change#*:} -o "${change%%:*}"
+    done
+    rm other.h5.part drawn.h5.part
     with_fault "at=30 do=kill" killed.h5
     check "killed while the file is created: there is no output" test ! -e killed.h5
     check "… the same command starts again" "$dtrain" predict runs/a -o killed.h5 >killed.log 2>&1
