@@ -137,6 +137,9 @@ check "steep heads: the probabilities of one pass" "$tool" steep-gru robomimic.h
 weights gru last-gru heads.weight $((6 * 24)) 24 '\x99\x76\x61\x7f' "${of_gru[@]}"
 check "an output that is not finite: exit code $?, not 3" test $? -eq 3
 check "… is named: $(tail -n 3 last-gru.log)" grep -qE 'the prediction "stick" for row 0 of the segment at .*demo_[0-9]+.* is -?(inf|nan)' last-gru.log
+# 72,000 tokens: windows are read 32,768 rows at a time.
+check "many tokens" "$dtrain" predict runs/tokens --data data/train-00000.h5 -o many.h5 >many.log 2>&1
+check "many tokens: the log-probabilities of one pass" "$tool" "$(newest runs/tokens)" data/train-00000.h5 98304 many.h5 >tool.log 2>&1
 refused "draws of tokens" '--draw is for the heads of a policy' "$dtrain" predict runs/tokens --draw -o x.h5
 "$shard_tool" pairs pairs.h5 8 24 3 0 1 ignored
 cp pairs.h5 same.h5

@@ -50,6 +50,32 @@ static void test_ends(void)
     remove_scratch();
 }
 
+// The native layout: starts are read 1024 at a time. Episodes of one to three rows.
+static void test_starts(void)
+{
+    enum { N = 2 * 1024 + 3 };
+    static float frames[3 * N];
+    static uint64_t starts[N];
+    int64_t rows = 0;
+    for (int64_t i = 0; i < N; i++) {
+        starts[i] = (uint64_t)rows;
+        rows += 1 + i % 3;
+    }
+    make_scratch();
+    hid_t file = new_file(in_scratch("a.h5")),
+          group = H5Gcreate2(file, "targets", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    put_matrix(file, "frames", H5T_IEEE_F32LE, rows, 1, frames);
+    put_matrix(group, "aim", H5T_IEEE_F32LE, rows, 1, frames);
+    put_vector(file, "episode_starts", H5T_STD_U64LE, N, starts);
+    H5Gclose(group);
+    H5Fclose(file);
+    struct dt_dataset *dataset = scan_fives();
+    CHECK_INT(dataset->tokens, rows);
+    CHECK_INT(dataset->episodes, N);
+    CHECK_INT(dataset->windows, N);
+    remove_scratch();
+}
+
 // Blocks are of one frame or two, so that some begin in one file and end in the next.
 static void test_statistics(void)
 {
@@ -103,6 +129,7 @@ static void test_checksum(void)
 int main(void)
 {
     test_ends();
+    test_starts();
     test_statistics();
     test_checksum();
     return test_end();
