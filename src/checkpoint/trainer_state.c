@@ -8,6 +8,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "data/columns.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -216,6 +217,8 @@ static dt_status read_state(const char *path, const cJSON *json, struct dt_train
     for (const struct dt_config_key *field = fields; field < fields_end; field++)
         if (!(is_later(field) || field->type == DT_CONFIG_ENUM) || dt_json_has(json, field->json))
             DT_TRY(read_field(path, json, field, state));
+    dt_columns_tidy(false, state->order.inputs); // older checkpoints have the text of the key
+    dt_columns_tidy(true, state->order.targets);
     DT_TRY_NOTE(dt_skips_parse(state->left_out, &left_out), "reading left_out of %s", path);
     return DT_OK;
 }

@@ -144,7 +144,7 @@ dt_status dt_columns_parse(const char *key, const char *text, bool target,
     dt_status status = dt_memory_text(&words, "%s", text);
     rest = words;
     for (char *word; status == DT_OK && (word = strsep(&rest, " \t\n"));) {
-        struct dt_column column = {.target = target};
+        struct dt_column column = {.target = target, .word = columns->n};
         if (!*word)
             continue;
         status = parse_word(key, word, &column);
@@ -210,8 +210,10 @@ dt_status dt_columns_parse_weights(const struct dt_scan_rules *rules, struct dt_
 static bool add_word(const struct dt_column *column, int64_t from, int64_t to,
                      char text[DT_DATA_TEXT])
 {
-    bool fits = dt_append(text, DT_DATA_TEXT, "%s%s[%" PRId64 ":%" PRId64 "]", text[0] ? " " : "",
-                          column->path, column->first, column->end);
+    bool fits = dt_append(text, DT_DATA_TEXT, "%s%s", text[0] ? " " : "", column->path);
+    if (column->end >= 0)
+        fits =
+            dt_append(text, DT_DATA_TEXT, "[%" PRId64 ":%" PRId64 "]", column->first, column->end);
     if (column->table > 0)
         fits = dt_append(text, DT_DATA_TEXT, ":id*%" PRId64 "%s%s", column->table,
                          column->shared[0] ? "=" : "", column->shared);
@@ -241,6 +243,17 @@ bool dt_columns_text(const struct dt_columns *columns, bool target, char text[DT
                 fits = add_word(&columns->at[k], from, from + step, text);
     }
     return fits;
+}
+
+void dt_columns_tidy(bool target, char text[DT_DATA_TEXT])
+{
+    struct dt_columns columns = {0};
+    char tidy[DT_DATA_TEXT];
+    if (dt_columns_parse("", text, target, &columns) != DT_OK)
+        dt_error_clear(); // reported when the shards are opened
+    else if (dt_columns_text(&columns, target, tidy))
+        memcpy(text, tidy, sizeof tidy);
+    dt_columns_free(&columns);
 }
 
 static bool meet(const struct dt_column *a, const struct dt_column *b, char *which, size_t size)

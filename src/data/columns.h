@@ -45,6 +45,9 @@ dt_status dt_columns_parse_weights(const struct dt_scan_rules *rules, struct dt_
 // Writes the columns of inputs, or of targets, as words that mean the same once their datasets are
 // known: "obs/a[0:3] obs/b[0:1]:id*7 actions[0:7]@-1:valid". False: they do not fit.
 bool dt_columns_text(const struct dt_columns *columns, bool target, char text[DT_DATA_TEXT]);
+// Rewrites the value of a key so that two texts that mean the same are equal: "a@+1" for "/a@1",
+// and "a" for "a@0". A text that is not understood, or would become too long, stays as it is.
+void dt_columns_tidy(bool target, char text[DT_DATA_TEXT]);
 // Whether a column is among both, of the same row, in such texts; which: "actions[3]@+1".
 bool dt_columns_meet(const char *inputs, const char *targets, char which[DT_COLUMN_PATH + 64]);
 // Inputs that are targets of earlier frames: n numbers or ids from column `at` on, or a flag

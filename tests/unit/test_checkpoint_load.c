@@ -34,6 +34,7 @@ static void test_round_trip(bool tied)
     strcpy(state.order.mask, "train");
     char path[DT_PATH];
     strcpy(state.order.inputs, "obs/a[0:2] \"quoted\"");
+    strcpy(state.order.targets, "/actions@2"); // as older checkpoints have it
     state.order.stride = 5;
     state.order.time_axis = 1;
     state.order.val_fraction = 0.1;
@@ -41,6 +42,7 @@ static void test_round_trip(bool tied)
     CHECK_OK(save_arrays(in_scratch("trip/sub"), &arrays, &state, path));
     CHECK_STR(path, in_scratch("trip/sub/step-00001000"));
     CHECK_OK(dt_checkpoint_verify(path));
+    strcpy(state.order.targets, "actions@+2"); // means the same
     CHECK_OK(load(path, &blank, &state, &dataset, &got));
     check_same(&model, &blank);
     CHECK_INT(got.step, 1000);
@@ -57,7 +59,8 @@ static void test_round_trip(bool tied)
     CHECK_INT(got.order.reset_after, true);
     CHECK_INT(got.storage, DT_BF16);
     CHECK_STR(got.order.inputs, "obs/a[0:2] \"quoted\"");
-    CHECK_STR(got.order.targets, "");
+    CHECK_STR(got.order.targets, "actions@+2");
+    CHECK_STR(got.order.weights, "");
     CHECK_INT(got.order.stride, 5);
     CHECK_INT(got.order.time_axis, 1);
     CHECK(got.order.val_fraction == 0.1, "%.17g", got.order.val_fraction);

@@ -318,6 +318,31 @@ static void test_names(void)
     CHECK_STR(scan_all(&rules)->inputs, rules.inputs);
 }
 
+static void tidy(const char *words, bool target, const char *want)
+{
+    char text[DT_DATA_TEXT];
+    strcpy(text, words);
+    dt_columns_tidy(target, text);
+    CHECK_STR(text, want);
+}
+
+// A key's texts that mean the same are equal once they are tidy.
+static void test_tidy(void)
+{
+    static const char *const words[] = {"a@1", "/a@+1", " a@1:2 ", "//a@+1:+2", "a@+1"};
+    for (int i = 0; i < 5; i++)
+        tidy(words[i], true, "a@+1");
+    tidy("a@0 b[3]@0:1 c[3:4] @label@0 x/@y", true, "a b[3:4] c[3:4] @label x/@y");
+    tidy("a@-1:2:valid b:id*7=t@1 obs@0:valid", false, "a@-1:2:valid b:id*7=t@+1 obs@+0:valid");
+    tidy("a@1 b@", false, "a@1 b@"); // refused later
+    char text[DT_DATA_TEXT];
+    memset(text, 'a', sizeof text);
+    for (int i = 0; i < 8; i++)
+        memcpy(text + 126 * i + 123, "@1 ", 3);
+    memcpy(text + sizeof text - 3, "@1", 3);
+    tidy(text, false, text); // it would be too long
+}
+
 static void meet(const char *from, const char *to, const char *want)
 {
     char which[DT_COLUMN_PATH + 64] = "";
@@ -411,6 +436,7 @@ int main(void)
     test_groups();
     test_identity();
     test_names();
+    test_tidy();
     test_meet();
     test_padding();
     test_refused();
