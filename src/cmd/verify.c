@@ -1,5 +1,5 @@
-// `dtrain verify`: reads every shard and checkpoint that the arguments name, and prints a line for
-// each.
+// `dtrain verify`: reads every shard and checkpoint that the arguments name, or the shards of a
+// configuration with its rules, and prints a line for each.
 #include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
@@ -24,21 +24,25 @@ static void count(struct tally *tally, const char *path, dt_status status)
         tally->good++;
         return;
     }
-    const char *message = dt_error_current()->message;
+    const char *message = dt_error_current()->message, *hint = dt_error_current()->hint;
     size_t length = strlen(path);
-    bool named = strncmp(message, path, length) == 0 && message[length] == ':'; // not twice
-    printf("bad   %s%s%s\n", named ? "" : path, named ? "" : ": ", message);
+    bool named = strncmp(message, path, length) == 0 && strchr(": ", message[length]); // not twice
+    printf("bad   %s%s%s%s%s%s\n", named ? "" : path, named ? "" : ": ", message,
+           hint[0] ? " (" : "", hint, hint[0] ? ")" : "");
     dt_error_clear();
     tally->bad++;
     if (status > tally->worst)
         tally->worst = status;
 }
 
-static void verify_shard(struct tally *tally, const char *path)
+// `rules` and `key` are those of a configuration, which names the shard; NULL and "": none does.
+// `before`: episodes of the shards before it.
+static void verify_shard(struct tally *tally, const char *path, const struct dt_scan_rules *rules,
+                         const char *key, int64_t before)
 {
-    struct dt_shard shard = {0};
+    struct dt_shard shard = {.before = before};
     char types[DT_SHARD_TYPES];
-    dt_status status = dt_verify_shard(path, dt_log_is_terminal(), &shard);
+    dt_status status = dt_verify_shard(path, rules, dt_log_is_terminal(), &shard);
     count(tally, path, status);
     if (status != DT_OK)
         return;
@@ -52,7 +56,8 @@ static void verify_shard(struct tally *tally, const char *path)
         printf(", frames with a target missing: %" PRId64, shard.unlabeled);
     if (shard.vocab_size > 0)
         printf(", vocabulary %" PRId64, shard.vocab_size);
-    printf("%s\n", shard.hash_block > 0 ? ", checksums match" : ", no checksums");
+    printf("%s%s%s\n", shard.hash_block > 0 ? ", checksums match" : ", no checksums",
+           key[0] ? ", " : "", key);
 }
 
 static dt_status visit(void *context, FTS *tree, FTSENT *entry)
@@ -72,7 +77,7 @@ static dt_status visit(void *context, FTS *tree, FTSENT *entry)
         fts_set(tree, entry, FTS_SKIP);
     } else if (is_file && entry->fts_name[0] != '.' && dot &&
                (strcmp(dot, ".h5") == 0 || strcmp(dot, ".hdf5") == 0)) {
-        verify_shard(tally, path);
+        verify_shard(tally, path, NULL, "", 0);
     } else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR) {
         errno = entry->fts_errno;
         count(tally, path, DT_FAIL_ERRNO("read", path));
@@ -86,18 +91,53 @@ static dt_status verify_path(struct tally *tally, const char *path)
     if (dt_is_dir(path))
         DT_TRY(dt_walk_tree(path, FTS_COMFOLLOW, "read", visit, tally));
     else
-        verify_shard(tally, path);
+        verify_shard(tally, path, NULL, "", 0);
     if (tally->good + tally->bad == before)
         return DT_FAIL(DT_USER, "name a shard, a checkpoint, or a folder that contains some",
                        "no shards or checkpoints in %s", path);
     return DT_OK;
 }
 
+static bool is_config(const char *word)
+{
+    const char *dot = strrchr(word, '.');
+    return dot && strcmp(dot, ".ini") == 0;
+}
+
+static void verify_dataset(struct tally *tally, const struct dt_dataset *dataset, const char *key)
+{
+    for (int64_t i = 0; dataset && !dataset->kind->source && i < dataset->n_shards; i++)
+        verify_shard(tally, dataset->shards[i].path, &dataset->rules, key,
+                     dataset->shards[i].before);
+}
+
+// The shards that a configuration trains and validates on, and whether there is something to learn.
+static dt_status verify_config(struct tally *tally, const struct dt_call *call)
+{
+    struct dt_comm *comm;
+    struct dt_job job;
+    DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &comm));
+    dt_status status = dt_job_open(comm, DT_PURPOSE_ORDER, call->words, call->n_words, &job);
+    if (status == DT_OK) {
+        verify_dataset(tally, job.train, "data.train");
+        verify_dataset(tally, job.val,
+                       job.settings.data.val_fraction > 0 ? "held out" : "data.val");
+    }
+    if (status == DT_OK && tally->bad == 0)
+        status = dt_job_check_data(&job);
+    dt_job_close(&job);
+    dt_comm_close(comm);
+    return status;
+}
+
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     struct tally tally = {0};
+    bool configured = is_config(call->words[0]);
     (void)comm;
-    for (int i = 0; i < call->n_words; i++) {
+    if (configured)
+        DT_TRY(verify_config(&tally, call));
+    for (int i = 0; i < call->n_words && !configured; i++) {
         const char *word = call->words[i];
         glob_t found = {0};
         dt_status status = DT_OK;
@@ -119,12 +159,14 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 
 const struct dt_command dt_cmd_verify = {
     .name = "verify",
-    .usage = "PATH…",
+    .usage = "PATH… | CONFIG.ini [section.key=value …]",
     .help = "check shards and checkpoints",
     .about =
         "Reads shards and checkpoints completely and reports for each whether it is good. PATH is "
         "a shard, a checkpoint (a folder with MANIFEST), a glob, or a folder: all *.h5, *.hdf5 "
-        "and checkpoints in it. The exit code is 2 if one is bad, 3 if the machine failed.",
+        "and checkpoints in it. With a configuration, whose name ends in .ini, it checks what "
+        "data.train and data.val name, by the rules there: datasets of any layout, ids, classes "
+        "and weights. The exit code is 2 if one is bad, 3 if the machine failed.",
     .min_words = 1,
     .max_words = INT_MAX,
     .run = run,

@@ -120,7 +120,11 @@ static dt_status recognise(struct dt_reader *reader, const struct dt_scan_rules 
         return DT_FAIL(DT_USER, "data.format = auto finds the schema by the datasets",
                        "%s has no %s: it is not %s, as data.format says", path,
                        missing ? missing : name_of(only, 0), only->name);
-    dt_append(hint, sizeof hint, "; or name other datasets with data.inputs and data.targets");
+    dt_append(hint, sizeof hint, "%s",
+              rules->seq_len == 0
+                  ? "; dtrain verify CONFIG checks other datasets, with the rules of "
+                    "a configuration that names them"
+                  : "; or name other datasets with data.inputs and data.targets");
     return DT_FAIL(DT_USER, hint, "%s has %s", path, instead);
 }
 

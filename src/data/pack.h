@@ -36,5 +36,7 @@ struct dt_pack_result {
 dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *result);
 
 // Reads and checks a whole shard: structure, checksums, document starts, all tokens against the
-// attribute vocab_size if there is one. Fills *shard except for its path. For `dtrain verify`.
-dt_status dt_verify_shard(const char *path, bool progress, struct dt_shard *shard);
+// attribute vocab_size if there is one, what else the rules say (NULL: nothing). Fills *shard
+// except for its path and `before`. For `dtrain verify`.
+dt_status dt_verify_shard(const char *path, const struct dt_scan_rules *rules, bool progress,
+                          struct dt_shard *shard);

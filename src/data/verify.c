@@ -8,12 +8,13 @@
 
 enum { PIECE_BYTES = 1 << 22 };
 
-dt_status dt_verify_shard(const char *path, bool progress, struct dt_shard *shard)
+dt_status dt_verify_shard(const char *path, const struct dt_scan_rules *rules, bool progress,
+                          struct dt_shard *shard)
 {
     struct dt_reader *reader;
     dt_status status = DT_OK;
     double drawn = 0;
-    DT_TRY(dt_reader_open(path, &(struct dt_scan_rules){0}, shard, &reader));
+    DT_TRY(dt_reader_open(path, rules ? rules : &(struct dt_scan_rules){0}, shard, &reader));
     if (shard->warning[0])
         dt_warn("%s: %s", path, shard->warning);
     const struct dt_reader_kind *kind = shard->kind;

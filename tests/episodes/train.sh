@@ -52,9 +52,20 @@ for layout in episodes robomimic minari d4rl groups; do
     check "$layout: it shows frames: $(cat check.log)" \
         grep -q "$frames episodes, a window every 16 frames (data.stride); a frame has 5 values and 1 ids (tables of 7), the targets 3" check.log
     check "$layout: by its name" "$dtrain" --check policy.ini "${lines[@]}" run.name=other data.format=$layout >check.log 2>&1
+    check "$layout: verify reads it by the configuration's rules: $("$dtrain" verify policy.ini "${lines[@]}")" \
+        grep -q "^good  train.h5: .* ($layout), values per frame: 5, episodes: $frames, targets: 3, no checksums, data.train$" \
+        <("$dtrain" verify policy.ini "${lines[@]}")
+    refused "$layout: verify with too few classes" '2 of 2 failed' "$dtrain" verify policy.ini "${lines[@]}" \
+        model.heads='buttons:bernoulli*2 stick:categorical*3'
+    check "$layout: … names the class" grep -q '^bad   val.h5: .* is not a whole number in \[0, 3) for the head stick' \
+        <("$dtrain" verify policy.ini "${lines[@]}" model.heads='buttons:bernoulli*2 stick:categorical*3' 2>&1)
     check "$layout: order" "$dtrain" order policy.ini "${lines[@]}" --steps 1:3 >order.log
     check "$layout: a line a window" test "$(grep -c . order.log)" = 24
 done
+refused "verify where no target is" 'all targets of data.train are missing' "$dtrain" verify policy.ini \
+    "${lines[@]/targets=actions/targets=actions@5000}"
+check "verify of datasets that it does not know" grep -q '^bad   train.h5 has neither .*; dtrain verify CONFIG checks other datasets' \
+    <("$dtrain" verify train.h5 2>&1)
 
 # Images of bytes stay bytes until the device, with the bits of the same numbers stored as floats; so do those of a
 # run that validates on floats or is resumed.

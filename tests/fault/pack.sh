@@ -62,7 +62,7 @@ echo text >mixed/c.hdf5
 run 2 "$dtrain" verify mixed 'nothing*' out
 says "the good one" '^good  mixed/a.h5: 3 tokens, uint8, vocabulary 256, checksums match' out.log
 says "the truncated one" '^bad   mixed/b.h5: .*(truncated|HDF5)' out.log
-says "the one that is text" '^bad   mixed/c.hdf5: .*not an HDF5 file' out.log
+says "the one that is text" '^bad   mixed/c.hdf5 is not an HDF5 file' out.log
 says "a pattern without a match" '^bad   nothing\*: nothing matches' out.log
 says "those after it" '^good  out/train-00000.h5' out.log
 says "the count" '3 of 5 failed' err.log

@@ -161,7 +161,7 @@ static void expect_bad_chunk(const char *filters, const void *raw, size_t bytes,
           "cannot write a chunk");
     H5Dclose(id), H5Fclose(file);
 
-    CHECK_INT(dt_verify_shard(path, false, &shard), DT_USER);
+    CHECK_INT(dt_verify_shard(path, NULL, false, &shard), DT_USER);
     CHECK_SAYS(path);
     CHECK_SAYS("chunk 1 of /tokens");
     CHECK_SAYS(phrase);
@@ -269,7 +269,7 @@ static void test_unknown_filter(void)
     H5Pset_nbit(plist);
     write_filtered(file, "tokens", type_of(2), 1, &dims, NULL, plist, u16);
     H5Fclose(file);
-    CHECK_INT(dt_verify_shard(in_scratch("nbit.h5"), false, &shard), DT_USER);
+    CHECK_INT(dt_verify_shard(in_scratch("nbit.h5"), NULL, false, &shard), DT_USER);
     CHECK_SAYS("nbit.h5: /tokens is stored with filter 5 (nbit)");
     CHECK_ADVISES("h5repack");
 }

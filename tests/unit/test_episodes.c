@@ -389,7 +389,7 @@ static void test_linked(void)
         check_pass(dataset, &(struct dt_read_rules){.carry = true}, want, n, 1);
         check_training(dataset, &(struct dt_read_rules){0}, want, 2);
         check_statistics(dataset);
-        CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &(struct dt_shard){0}));
+        CHECK_OK(dt_verify_shard(in_scratch("a.h5"), NULL, false, &(struct dt_shard){0}));
     }
     CHECK_INT(remove(in_scratch("more_0.hdf5")), 0);
     CHECK_INT(remove(in_scratch("more_1.hdf5")), 0);
@@ -712,7 +712,7 @@ static void test_verify(void)
     for (enum episode_layout layout = 0; layout < GROUPS; layout++) {
         struct dt_shard shard = {0};
         write_a(layout);
-        CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &shard));
+        CHECK_OK(dt_verify_shard(in_scratch("a.h5"), NULL, false, &shard));
         CHECK_INT(shard.count, 122);
         CHECK_INT(shard.width, layout == NATIVE || layout == D4RL ? A : A + 1 + IMG);
     }

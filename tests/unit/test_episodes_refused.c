@@ -259,7 +259,7 @@ static void test_values_refused(void)
     struct dt_scan_rules sliced = rules; // columns are counted in the file
     snprintf(sliced.inputs, sizeof sliced.inputs, "obs/b:id*7 obs/a[1:3]");
     refuse_values(&sliced, "row 33, column 2: nan");
-    CHECK_FAILS(dt_verify_shard(in_scratch("a.h5"), false, &(struct dt_shard){0}), DT_USER,
+    CHECK_FAILS(dt_verify_shard(in_scratch("a.h5"), NULL, false, &(struct dt_shard){0}), DT_USER,
                 "/data/demo_5/obs/a, row 33");
     write_a(ROBOMIMIC);
     put_value(in_scratch("a.h5"), "/data/demo_2/obs/b", 3, 0, 7);

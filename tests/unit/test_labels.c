@@ -214,7 +214,7 @@ static void test_verify(void)
     put_value(in_scratch("a.h5"), "/data/demo_2/actions", 3, 2, NAN);
     put_value(in_scratch("a.h5"), "/data/demo_5/actions", 49, 0, NAN);
     put_value(in_scratch("a.h5"), "/data/demo_4/actions", 0, 0, -100); // a number, without heads
-    CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &shard));
+    CHECK_OK(dt_verify_shard(in_scratch("a.h5"), NULL, false, &shard));
     CHECK_INT(shard.unlabeled, 2);
 }
 

@@ -121,7 +121,7 @@ static void test_checksum(void)
     H5Sclose(space);
     H5Pclose(plist);
     H5Fclose(file);
-    CHECK_OK(dt_verify_shard(in_scratch("a.h5"), false, &shard));
+    CHECK_OK(dt_verify_shard(in_scratch("a.h5"), NULL, false, &shard));
     remove_scratch();
     free(tokens);
 }

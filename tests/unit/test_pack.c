@@ -65,7 +65,7 @@ static char *read_side(const char *output, const char *side, int64_t n_shards)
         struct dt_reader *reader;
         struct dt_h5_starts documents;
         snprintf(path, sizeof path, "%s/%s-%05ld.h5", output, side, (long)i);
-        CHECK_OK(dt_verify_shard(path, false, &shard));
+        CHECK_OK(dt_verify_shard(path, NULL, false, &shard));
         CHECK_OK(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader));
         CHECK_OK(dt_h5_array_read(&reader->arrays[0], 0, shard.count, bytes));
         CHECK_OK(dt_h5_starts_open(&reader->file, &reader->arrays[0], &documents));
@@ -222,7 +222,7 @@ static void test_raw(enum dt_pack_format format, int64_t size)
         uint64_t want;
         struct dt_shard shard;
         snprintf(path, sizeof path, "%s/train-%05ld.h5", config.output, (long)i);
-        CHECK_OK(dt_verify_shard(path, false, &shard));
+        CHECK_OK(dt_verify_shard(path, NULL, false, &shard));
         CHECK_INT(shard.vocab_size, result.vocab_size);
         CHECK_INT(shard.hash_block, 16384);
         CHECK(!shard.doc_starts, "raw tokens have no documents");
@@ -356,7 +356,7 @@ static void test_durable(void)
 static void expect_damage(const char *path, const char *phrase)
 {
     struct dt_shard shard;
-    CHECK_FAILS(dt_verify_shard(path, false, &shard), DT_USER, phrase);
+    CHECK_FAILS(dt_verify_shard(path, NULL, false, &shard), DT_USER, phrase);
 }
 
 static void test_verify(void)
@@ -411,7 +411,7 @@ static void test_verify_pairs(void)
         put_matrix(file, "labels", i32, 10, 4, labels);
         H5Fclose(file);
         if (i == 0)
-            CHECK_OK(dt_verify_shard(in_scratch("pairs.h5"), false, &shard));
+            CHECK_OK(dt_verify_shard(in_scratch("pairs.h5"), NULL, false, &shard));
         else
             expect_damage(in_scratch("pairs.h5"),
                           i == 1 ? "/input_ids at row 8, column 1 is -1; a token must be from 0 to "

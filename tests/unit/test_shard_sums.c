@@ -33,7 +33,7 @@ static void expect(dt_status status, const char *path, const char *phrase)
 static void expect_verify(const char *path, const char *phrase)
 {
     struct dt_shard shard;
-    expect(dt_verify_shard(path, false, &shard), path, phrase);
+    expect(dt_verify_shard(path, NULL, false, &shard), path, phrase);
 }
 
 // Trains on the first block of the shard alone.

@@ -226,7 +226,7 @@ static void test_integers(void)
             // Without a vocabulary, what an id may not be.
             bool found_alone = types[i / 2].wrong < 0 || types[i / 2].wrong > UINT32_MAX ||
                                (pairs && types[i / 2].wrong > INT32_MAX);
-            status = dt_verify_shard(path, false, &(struct dt_shard){0});
+            status = dt_verify_shard(path, NULL, false, &(struct dt_shard){0});
             if (bad && found_alone)
                 CHECK_FAILS(status, DT_USER, where);
             else
