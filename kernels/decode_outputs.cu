@@ -14,12 +14,14 @@ DT_DEVICE float decoded(const dt_decode_outputs_args &a, const dt_output_slice &
     const float shift = a.mean ? a.mean[column] : 0.0f, unit = a.mean ? a.deviation[column] : 1.0f;
     if (logits > 0 && i >= K + K * n)
         return (dt_softplus(z) + DT_GMM_SCALE_MIN) * unit;
-    if (o.low < o.high)
-        z = o.low + 0.5f * (o.high - o.low) * (tanhf(z) + 1.0f);
+    if (o.low < o.high) {
+        const float part = (o.high - o.low) * dt_tanh_gap(z);
+        z = z < 0.0f ? o.low + part : o.high - part;
+    }
     return z * unit + shift;
 }
 
-__global__ static void __launch_bounds__(DT_WARP *WARPS)
+__global__ static void __launch_bounds__(DT_WARP *WARPS, 16)
     decode_kernel(const dt_decode_outputs_args a)
 {
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.y;

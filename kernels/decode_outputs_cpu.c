@@ -15,8 +15,10 @@ static float decoded(const struct dt_output_slice *o, const float *mean, const f
     float shift = mean ? mean[column] : 0.0f, unit = mean ? deviation[column] : 1.0f;
     if (logits > 0 && i >= K + K * n)
         return (dt_softplusf(z) + DT_GMM_SCALE_MIN) * unit;
-    if (o->low < o->high)
-        z = o->low + 0.5f * (o->high - o->low) * (dt_tanhf(z) + 1.0f);
+    if (o->low < o->high) {
+        float part = (o->high - o->low) * dt_tanh_gapf(z);
+        z = z < 0.0f ? o->low + part : o->high - part;
+    }
     return z * unit + shift;
 }
 

@@ -320,6 +320,13 @@ DT_DEVICE float dt_softplus(float x)
     return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
 }
 
+// (1 - |tanh x|) / 2, precise where 1 - |tanh x| would cancel.
+DT_DEVICE float dt_tanh_gap(float x)
+{
+    const float e = expf(-2.0f * fabsf(x));
+    return e / (1.0f + e);
+}
+
 // ---- indices: 64 bits wherever an offset into an array is made
 
 DT_DEVICE int64_t dt_thread_index(void) // in a grid of one dimension

@@ -77,6 +77,13 @@ DT_INLINE float dt_tanhf(float x)
     return w < 0.0625f ? p : far;
 }
 
+// (1 - |tanh x|) / 2, precise where 1 - |tanh x| would cancel.
+DT_INLINE float dt_tanh_gapf(float x)
+{
+    float e = dt_expf(x < 0.0f ? x + x : -(x + x));
+    return e / (1.0f + e);
+}
+
 DT_INLINE float dt_siluf(float x)
 {
     return x * dt_sigmoidf(x);

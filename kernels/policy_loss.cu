@@ -43,16 +43,17 @@ template <class T> DT_DEVICE float unit(const slice<T> &s, int i)
     return s.mean ? s.deviation[i] : 1.0f;
 }
 
-// The number that z predicts, and its derivative.
-DT_DEVICE float predicted(const dt_output_slice &o, float z, float &slope)
+// How far the number that z predicts is from target i, and its derivative. Where there is a range,
+// it is measured from the end that z is nearer to: policies learn targets that are ends, exactly.
+template <class T> DT_DEVICE float error_of(const slice<T> &s, float z, int i, float &slope)
 {
-    const float half = 0.5f * (o.high - o.low);
+    const float t = target(s, i), range = s.o.high - s.o.low;
     slope = 1.0f;
-    if (!(half > 0.0f))
-        return z;
-    const float t = tanhf(z);
-    slope = half * (1.0f - t * t);
-    return o.low + half * (t + 1.0f);
+    if (!(range > 0.0f))
+        return z - t;
+    const float gap = dt_tanh_gap(z);
+    slope = 2.0f * range * gap * (1.0f - gap);
+    return z < 0.0f ? s.o.low - t + range * gap : s.o.high - t - range * gap;
 }
 
 DT_DEVICE float softmax_term(float z, float max)
@@ -127,7 +128,7 @@ template <class T> DT_DEVICE score distance(const slice<T> &s, bool huber)
     for (int i = (int)threadIdx.x; i < s.n; i += DT_WARP) {
         float gradient = 0.0f;
         if (!isnan(s.targets[i])) {
-            const float e = predicted(s.o, logit(s, i), bend) - target(s, i), a = fabsf(e);
+            const float e = error_of(s, logit(s, i), i, bend), a = fabsf(e);
             const float slope = huber ? (a <= 1.0f ? e : copysignf(1.0f, e)) : 2.0f * e;
             loss += huber ? (a <= 1.0f ? 0.5f * e * e : a - 0.5f) : e * e;
             size += a * unit(s, i);
@@ -172,9 +173,8 @@ template <class T> DT_DEVICE bell bell_of(const slice<T> &s, int c, int i)
     const float spread = logit(s, K + (K + c) * n + i);
     const float scale = dt_softplus(spread) + DT_GMM_SCALE_MIN;
     bell b;
-    const float y = predicted(s.o, logit(s, K + c * n + i), b.slope);
     b.inverse = 1.0f / scale;
-    b.distance = (y - target(s, i)) * b.inverse;
+    b.distance = error_of(s, logit(s, K + c * n + i), i, b.slope) * b.inverse;
     b.rise = dt_sigmoid(spread);
     b.log_scale = logf(scale);
     return b;
@@ -204,8 +204,7 @@ template <class T> DT_DEVICE score mixture(const slice<T> &s)
     const float all = dt_warp_sum(prior), total = dt_warp_sum(share);
     for (int i = lane; i < n; i += DT_WARP)
         if (!isnan(s.targets[i]))
-            size += fabsf(predicted(s.o, logit(s, K + best * n + i), slope) - target(s, i)) *
-                    unit(s, i);
+            size += fabsf(error_of(s, logit(s, K + best * n + i), i, slope)) * unit(s, i);
     size = dt_warp_sum(size);
     __syncwarp(); // before they may be overwritten
     for (int c = 0; c < K && s.dx; c++) {

@@ -43,16 +43,17 @@ DT_INLINE float unit(const struct slice *s, int64_t i)
     return s->mean ? s->deviation[i] : 1.0f;
 }
 
-// The number that z predicts, and its derivative.
-DT_INLINE float predicted(const struct slice *s, float z, float *slope)
+// How far the number that z predicts is from target i, and its derivative. Where there is a range,
+// it is measured from the end that z is nearer to: policies learn targets that are ends, exactly.
+DT_INLINE float error_of(const struct slice *s, float z, int64_t i, float *slope)
 {
-    float half = 0.5f * (s->o->high - s->o->low);
+    float t = target(s, i), range = s->o->high - s->o->low;
     *slope = 1.0f;
-    if (!(half > 0.0f))
-        return z;
-    float t = dt_tanhf(z);
-    *slope = half * (1.0f - t * t);
-    return s->o->low + half * (t + 1.0f);
+    if (!(range > 0.0f))
+        return z - t;
+    float gap = dt_tanh_gapf(z);
+    *slope = 2.0f * range * gap * (1.0f - gap);
+    return z < 0.0f ? s->o->low - t + range * gap : s->o->high - t - range * gap;
 }
 
 DT_INLINE struct score categorical(const struct slice *s, bool bf16)
@@ -107,7 +108,7 @@ DT_INLINE struct score distance(const struct slice *s, bool huber, bool bf16)
     for (int64_t i = 0; i < s->o->width; i++) {
         float bend, gradient = 0.0f;
         if (!isnan(s->targets[i])) {
-            float e = predicted(s, logit(s, i), &bend) - target(s, i), a = e < 0.0f ? -e : e;
+            float e = error_of(s, logit(s, i), i, &bend), a = e < 0.0f ? -e : e;
             float slope = huber ? (a <= 1.0f ? e : copysignf(1.0f, e)) : 2.0f * e;
             loss += huber ? (a <= 1.0f ? 0.5f * e * e : a - 0.5f) : e * e;
             size += a * unit(s, i);
@@ -150,9 +151,8 @@ DT_INLINE struct bell bell(const struct slice *s, int64_t c, int64_t i)
     int64_t K = s->o->parts, n = s->o->columns;
     struct bell bell;
     float spread = logit(s, K + (K + c) * n + i), scale = dt_softplusf(spread) + DT_GMM_SCALE_MIN;
-    float y = predicted(s, logit(s, K + c * n + i), &bell.slope);
     bell.inverse = 1.0f / scale;
-    bell.distance = (y - target(s, i)) * bell.inverse;
+    bell.distance = error_of(s, logit(s, K + c * n + i), i, &bell.slope) * bell.inverse;
     bell.rise = dt_sigmoidf(spread);
     bell.log_scale = logf(scale);
     return bell;
@@ -197,8 +197,7 @@ DT_INLINE struct score mixture(const struct slice *s, bool bf16)
     }
     for (int64_t i = 0; i < n; i++)
         if (!isnan(s->targets[i]))
-            size +=
-                fabsf(predicted(s, logit(s, K + best * n + i), &slope) - target(s, i)) * unit(s, i);
+            size += fabsf(error_of(s, logit(s, K + best * n + i), i, &slope)) * unit(s, i);
     for (int64_t c = 0; c < K && s->dx; c++) {
         float share = s->scale * dt_expf(joint[c] - top) / total;
         float prior = s->scale * dt_expf(logit(s, c) - max) / all;

@@ -28,9 +28,8 @@ struct prediction {
 static struct prediction predict(const struct dt_output_slice *o, double z)
 {
     double low = (double)o->low, half = ((double)o->high - low) / 2;
-    return half > 0
-               ? (struct prediction){low + half * (tanh(z) + 1), half * (1 - tanh(z) * tanh(z))}
-               : (struct prediction){z, 1};
+    return half > 0 ? (struct prediction){low + half * (tanh(z) + 1), half / (cosh(z) * cosh(z))}
+                    : (struct prediction){z, 1};
 }
 
 // An output at a row: its numbers; its targets, normalised, NaN where there is none; of each the
@@ -403,6 +402,28 @@ static void check_not_finite(struct parity *p)
     p->run_only = false;
 }
 
+// Targets that are ends of the range, and predictions near them: a gradient that is the product of
+// two small differences keeps its digits: of an exponential's argument up to 16 and of six
+// roundings.
+static void check_ends(struct parity *p)
+{
+    const struct shape s = {33, 0, "RH", 3, DT_F32, 1, 0, 4, 0, 1, 0, 0, 0};
+    const struct dt_loss_sum none = {0};
+    if (!parity_case(p, "policy: targets that are ends"))
+        return;
+    struct dt_policy_loss_args a = {.scale = 1, .sum = guarded_copy(&none, sizeof none)};
+    list_outputs(&s, 0, &a);
+    a.bias = normal(a.logits.cols, 0.0, 3);
+    a.dlogits = fresh_view(s.type, s.rows, a.logits.cols, a.logits.stride);
+    for (int64_t i = 0; i < s.rows * a.logits.cols; i++) {
+        *(float *)dt_view_at(&a.logits, i / a.logits.cols, i % a.logits.cols) =
+            0.5f * (float)(i / a.logits.cols - s.rows / 2);
+        *(float *)dt_view_at(&a.targets, i / a.logits.cols, i % a.logits.cols) =
+            i % 2 ? a.outputs[0].low : a.outputs[0].high;
+    }
+    PARITY(p, policy_loss, &a, OUT(dlogits, .each = 3e-6, .floor = 1e-30), OUT(sum, .each = 2e-6));
+}
+
 // Of equal maxima the first counts.
 static void check_ties(struct parity *p)
 {
@@ -488,6 +509,7 @@ void parity_policy(struct parity *p)
     if (!p->model) {
         check_not_finite(p);
         check_ties(p);
+        check_ends(p);
     }
     for (int type = 0; type < 2 && p->model; type++)
         compare(p, &(struct shape){256 * 60, 0, "bccccc", 17, type ? DT_BF16 : DT_F32, 1, 0, 3,

@@ -27,6 +27,11 @@ static double silu_truth(double x)
     return x * sigmoid_truth(x);
 }
 
+static double tanh_gap_truth(double x)
+{
+    return 1.0 / (1.0 + exp(2 * fabs(x)));
+}
+
 static void test_range(const char *name, approximation *f, truth *want, float low, float high,
                        double limit)
 {
@@ -65,6 +70,10 @@ int main(void)
     test_range("exp", dt_expf, exp, -0.4f, 0.4f, 1.25);
     // exp, a division, and six roundings more
     test_range("sigmoid", dt_sigmoidf, sigmoid_truth, -80.0f, 80.0f, 3.0);
+    test_range("tanh gap", dt_tanh_gapf, tanh_gap_truth, -40.0f, 40.0f, 3.0);
+    // at 1/4, where its series ends, a difference of 1 and 3/4 has lost two digits
+    test_range("tanh", dt_tanhf, tanh, -12.0f, 12.0f, 9.0);
+    test_range("tanh", dt_tanhf, tanh, -0.3f, 0.3f, 9.0);
     test_range("silu", dt_siluf, silu_truth, -80.0f, 80.0f, 4.0);
     test_range("softplus", dt_softplusf, softplus_truth, -80.0f, 40.0f, 5.0);
     test_ends();
