@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "base/round.h"
 #include "comm/job_control.h"
+#include "kernels/math_cpu.h"
 
 #include <math.h>
 
@@ -124,21 +125,15 @@ void dt_scores_destroy(struct dt_scores *s)
 // Orders as the numbers do; -0 and 0 are equal.
 static uint32_t key_of(float score)
 {
-    union {
-        float number;
-        uint32_t bits;
-    } x = {score + 0.0f};
-    return x.bits & 0x80000000u ? ~x.bits : x.bits | 0x80000000u;
+    uint32_t bits = dt_bits_of_float(score + 0.0f);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
 // Records sort by their scores, and are equal only where nothing tells them apart.
 static uint64_t record(double score, bool is_of_class, double weight)
 {
-    union {
-        float number;
-        uint32_t bits;
-    } x = {(float)weight};
-    return (uint64_t)key_of((float)score) << 32 | (is_of_class ? 0x80000000u : 0) | x.bits;
+    return (uint64_t)key_of((float)score) << 32 | (is_of_class ? 0x80000000u : 0) |
+           dt_bits_of_float((float)weight);
 }
 
 // Room for the records of one more row, zeros: of no weight.
@@ -273,11 +268,8 @@ static double area(const uint64_t *records, int64_t n)
     for (int64_t i = 0, end; i < n; i = end) {
         double here[2] = {0};
         for (end = i; end < n && records[end] >> 32 == records[i] >> 32; end++) {
-            union {
-                uint32_t bits;
-                float number;
-            } weight = {(uint32_t)records[end] & 0x7fffffffu};
-            here[records[end] >> 31 & 1] += (double)weight.number;
+            here[records[end] >> 31 & 1] +=
+                (double)dt_float_of_bits((uint32_t)records[end] & 0x7fffffffu);
         }
         pairs += here[1] * (others + here[0] / 2);
         of_class += here[1];
