@@ -123,16 +123,32 @@ every = 1
 EOF
 }
 
+# The configuration of a tiny policy, with these keys in place of its own or besides.
+policy_ini() { # file, SECTION.KEY=VALUE …
+    printf '%s\n' run.steps=8 run.precision=fp32 model.d_model=24 model.n_layer=2 'model.heads=buttons:bernoulli*2 stick:categorical*5' \
+        data.train=train.h5 data.val=val.h5 data.seq_len=16 data.batch=8 optim.lr=1e-2 log.every=1 "${@:2}" | tac |
+        LC_ALL=C sort -st= -k1,1 -u | awk -F. '$1 != section { print "[" (section = $1) "]" } { sub(/[^.]*\./, ""); print }' >"$1"
+}
+
+# Demonstrations of the simulated game in data/, and the configuration of a policy that learns from them.
+game_policy() { # the game, file, SECTION.KEY=VALUE …
+    "$1" data 24 40 3 >game.log || { cat game.log >&2; exit 1; }
+    policy_ini "$2" model.d_model=32 model.n_layer=1 data.{train=data/train-\*,val=data/val}.h5 data.seq_len=40 data.block=4 optim.lr=3e-3 log.eval_every=4 \
+        'model.heads=buttons:bernoulli*8@2 main_x:categorical*17 main_y:categorical*17 c_x:huber c_y:regression@0.1 shoulder:categorical*5' "${@:3}"
+}
+
 train_lines() { # metrics.jsonl: "step loss grad_norm" of each train line; none of two files are not alike
     sed -n 's/.*"event":"train","step":\([0-9]*\),.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1" | grep . ||
         echo "no train line in $1"
 }
 
-# Same steps, and losses that agree within a relative tolerance.
-same_losses() { # metrics A, metrics B, tolerance
-    paste -d' ' <(train_lines "$1") <(train_lines "$2") | awk -v tolerance="$3" '
+# Same steps, and losses that agree within a relative tolerance; gradient norms, too, where one is given for them.
+same_losses() { # metrics A, metrics B, tolerance, perhaps a tolerance of gradient norms
+    paste -d' ' <(train_lines "$1") <(train_lines "$2") | awk -v tolerance="$3" -v norms="${4:-}" '
+        function apart(x, y) { return x < y ? y - x : x - y }
         $1 != $4 { print "step " $1 " is beside step " $4; bad = 1 }
-        { d = $2 - $5; d = d < 0 ? -d : d; if (!(d <= tolerance * $5)) { print "step " $1 ": loss " $2 " and " $5; bad = 1 } }
+        !(apart($2, $5) <= tolerance * $5) { print "step " $1 ": loss " $2 " and " $5; bad = 1 }
+        norms != "" && !(apart($3, $6) <= norms * $6) { print "step " $1 ": gradient norm " $3 " and " $6; bad = 1 }
         END { exit bad || NR == 0 }'
 }
 

@@ -1,33 +1,13 @@
 #!/usr/bin/env bash
 # columns.sh DTRAIN GAME: columns of other rows, a table that id columns share, weights and missing targets: the same losses
 # on any ranks and in any micro-batches, the same bits after a resume; other columns are refused by name, and what may not
-# be meant is warned of. tests/episodes/torch_policy.py has the same losses in PyTorch.
+# be meant is warned of. tests/golden/columns.py has such losses in PyTorch.
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-"$game" data 24 40 3 >game.log || { cat game.log >&2; exit 1; }
-cat >columns.ini <<'EOF'
-[run]
-steps = 8
-precision = fp32
-[model]
-d_model = 32
-n_layer = 1
-heads = buttons:bernoulli*8@2 main_x:categorical*17 main_y:categorical*17 c_x:huber c_y:regression@0.1 shoulder:categorical*5
-[data]
-train = data/train-*.h5
-val = data/val.h5
-inputs = frames@-1:1:valid targets/main_x:id*17=axis@-1 targets/main_y:id*17=axis@-1
-targets = targets/buttons@+2 targets/main_x@+2 targets/main_y@+2 targets/c_x@-1 targets/c_y@+40 targets/shoulder@-39
-weights = targets/c_x targets/c_y:buttons
-seq_len = 40
-batch = 8
-[optim]
-lr = 3e-3
-[log]
-every = 1
-eval_every = 4
-EOF
+targets="targets/buttons@+2 targets/main_x@+2 targets/main_y@+2 targets/c_x@-1 targets/c_y@+40 targets/shoulder@-39"
+game_policy "$game" columns.ini data.weights='targets/c_x targets/c_y:buttons' data.targets="$targets" \
+    data.inputs='frames@-1:1:valid targets/main_x:id*17=axis@-1 targets/main_y:id*17=axis@-1'
 last=checkpoints/step-00000008
 for variant in "1" "2 data.micro_batch=2" "4"; do
     read -ra words <<<"$variant"
@@ -38,7 +18,7 @@ done
 check "no loss is missing" test "$(grep -c '"loss":null' runs/n1/metrics.jsonl)" = 0
 check "saves" "$dtrain" columns.ini run.name=cut checkpoint.every=4 >cut.log 2>&1
 rm -r runs/cut/$last
-same=$(sed -n 's/^targets = //p' columns.ini | sed 's/@+/@/g; s/targets/\/targets/')
+same=$(sed 's/@+/@/g; s/targets/\/targets/' <<<"$targets")
 check "resumes with other words for the same columns" "$dtrain" columns.ini run.name=cut data.targets="$same" >cut.log 2>&1
 check "the bits are those of the whole run" same_bits runs/cut/$last runs/n1/$last
 check "eval" "$dtrain" eval columns.ini run.name=n1 >eval.json 2>eval.log
@@ -67,7 +47,6 @@ refused "resuming with other inputs" "data.inputs: $changed" "$dtrain" columns.i
 refused "eval with other inputs" "data.inputs: $changed" "$dtrain" eval columns.ini run.name=n1 data.inputs="$other"
 refused "resuming with other weights" 'data.weights is targets/c_x, the checkpoint has targets/c_x targets/c_y:buttons' \
     "$dtrain" columns.ini run.name=n1 run.steps=9 data.weights=targets/c_x
-targets=$(sed -n 's/^targets = //p' columns.ini)
 refused "resuming with other targets" 'data.targets: word 1 is targets/buttons\[0:8\]@\+3, the model has targets/buttons\[0:8\]@\+2' \
     "$dtrain" columns.ini run.name=n1 run.steps=9 data.targets="${targets/@+2/@+3}"
 check "weights of a run with other columns" "$dtrain" columns.ini run.name=tuned run.steps=1 run.init_from=runs/n1/$last \

@@ -5,28 +5,7 @@
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-"$game" data 24 40 3 >game.log || { cat game.log >&2; exit 1; }
-cat >heads.ini <<'EOF'
-[run]
-steps = 8
-precision = fp32
-[model]
-d_model = 32
-n_layer = 1
-heads = buttons:bernoulli*8@2 main_x:categorical*17 main_y:categorical*17 c_x:huber c_y:regression@0.1 shoulder:categorical*5
-label_smoothing = 0.05
-[data]
-train = data/train-*.h5
-val = data/val.h5
-seq_len = 40
-batch = 8
-block = 4
-[optim]
-lr = 3e-3
-[log]
-every = 1
-eval_every = 4
-EOF
+game_policy "$game" heads.ini model.label_smoothing=0.05
 heads_of() { # metrics.jsonl: the heads of each line, what is said of them by name, and the numbers to five digits
     sed -n 's/.*"heads"://p' "$1" | grep -oE '"[a-z_0-9]+":[0-9{-][0-9.e+-]*' | sed 's/:/ /; s/{/0/' | xargs printf '%s %.5g\n'
 }

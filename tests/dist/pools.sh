@@ -5,28 +5,8 @@
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-"$game" data 24 40 3 >game.log || { cat game.log >&2; exit 1; }
-cat >pools.ini <<'EOT'
-[run]
-steps = 8
-precision = fp32
-[model]
-d_model = 32
-n_layer = 1
-heads = buttons:bernoulli*8/max main_x:categorical*17 shoulder:categorical*5@2/mean c_y:regression/last main_y:categorical*17/mean
-[data]
-train = data/train-*.h5
-val = data/val.h5
-seq_len = 40
-batch = 8
-block = 4
-[optim]
-lr = 3e-3
-[log]
-every = 1
-eval_every = 4
-EOT
 mixed=buttons:bernoulli*8/max\ main_x:categorical*17\ shoulder:categorical*5@2/mean\ c_y:regression/last\ main_y:categorical*17/mean
+game_policy "$game" pools.ini model.heads="$mixed"
 alone=shoulder:categorical*5/mean\ buttons:bernoulli*8/last
 last=checkpoints/step-00000008
 scores() { # what each line says of the heads, to five digits

@@ -4,25 +4,7 @@
 make_episodes=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-cat >policy.ini <<'EOF'
-[run]
-steps = 60
-precision = fp32
-[model]
-d_model = 24
-n_layer = 2
-heads = buttons:bernoulli*2 stick:categorical*5
-[data]
-val = val.h5
-seq_len = 16
-batch = 8
-block = 4
-[optim]
-lr = 1e-2
-[log]
-every = 1
-eval_every = 30
-EOF
+policy_ini policy.ini run.steps=60 data.block=4 log.eval_every=30
 loss() { # of a run at a step
     train_lines "runs/$1/metrics.jsonl" | awk "\$1 == $2 { print \$2 }"
 }

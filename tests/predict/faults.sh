@@ -4,25 +4,7 @@
 make_episodes=$(realpath "$2") interpose=$(realpath "$3")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-cat >policy.ini <<'EOF'
-[run]
-steps = 4
-precision = fp32
-[model]
-d_model = 16
-n_layer = 1
-heads = buttons:bernoulli*2 stick:categorical*5
-[data]
-train = train.h5
-val = val.h5
-inputs = obs/a
-targets = actions
-val_mask = all
-seq_len = 16
-batch = 8
-[optim]
-lr = 1e-2
-EOF
+policy_ini policy.ini run.steps=4 model.d_model=16 model.n_layer=1 data.inputs=obs/a data.targets=actions data.val_mask=all
 "$make_episodes" robomimic train.h5 0 13
 cp train.h5 val.h5
 "$make_episodes" robomimic changed.h5 0 13 data/demo_3/obs/a 2 0.5

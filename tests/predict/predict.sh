@@ -5,22 +5,7 @@
 tool=$(realpath "$2") make_episodes=$(realpath "$3") shard_tool=$(realpath "$4") play_tool=$(realpath "$5")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-cat >policy.ini <<'EOF'
-[run]
-steps = 12
-precision = fp32
-[model]
-d_model = 24
-n_layer = 2
-heads = buttons:bernoulli*2 stick:categorical*5
-[data]
-train = train.h5
-val = train.h5
-seq_len = 16
-batch = 8
-[optim]
-lr = 1e-2
-EOF
+policy_ini policy.ini run.steps=12
 # The longest episode has 60 frames.
 predicts() { # name, data, inputs, arguments of dtrain predict …: as one pass does, and on any number of ranks
     local name=$1 data=$2 inputs=$3
@@ -53,7 +38,7 @@ for kind in mamba mamba2 attention gru lstm mlp chained numbers pooled; do
     more=(model.layers="$layers")
     [ $kind != attention ] || more=(model.layers="attention mlp" model.attn_window=16)
     [ $kind != chained ] || more=(model.autoregressive=true)
-    [ $kind != numbers ] || more=(model.heads='place:gmm(3)*1 load:quantile(0.1,0.5,0.9)*1 stick:regression*1')
+    [ $kind != numbers ] || more=(model.heads='place:gmm(3,-1,2)*1 load:quantile(0.1,0.5,0.9)*1 stick:regression*1')
     [ $kind != pooled ] || more=(model.heads='buttons:bernoulli*2/max stick:categorical*5')
     check "$kind trains" "$dtrain" policy.ini "${lines[@]}" "${more[@]}" run.name=$kind >train.log 2>&1 || cat train.log >&2
     predicts $kind robomimic.h5 obs/a policy.ini "${lines[@]}" "${more[@]}" run.name=$kind data.val_mask=valid
