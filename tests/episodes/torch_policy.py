@@ -1,9 +1,7 @@
 # A policy of dtrain on each file of real_files.py, trained with three lines of configuration, beside the same policy in
-# PyTorch, in float64, from the same initial weights on the same windows: the losses of every step agree. Then one with
-# columns of other rows, a shared table, weights and missing targets. argv[1]: dtrain.
+# PyTorch, in float64, from the same initial weights on the same windows: the losses of every step agree. argv[1]: dtrain.
 import glob
 import json
-import shutil
 import subprocess
 import sys
 
@@ -32,20 +30,12 @@ schedule = constant
 [log]
 every = 1
 """ % (STEPS, T, BATCH, LR)
-# For each file its keys, and what a model reads of row t: dataset, columns, shift; "valid": whether that row exists.
+# For each file data.inputs; the datasets of the frames' numbers, and of the ids.
 FILES = {
-    "robomimic": (["obs/eef obs/gripper obs/stage:id*5", "actions"],
-                  [("obs/eef", 0), ("obs/gripper", 0)], [("obs/stage", 0)], [("actions", slice(None), 0)], []),
-    "minari": (["observations/eef observations/gripper observations/stage:id*5", "actions"],
-               [("observations/eef", 0), ("observations/gripper", 0)], [("observations/stage", 0)],
-               [("actions", slice(None), 0)], []),
-    "d4rl": (["observations infos/stage:id*5", "actions"],
-             [("observations", 0)], [("infos/stage", 0)], [("actions", slice(None), 0)], []),
-    "shifted": (["obs/eef@-2:0:valid actions@-1 obs/stage:id*5=s@-1:valid obs/stage:id*5=s obs/gripper",
-                 "labels[0:2]@+1 labels[2]", "weight weight_grip:grip"],
-                [("obs/eef", -2), ("valid", -2), ("obs/eef", -1), ("valid", -1), ("actions", -1), ("valid", -1),
-                 ("obs/gripper", 0)], [("obs/stage", -1), ("obs/stage", 0)],
-                [("labels", slice(0, 2), 1), ("labels", slice(2, 3), 0)], ["weight", "weight_grip"]),
+    "robomimic": ("obs/eef obs/gripper obs/stage:id*5", ["obs/eef", "obs/gripper"], "obs/stage"),
+    "minari": ("observations/eef observations/gripper observations/stage:id*5", ["observations/eef", "observations/gripper"],
+               "observations/stage"),
+    "d4rl": ("observations infos/stage:id*5", ["observations"], "infos/stage"),
 }
 
 
@@ -56,37 +46,18 @@ def dtrain(*words):
     return out.stdout
 
 
-def read(group, rows, path, shift, missing, columns=slice(None)):
-    """Rows first to last - 1 of an episode that is rows start to end - 1, as row t + shift has them."""
-    first, last, start, end = rows
-    there = [start <= t + shift < end for t in range(first, last)]
-    if path == "valid":
-        return np.array(there, float)[:, None]
-    data = group[path][:].reshape(len(group[path]), -1)[:, columns]
-    out = np.full((last - first, data.shape[1]), missing, float)
-    for i, t in enumerate(range(first, last)):
-        if there[i]:
-            out[i] = data[t + shift]
-    return out
-
-
-def window(f, place, frames, ids, targets, weights):
-    """frames, ids, targets and weights of the window that `dtrain order` names."""
+def window(f, place, frames, ids):
+    """frames, ids and targets of the window that `dtrain order` names."""
     if ":" in place:
         name, row = place.split(":")
-        group, first, start = f[name], int(row), 0
+        group, first = f[name], int(row)
         end = len(group["actions"])
     else:
         group, first = f, int(place)
         ends = np.append(np.flatnonzero(f["terminals"][:] | f["timeouts"][:]), len(f["actions"]) - 1)
-        at = np.searchsorted(ends, first)
-        start, end = int(ends[at - 1]) + 1 if at else 0, int(ends[at]) + 1
-    rows = first, min(first + T, end), start, end
-    parts = [np.hstack([read(group, rows, path, shift, np.nan) for path, shift in frames]),
-             np.hstack([read(group, rows, path, shift, 0) for path, shift in ids]),
-             np.hstack([read(group, rows, path, shift, np.nan, columns) for path, columns, shift in targets])]
-    own = [read(group, rows, path, 0, 0) for path in weights] or [np.ones((rows[1] - first, 1))] * 2
-    return parts + [np.hstack([own[0], own[0], own[0] * own[1]])]
+        end = int(ends[np.searchsorted(ends, first)]) + 1
+    rows = slice(first, min(first + T, end))
+    return [np.hstack([group[path][rows] for path in frames]), group[ids][rows][:, None], group["actions"][rows]]
 
 
 def batches(f, order, spec):
@@ -98,36 +69,26 @@ def batches(f, order, spec):
             mask[slot, :len(parts[0])] = 1
             for array, part in zip(arrays, parts):
                 array[slot, :len(part)] = part
-        frames, ids, targets, weights = (torch.tensor(array) for array in arrays)
-        yield frames, ids.long(), targets, weights, torch.tensor(mask)
+        frames, ids, targets = (torch.tensor(array) for array in arrays)
+        yield frames, ids.long(), targets, torch.tensor(mask)
 
 
 def rms(x, weight):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
 
 
-def present(loss, targets):
-    """The mean over the columns that have a target; 0 where none has."""
-    there = ~torch.isnan(targets)
-    return torch.where(there, loss, 0).sum(-1) / there.sum(-1).clamp(min=1), there.any(-1)
-
-
-def losses(w, frames, ids, targets, weights, mask):
-    x = (frames - w["stem.mean"]) / w["stem.deviation"]
-    x = torch.where(torch.isnan(x), 0, x) * mask[..., None] @ w["stem.weight"].T + w["stem.bias"]
-    for n in range(ids.shape[-1]):
-        x = x + w.get("stem.ids.s.weight", w.get("stem.ids.0.weight"))[ids[..., n]]
+def losses(w, frames, ids, targets, mask):
+    x = (frames - w["stem.mean"]) / w["stem.deviation"] * mask[..., None] @ w["stem.weight"].T + w["stem.bias"]
+    x = x + w["stem.ids.0.weight"][ids[..., 0]]
     for layer in range(2):
         name = "backbone.layers.%d." % layer
         h = rms(x, w[name + "norm.weight"])
         x = x + torch.nn.functional.silu(h @ w[name + "mixer.up_proj.weight"].T) @ w[name + "mixer.down_proj.weight"].T
     z = rms(x, w["backbone.norm_f.weight"]) @ w["heads.weight"].T + w["heads.bias"]
     targets = (targets - w["heads.mean"]) / w["heads.deviation"]
-    known = torch.where(torch.isnan(targets), 0, targets)
-    move, has_move = present((z[..., :2] - known[..., :2]).square(), targets[..., :2])
-    grip, has_grip = present(torch.nn.functional.huber_loss(z[..., 2:], known[..., 2:], reduction="none"), targets[..., 2:])
-    total = ((weights[..., 1] * move + 0.5 * weights[..., 2] * grip) * mask).sum()
-    return total / (weights[..., 0] * mask * (has_move | has_grip)).sum()
+    move = (z[..., :2] - targets[..., :2]).square().mean(-1)
+    grip = torch.nn.functional.huber_loss(z[..., 2], targets[..., 2], reduction="none")
+    return ((move + 0.5 * grip) * mask).sum() / mask.sum()
 
 
 def torch_curve(path, order, weights, spec):
@@ -148,8 +109,8 @@ def torch_curve(path, order, weights, spec):
     return np.array(curve)
 
 
-def check(name, keys, *spec):
-    lines = ["data.train=%s.hdf5" % name, *("data.%s=%s" % key for key in zip(["inputs", "targets", "weights"], keys))]
+def check(name, inputs, *spec):
+    lines = ["data.train=%s.hdf5" % name, "data.inputs=" + inputs, "data.targets=actions"]
     dtrain("torch.ini", *lines, "run.name=first-" + name, "run.steps=1", "optim.lr=1e-30")
     (start,) = glob.glob("runs/first-%s/checkpoints/step-*" % name)
     dtrain("torch.ini", *lines, "run.name=" + name, "run.init_from=" + start)
@@ -163,22 +124,6 @@ def check(name, keys, *spec):
     return apart.max() < 1e-3 and apart[:10].max() < 1e-5 and ours[-5:].mean() < 0.8 * ours[:5].mean()
 
 
-def make_shifted():
-    """robomimic.hdf5 with labels, some of them missing, and weights."""
-    rng = np.random.default_rng(3)
-    shutil.copy("robomimic.hdf5", "shifted.hdf5")
-    with h5py.File("shifted.hdf5", "r+") as f:
-        del f["mask"]
-        for demo in f["data"].values():
-            labels = demo["actions"][:]
-            labels[rng.random(labels.shape) < 0.2] = np.nan
-            labels[rng.random(len(labels)) < 0.2] = np.nan
-            demo["labels"] = labels
-            demo["weight"] = rng.integers(0, 4, len(labels)).astype("u1")
-            demo["weight_grip"] = rng.random(len(labels)).astype("f4")
-
-
-make_shifted()
 with open("torch.ini", "w") as config:
     config.write(CONFIG)
 sys.exit(not all([check(name, *case) for name, case in FILES.items()]))

@@ -190,8 +190,8 @@ def resets(c, generator):
 
 
 def learning_rates(c):
-    """A warm-up of three steps, then a slow fall: every step its own."""
-    return [round(c["lr"] * min(t / 3, 1.0) * (1 - 0.03 * t), 8) for t in range(1, c["steps"] + 1)]
+    """A warm-up of three steps, then a slow fall: every step its own. Or always the same."""
+    return [c["lr"]] * c["steps"] if c.get("constant") else [round(c["lr"] * min(t / 3, 1.0) * (1 - 0.03 * t), 8) for t in range(1, c["steps"] + 1)]
 
 
 def train(model, batches, state, rates):

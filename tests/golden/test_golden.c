@@ -13,10 +13,12 @@ struct tolerance {
     double floor; // of the norm that a gradient is compared with, as a share of the whole one's
 };
 
-// fp32: the promise is 1e-5 in loss and 1e-4 in gradients; about ten times what was measured is
-// asked for (losses 5e-7, logits 2e-7, gradients 1.4e-6, norms 4e-7, weights 1e-7), so that what
-// breaks is seen early.
-static const struct tolerance fp32 = {5e-6, 2e-6, 2e-5, 5e-6, 1e-6, 0};
+// fp32: the promise is 1e-5 in loss and 1e-4 in gradients; some six times what was measured is
+// asked for (losses 7e-7, logits 2e-7, gradients 1.6e-6, norms 9e-7, weights 1e-7), so that what
+// breaks is seen early. PyTorch's own float32 gradients of the policies are up to 1.1e-5 off.
+static const struct tolerance fp32 = {5e-6, 2e-6, 1e-5, 5e-6, 1e-6, 0};
+// With mamba2 blocks 1.3e-5 was measured, in dt_bias and A_log: differences of sums over a chunk.
+static const struct tolerance fp32_mamba2 = {5e-6, 2e-6, 2e-5, 5e-6, 1e-6, 0};
 // bf16: every stored activation and matrix is rounded by up to 2^-9 = 0.2 %, a dozen of these stand
 // between input and loss. Gradients of dt_proj are small sums of both signs: theirs is the 4 % that
 // was measured, 2 % elsewhere; losses 0.5 %, logits 0.6 %, norms 0.5 %, weights 0.07 %.
@@ -170,14 +172,16 @@ static void check_file(const char *path, const struct dt_backend *backend,
     const char *slash = strrchr(path, '/');
     case_name = slash ? slash + 1 : path;
     struct golden_run run = {&golden, backend, golden.batch, DT_RECOMPUTE_NONE, DT_F32};
-    check_run(run, "fp32", &fp32, threaded);
-    check_windows(run, &fp32);
+    bool mamba2 = strstr(golden.config.layers, "mamba2");
+    const struct tolerance *precise = mamba2 ? &fp32_mamba2 : &fp32;
+    check_run(run, "fp32", precise, threaded);
+    check_windows(run, precise);
     run.micro = 1;
-    check_run(run, "fp32, micro-batches of 1", &fp32, threaded);
+    check_run(run, "fp32, micro-batches of 1", precise, threaded);
     run.storage = DT_BF16;
-    const struct tolerance *rounded = strstr(golden.config.layers, "mamba2") ? &bf16_mamba2
-                                      : golden.config.quantize               ? &bf16_int8
-                                                                             : &bf16;
+    const struct tolerance *rounded = mamba2                   ? &bf16_mamba2
+                                      : golden.config.quantize ? &bf16_int8
+                                                               : &bf16;
     check_run(run, "bf16, micro-batches of 1", rounded, threaded);
     run.micro = golden.batch;
     check_run(run, "bf16", rounded, threaded);
