@@ -142,12 +142,13 @@ train_lines() { # metrics.jsonl: "step loss grad_norm" of each train line; none 
         echo "no train line in $1"
 }
 
-# Same steps, and losses that agree within a relative tolerance; gradient norms, too, where one is given for them.
-same_losses() { # metrics A, metrics B, tolerance, perhaps a tolerance of gradient norms
-    paste -d' ' <(train_lines "$1") <(train_lines "$2") | awk -v tolerance="$3" -v norms="${4:-}" '
+# Same steps, and losses that agree within a relative tolerance; gradient norms, too, where one is given for them. A loss
+# that may pass 0 is compared with the size of what it is a sum of.
+same_losses() { # metrics A, metrics B, tolerance, perhaps a tolerance of gradient norms or "", that size
+    paste -d' ' <(train_lines "$1") <(train_lines "$2") | awk -v tolerance="$3" -v norms="${4:-}" -v size="${5:-0}" '
         function apart(x, y) { return x < y ? y - x : x - y }
         $1 != $4 { print "step " $1 " is beside step " $4; bad = 1 }
-        !(apart($2, $5) <= tolerance * $5) { print "step " $1 ": loss " $2 " and " $5; bad = 1 }
+        !(apart($2, $5) <= tolerance * ($5 > size ? $5 : size)) { print "step " $1 ": loss " $2 " and " $5; bad = 1 }
         norms != "" && !(apart($3, $6) <= norms * $6) { print "step " $1 ": gradient norm " $3 " and " $6; bad = 1 }
         END { exit bad || NR == 0 }'
 }

@@ -4,7 +4,7 @@
 make_episodes=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
-policy_ini policy.ini run.steps=60 data.block=4 log.eval_every=30
+policy_ini policy.ini run.steps=90 data.block=4 log.eval_every=30
 loss() { # of a run at a step
     train_lines "runs/$1/metrics.jsonl" | awk "\$1 == $2 { print \$2 }"
 }
@@ -26,7 +26,7 @@ for layout in episodes robomimic minari d4rl groups; do
     for n in 1 2; do
         check "$layout on $n ranks trains" ranks $n policy.ini "${lines[@]}" run.name=$layout-$n >$layout-$n.log 2>&1
     done
-    check "$layout: the loss falls" awk "BEGIN { exit !($(loss $layout-1 60) < 0.7 * $(loss $layout-1 1)) }"
+    check "$layout: the loss falls" awk "BEGIN { exit !($(loss $layout-1 90) < 0.7 * $(loss $layout-1 1)) }"
     check "$layout: two ranks have the losses of one" \
         same_losses runs/$layout-1/metrics.jsonl runs/$layout-2/metrics.jsonl 1e-4
     check "$layout: --check" "$dtrain" --check policy.ini "${lines[@]}" run.name=other >check.log 2>&1
@@ -115,22 +115,22 @@ three_lines robomimic obs//
 check "slashes at the end of a group" "$dtrain" --check policy.ini "${lines[@]}" >check.txt
 three_lines robomimic 'obs/b:id*7'
 check "ids alone" "$dtrain" policy.ini "${lines[@]}" run.name=ids checkpoint.every=30 >ids.log 2>&1
-check "ids alone: the loss falls" test "$(awk "BEGIN { print $(loss ids 60) < 0.97 * $(loss ids 1) }")" = 1
+check "ids alone: the loss falls" test "$(awk "BEGIN { print $(loss ids 90) < 0.97 * $(loss ids 1) }")" = 1
 cp -r runs/ids runs/cut
-rm -r runs/cut/checkpoints/step-00000060
+rm -r runs/cut/checkpoints/step-00000090
 check "ids alone: resumes" "$dtrain" policy.ini "${lines[@]}" run.name=cut checkpoint.every=30 >cut.log 2>&1
-check "ids alone: with the bits of the whole run" same_bits runs/{cut,ids}/checkpoints/step-00000060
+check "ids alone: with the bits of the whole run" same_bits runs/{cut,ids}/checkpoints/step-00000090
 check "ids alone: eval" "$dtrain" eval policy.ini "${lines[@]}" run.name=ids >eval.json 2>eval.log
 three_lines robomimic 'obs/a obs/b:id*7'
 refused "numbers for a model of ids" 'frames of 3 numbers .*\(model.frame_size, model.ids\) has 0 and \[7\]' \
-    "$dtrain" policy.ini "${lines[@]}" run.init_from=runs/ids/checkpoints/step-00000060 run.name=other
+    "$dtrain" policy.ini "${lines[@]}" run.init_from=runs/ids/checkpoints/step-00000090 run.name=other
 three_lines robomimic
 check "order names episodes" grep -q ' train.h5 /data/demo_[0-9]*:[0-9]*$' <("$dtrain" order policy.ini "${lines[@]}" --steps 1:3)
 check "verify" grep -q 'good  train.h5: 317 frames, fp32, fp64, uint8, int64 (robomimic), values per frame: 8, episodes: 13, targets: 3' <("$dtrain" verify train.h5)
 "$make_episodes" robomimic train.h5 0 13 /data/demo_8/obs/a 41
 refused "a frame that is not finite" 'train.h5: /data/demo_8/obs/a, row 41, column 0: nan is not a finite float32' \
     "$dtrain" policy.ini "${lines[@]}" run.name=bad
-check "nothing is left of it" test ! -e runs/bad/checkpoints/step-00000060
+check "nothing is left of it" test ! -e runs/bad/checkpoints/step-00000090
 refused "verify finds it" 'row 41, column 0: nan is not a finite float32' "$dtrain" verify train.h5
 # One number of thousands, far from the ends, in a file of the same size; then the old one.
 for value in 0 1 0; do
@@ -190,5 +190,5 @@ refused "frames that are not normalised" 'bad.h5: /data/demo_9/obs/a, row 1' "$d
 check "windows: $(grep stride held-1.log)" grep -q 'windows of 16 frames start every 16 frames of an episode (data.stride)' held-1.log
 "$make_episodes" robomimic train.h5 1 13
 three_lines robomimic
-refused "other data on resume" 'train.h5, has ' "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=70
+refused "other data on resume" 'train.h5, has ' "$dtrain" policy.ini "${lines[@]}" run.name=robomimic-1 run.steps=100
 finish
