@@ -3,6 +3,7 @@
 #pragma once
 
 #include "data/loader.h"
+#include "data/order.h"
 #include "episode_files.h"
 
 enum { T = 16 };
@@ -91,4 +92,55 @@ static inline int64_t expect_windows(int64_t from, int64_t to, int64_t stride,
                 break;
         }
     return count;
+}
+
+// Compares row `row` of the batch with the window `want`; NULL: padding.
+typedef void check_row_fn(const struct dt_batch *batch, int64_t row,
+                          const struct dt_read_rules *rules, const struct expected *want);
+
+// One pass in order, or two shuffled epochs, on `size` ranks: of the windows `want`, those that the
+// order names. The end of a pass is padding.
+static inline void check_reading(const struct dt_dataset *dataset,
+                                 const struct dt_read_rules *rules, const struct expected *want,
+                                 bool shuffle, int size, check_row_fn *check_row)
+{
+    struct dt_order_config order_config = {.dataset = dataset,
+                                           .seed = 5,
+                                           .batch = 4,
+                                           .block = 3,
+                                           .shuffle = shuffle,
+                                           .sequential = !shuffle};
+    struct dt_order *order;
+    CHECK_OK(dt_order_create(&order_config, &order));
+    int64_t steps = shuffle ? 2 * dt_order_steps_per_epoch(order) : (dataset->windows + 3) / 4;
+    for (int rank = 0; rank < size; rank++) {
+        struct dt_loader_config config = one_pass(dataset);
+        config.rules = *rules;
+        config.rules.seed = 5;
+        config.sequential = !shuffle;
+        config.shuffle = shuffle;
+        config.rank = rank;
+        config.size = size;
+        struct dt_loader *loader;
+        const struct dt_batch *batch;
+        CHECK_OK(dt_loader_open(&config, 0, &loader));
+        for (int64_t step = 0; step < steps; step++) {
+            CHECK_OK(dt_loader_next(loader, &batch, NULL));
+            CHECK(batch, "no batch at step %ld", (long)step);
+            for (int64_t row = 0; row < 4 / size && batch; row++) {
+                struct dt_position at;
+                CHECK_OK(dt_order_at(order, step, rank * (4 / size) + row, &at));
+                int64_t window = at.window;
+                for (int64_t shard = 0; window >= 0 && shard < at.shard; shard++)
+                    window += dataset->shards[shard].windows;
+                check_row(batch, row, rules, window < 0 ? NULL : &want[window]);
+            }
+        }
+        if (!shuffle) {
+            CHECK_OK(dt_loader_next(loader, &batch, NULL));
+            CHECK(!batch, "a batch after the last");
+        }
+        dt_loader_close(loader);
+    }
+    dt_order_free(order);
 }

@@ -3,7 +3,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
-#include "data/order.h"
 #include "data/pack.h"
 #include "data/statistics.h"
 #include "episode_cases.h"
@@ -53,70 +52,6 @@ static void check_row(const struct dt_batch *batch, int64_t row, const struct dt
     }
     CHECK(wrong == 0, "%ld wrong numbers in row %ld, episode %ld from %ld", (long)wrong, (long)row,
           (long)(want ? want->episode : -1), (long)(want ? want->first : -1));
-}
-
-// One sequential pass over the data on `size` ranks.
-static void check_pass(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
-                       const struct expected *want, int64_t n, int size)
-{
-    for (int rank = 0; rank < size; rank++) {
-        struct dt_loader_config config = one_pass(dataset);
-        config.rules = *rules;
-        config.rank = rank;
-        config.size = size;
-        struct dt_loader *loader;
-        const struct dt_batch *batch;
-        CHECK_OK(dt_loader_open(&config, 0, &loader));
-        for (int64_t step = 0;; step++) {
-            CHECK_OK(dt_loader_next(loader, &batch, NULL));
-            if (!batch) {
-                CHECK_INT(step, (n + 3) / 4);
-                break;
-            }
-            for (int64_t row = 0; row < 4 / size; row++) {
-                int64_t number = step * 4 + rank * (4 / size) + row;
-                check_row(batch, row, rules, number < n ? &want[number] : NULL);
-            }
-        }
-        dt_loader_close(loader);
-    }
-}
-
-// Shuffled training on `size` ranks: the windows that the order names, read in blocks.
-static void check_training(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
-                           const struct expected *want, int size)
-{
-    struct dt_order_config order_config = {
-        .dataset = dataset, .seed = 5, .batch = 4, .block = 3, .shuffle = true};
-    struct dt_order *order;
-    int64_t first[3] = {0};
-    for (int64_t i = 0; i < dataset->n_shards && i < 2; i++)
-        first[i + 1] = first[i] + dataset->shards[i].windows;
-    CHECK_OK(dt_order_create(&order_config, &order));
-    for (int rank = 0; rank < size; rank++) {
-        struct dt_loader_config config = {.dataset = dataset,
-                                          .rules = *rules,
-                                          .batch = 4,
-                                          .block = 3,
-                                          .shuffle = true,
-                                          .rank = rank,
-                                          .size = size,
-                                          .prefetch = 2};
-        struct dt_loader *loader;
-        const struct dt_batch *batch;
-        config.rules.seed = 5;
-        CHECK_OK(dt_loader_open(&config, 0, &loader));
-        for (int64_t step = 0; step < 2 * dt_order_steps_per_epoch(order); step++) {
-            CHECK_OK(dt_loader_next(loader, &batch, NULL));
-            for (int64_t row = 0; row < 4 / size && batch; row++) {
-                struct dt_position at;
-                CHECK_OK(dt_order_at(order, step, rank * (4 / size) + row, &at));
-                check_row(batch, row, rules, &want[first[at.shard] + at.window]);
-            }
-        }
-        dt_loader_close(loader);
-    }
-    dt_order_free(order);
 }
 
 static void note_share(void *last, double share)
@@ -196,20 +131,20 @@ static void check_layout(enum episode_layout layout, const struct episode_types 
         if (stride < T)
             check_statistics(dataset);
         struct dt_read_rules read = {.frames_type = DT_F32};
-        check_pass(dataset, &read, want, n, 1);
-        check_training(dataset, &read, want, 1);
+        check_reading(dataset, &read, want, false, 1, check_row);
+        check_reading(dataset, &read, want, true, 1, check_row);
         read = (struct dt_read_rules){
             .frames_type = DT_BF16, .mean = mean, .deviation = deviation, .carry = true};
         CHECK_OK(dt_dataset_pack(dataset, &bytes, &size));
         CHECK_OK(dt_dataset_unpack(bytes, size, &copy));
-        check_pass(copy, &read, want, n, 2);
-        check_training(copy, &read, want, 4);
+        check_reading(copy, &read, want, false, 2, check_row);
+        check_reading(copy, &read, want, true, 4, check_row);
         read.frames_type = DT_F32;
-        check_training(copy, &read, want, 2);
+        check_reading(copy, &read, want, true, 2, check_row);
         read = (struct dt_read_rules){.bytes = img_bytes, .carry = true};
         if (types->img == H5T_STD_U8LE) {
-            check_pass(copy, &read, want, n, 2);
-            check_training(copy, &read, want, 1);
+            check_reading(copy, &read, want, false, 2, check_row);
+            check_reading(copy, &read, want, true, 1, check_row);
         }
         free(bytes);
         dt_dataset_free(copy);
@@ -386,8 +321,8 @@ static void test_linked(void)
         struct dt_dataset *dataset = scan_all(&rules);
         CHECK_INT(dataset->episodes, EPISODES);
         CHECK_INT(dataset->windows, n);
-        check_pass(dataset, &(struct dt_read_rules){.carry = true}, want, n, 1);
-        check_training(dataset, &(struct dt_read_rules){0}, want, 2);
+        check_reading(dataset, &(struct dt_read_rules){.carry = true}, want, false, 1, check_row);
+        check_reading(dataset, &(struct dt_read_rules){0}, want, true, 2, check_row);
         check_statistics(dataset);
         CHECK_OK(dt_verify_shard(in_scratch("a.h5"), NULL, false, &(struct dt_shard){0}));
     }
@@ -540,8 +475,8 @@ static void test_held_out(void)
                 CHECK_INT(dataset->episodes, side ? n_held : EPISODES - n_held);
                 frames += dataset->tokens;
                 if (dataset->windows > 0)
-                    check_pass(dataset, &(struct dt_read_rules){.carry = true}, want[side], n[side],
-                               1 + side);
+                    check_reading(dataset, &(struct dt_read_rules){.carry = true}, want[side],
+                                  false, 1 + side, check_row);
             }
             CHECK_INT(frames, 317);
             if (in_a == CUT)
@@ -561,7 +496,7 @@ static void test_some_episodes(void)
         strcpy(rules.mask_default, valid ? "valid" : "train");
         struct dt_dataset *dataset = scan_all(&rules);
         CHECK_INT(dataset->windows, n);
-        check_pass(dataset, &(struct dt_read_rules){.carry = true}, want, n, 1);
+        check_reading(dataset, &(struct dt_read_rules){.carry = true}, want, false, 1, check_row);
     }
     strcpy(rules.mask_default, "holdout");
     struct dt_dataset *dataset = scan_all(&rules);
@@ -584,7 +519,7 @@ static void test_some_episodes(void)
     dataset = scan_all(&rules);
     CHECK_INT(dataset->shards[0].empty, 2);
     CHECK_INT(dataset->windows, n);
-    check_pass(dataset, &(struct dt_read_rules){0}, want, n, 1);
+    check_reading(dataset, &(struct dt_read_rules){0}, want, false, 1, check_row);
 }
 
 // A dataset for each head, as the native schema has them.
@@ -610,9 +545,9 @@ static void test_targets_by_head(void)
     put_numbers(file, "/targets", "stick", H5T_STD_U8LE, H5T_STD_U8LE, 1, all.n, 1, stick, false);
     H5Fclose(file);
     rules.targets[0] = 0;
-    int64_t n = expect_windows(0, 6, T, want);
+    expect_windows(0, 6, T, want);
     struct dt_dataset *dataset = scan_all(&rules);
-    check_pass(dataset, &(struct dt_read_rules){0}, want, n, 2);
+    check_reading(dataset, &(struct dt_read_rules){0}, want, false, 2, check_row);
     rules.target[0].width = 1;
     rules.target[1].width = 2;
     refuse_scan(&rules, "a.h5: /targets/buttons has 2 columns, the head buttons needs 1");

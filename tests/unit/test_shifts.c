@@ -2,7 +2,6 @@
 // written, in each layout, normalised or as stored, in one pass and in shuffled blocks; what is
 // missing at an episode's ends; statistics of what is there.
 #include "data/columns.h"
-#include "data/order.h"
 #include "episode_cases.h"
 
 // A number of row t + shift: 'a', 'i' (img), 'b' or 'u' (an action), or whether that row exists,
@@ -107,38 +106,6 @@ static void check_row(const struct dt_batch *batch, int64_t row, const struct dt
           (long)(window ? window->first : -1));
 }
 
-// One pass in order, or two shuffled epochs, on `size` ranks.
-static void check_reading(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
-                          const struct expected *want, int64_t n, bool shuffle, int size)
-{
-    for (int rank = 0; rank < size; rank++) {
-        struct dt_loader_config config = one_pass(dataset);
-        config.rules = *rules;
-        config.sequential = !shuffle;
-        config.shuffle = shuffle;
-        config.rank = rank;
-        config.size = size;
-        struct dt_order_config order_config = {
-            .dataset = dataset, .batch = 4, .block = 3, .shuffle = shuffle, .sequential = !shuffle};
-        struct dt_order *order;
-        struct dt_loader *loader;
-        const struct dt_batch *batch;
-        CHECK_OK(dt_order_create(&order_config, &order));
-        CHECK_OK(dt_loader_open(&config, 0, &loader));
-        int64_t steps = shuffle ? 2 * dt_order_steps_per_epoch(order) : (n + 3) / 4;
-        for (int64_t step = 0; step < steps; step++) {
-            CHECK_OK(dt_loader_next(loader, &batch, NULL));
-            for (int64_t row = 0; row < 4 / size && batch; row++) {
-                struct dt_position at;
-                CHECK_OK(dt_order_at(order, step, rank * (4 / size) + row, &at));
-                check_row(batch, row, rules, at.window < 0 ? NULL : &want[at.window]);
-            }
-        }
-        dt_loader_close(loader);
-        dt_order_free(order);
-    }
-}
-
 // What is missing has no part in them, and flags are not normalised.
 static void check_statistics(const struct dt_dataset *dataset)
 {
@@ -198,12 +165,12 @@ static void test_layouts(void)
                 CHECK_INT(dataset->layout.n_ids, IDS);
                 CHECK_INT(dataset->layout.target_width, TARGETS);
                 struct dt_read_rules read = {.frames_type = DT_F32, .missing = mean};
-                check_reading(dataset, &read, want, n, false, 2);
+                check_reading(dataset, &read, want, false, 2, check_row);
                 read = (struct dt_read_rules){
                     .frames_type = DT_F32, .mean = mean, .deviation = deviation};
-                check_reading(dataset, &read, want, n, true, 1);
+                check_reading(dataset, &read, want, true, 1, check_row);
                 read.frames_type = DT_BF16;
-                check_reading(dataset, &read, want, n, true, 4);
+                check_reading(dataset, &read, want, true, 4, check_row);
                 if (stride == 5)
                     check_statistics(dataset);
             }
