@@ -84,7 +84,6 @@ dt_status dt_trainer_roll_back(struct trainer *t)
     t->state.rollbacks = rollbacks;
     t->save_owed = false;
     dt_skips_text(&left_out, t->state.left_out);
-    dt_run_folder_step(t->state.step);
     status = dt_trainer_open_sinks(t);
     DT_TRY(dt_agree(job->comm, status == DT_OK ? dt_trainer_open_loader(t) : status));
     DT_TRY(dt_trainer_save(t, true));

@@ -108,6 +108,7 @@ dt_status dt_trainer_resume(struct trainer *t)
     DT_TRY(
         dt_optimizer_restore(&t->stepper->optimizer, t->state.updates, t->state.skipped_in_a_row));
     DT_TRY(dt_skips_parse(t->state.left_out, &t->left_out));
+    dt_run_folder_step(t->state.step);
     dt_info("resuming from %s at step %lld", t->job->resume, (long long)t->state.step);
     return DT_OK;
 }
@@ -139,7 +140,6 @@ dt_status dt_trainer_open_loader(struct trainer *t)
 static dt_status open_metrics(struct trainer *t)
 {
     struct dt_job *job = t->job;
-    dt_run_folder_step(t->state.step);
     dt_run_folder_best(t->state.best_step, t->state.best_loss);
     if (t->root && (t->state.step >= job->steps || dt_trainer_is_out_of_patience(t)))
         DT_TRY(dt_run_folder_check_trained(&job->folder, job->config, job->resume));

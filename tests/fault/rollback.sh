@@ -43,6 +43,13 @@ for kind in odd ignored; do
 done
 check "loss_z is logged from the 21st step on" test "$(grep -c '"loss_z":null' runs/without/metrics.jsonl)" -eq 20
 
+# The save of the step that it returned to fails: its start, 25 and 50 were saved before.
+if ! is_sanitized; then # which must be loaded first
+    FAULT="call=fsync path=checkpoints/.step-00000050 at=7 times=0 do=eio" LD_PRELOAD=$library "$dtrain" "${common[@]}" data.train=odd.h5 run.name=unsaved >unsaved.log 2>&1
+    check "unsaved: exit code $?" test $? -eq 3
+    check "unsaved: state.json has the step: $(cat runs/unsaved/state.json)" grep -q '"state":"failed","step":50,' runs/unsaved/state.json
+fi
+
 # Killed after the rollback, and resumed from it on two ranks; and stopped in the middle of the bad steps.
 name=killed
 slow_start "$library" $name 64 1 "${common[@]}" data.train=odd.h5 run.name=$name
