@@ -90,9 +90,25 @@ for n in 1 2; do
     check "$n ranks: it evaluates to that loss" near "$loss" "$(ranks $n eval "${best[@]}" \
         run.resume=runs/$name/checkpoints/best | sed -n 's/.*"loss":\([^,]*\),.*/\1/p')"
 done
+"$dtrain" small.ini data.val=synthetic:random run.name=best-1 run.steps=1000000 checkpoint.every=0 >stopped.log 2>&1 &
+job=$!
+check "resumed: training is under way" wait_for_step best-1 32
+kill -USR1 $job
+wait $job
+check "resumed and stopped without a validation: state.json still names the best: $(cat runs/best-1/state.json)" \
+    test "$(state best-1 state | tr -d '"') $(state best-1 best_step)" = "stopped $(lowest best-1 loss | cut -d' ' -f1)"
 check "with an average" "$dtrain" "${best[@]}" run.name=best-ema optim.ema=0.9 >best-ema.log 2>&1
 check "… the average's loss counts" test "$(readlink runs/best-ema/checkpoints/best)" = \
     "$(printf 'step-%08d' "$(lowest best-ema ema_loss | cut -d' ' -f1)")"
+
+# Whoever asks to stop may leave little time: the step that a run stops at is not validated.
+"$dtrain" small.ini run.name=hurried run.steps=1000000 log.eval_every=1 log.eval_batches=1 >hurried.log 2>&1 &
+job=$!
+check "hurried: training is under way" wait_for_step hurried 5
+kill -USR1 $job
+wait $job
+check "hurried: the last step is not validated: $(tail -n 2 runs/hurried/metrics.jsonl)" \
+    test "$(evals hurried loss | tail -n 1 | cut -d' ' -f1)" -lt "$(steps_done hurried)"
 
 # Patience: it stops, says why, and a larger one goes on as if it had been there from the start.
 name=patient
@@ -109,6 +125,8 @@ cp runs/$name/metrics.jsonl before.jsonl
 check "the same command again" "$dtrain" "${patience[@]}" run.name=$name run.patience=3 >again.log 2>&1
 check "… trains no step" cmp runs/$name/metrics.jsonl before.jsonl
 check "… and says why" grep -q 'has not improved on' again.log
+check "a run that ends when its patience does" "$dtrain" "${patience[@]/run.steps=30/run.steps=$((step + 6))}" run.name=end run.patience=3 >end.log 2>&1
+check "… is complete: $(cat runs/end/state.json)" grep -q '"state":"complete"' runs/end/state.json
 check "more patience goes on" ranks 1 "${patience[@]}" run.name=$name run.patience=1000 >more.log 2>&1
 check "… to the end, with the bits of a run that never stopped" same_bits runs/$name/checkpoints/step-00000030 \
     runs/endless/checkpoints/step-00000030

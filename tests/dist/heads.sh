@@ -14,6 +14,12 @@ first_loss() { # run
 }
 last=checkpoints/step-00000008
 
+# The weights and their average change places for a validation in arrays that training uses; no trace of it stays.
+for every in 1 0; do
+    check "an average, validated every $every" "$dtrain" heads.ini run.name=average-$every optim.ema=0.9 log.eval_every=$every >average.log 2>&1
+done
+check "… the same bits" same_bits runs/average-1/$last runs/average-0/$last
+
 for chained in false true; do
     common=(heads.ini model.autoregressive=$chained)
     for variant in "1" "1 data.micro_batch=3 data.batch=12" "1 data.batch=12" "2 data.micro_batch=2" "4"; do

@@ -56,7 +56,11 @@ int main(void)
     memset(states.list[0].data, 0, (size_t)n * 4);
     memset(weights, 0, (size_t)n * 4);
     states.pieces.elements = n;
+    struct dt_memory_plan plan = {0};
+    dt_replicas_plan(&backend, dt_model_params(model), &plan);
+    int64_t before = dt_memory_in_use(&backend);
     CHECK_OK(dt_replicas_create(&backend, model, &states, (int)ranks, &r));
+    CHECK_INT(dt_memory_plan_bytes(&plan, false), dt_memory_in_use(&backend) - before);
     for (int rank = 0; rank < ranks; rank++) {
         check_flip(&r, "weights", weights + n - 1, rank);
         check_flip(&r, "weights", weights, rank);

@@ -211,5 +211,7 @@ check "a wrong value: exit code $?" test $? -eq 3
 check "… is found before training: $(grep -a '^dtrain: error' wrong.log)" grep -qa \
     '^dtrain: error: .*communication self-test: all-reduce of fp32 by mpi.* rank 1 on ' wrong.log
 check "… and training does not begin" eval '! grep -qa "step 1/" wrong.log'
-check "without the self-test nothing is looked at" "${faulty[@]}" run.name=untested comm.selftest=false 2>untested.log
+for key in comm.selftest=false run.name=by-default; do # on one host
+    check "without the self-test nothing is looked at, $key" "${faulty[@]}" "$key" >untested.log 2>&1
+done
 finish

@@ -16,6 +16,12 @@ for n in 4 8; do
     prompt=$(printf "$(printf '\\%03o' $start)x")
     check "the same text from its byte $((n + 5)) on: $start" [ "$(sample "${prompt%x}" $((12 - n)))" = "$whole" ]
 done
+# Ids where the vocabulary is not bytes; the prompt of a newline, which is the default, is token 0.
+"$dtrain" small.ini run.dir=ids run.device=cpu run.steps=1 optim.warmup_steps=0 model.vocab_size=20 data.train=synthetic:random data.val= >train.log 2>&1 || cat train.log
+for prompt in "" "3 15"; do
+    ids=$("$dtrain" sample ids --tokens 3 --device cpu ${prompt:+--prompt "$prompt"} 2>&1)
+    check "a prompt of ${prompt:-0} and three ids: $ids" grep -qE "^${prompt:-0} ([0-9]+ ){3}$" <<<"$ids"
+done
 overflowing run/checkpoints/step-* large
 code=0
 "$dtrain" sample large --prompt int --tokens 2 --device cpu >out.txt 2>error.txt || code=$?

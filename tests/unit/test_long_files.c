@@ -126,8 +126,27 @@ static void test_checksum(void)
     free(tokens);
 }
 
+// A shard is verified 2^22 bytes at a time; the last token is outside the vocabulary.
+static void test_last_piece(void)
+{
+    enum { N = (1 << 22) + 5 };
+    uint8_t *tokens = calloc(N, 1);
+    struct dt_shard shard;
+    tokens[N - 1] = 100;
+    make_scratch();
+    hid_t file = new_file(in_scratch("a.h5"));
+    put_vector(file, "tokens", H5T_STD_U8LE, N, tokens);
+    put_attribute(file, "tokens", "vocab_size", H5T_STD_I64LE, 100);
+    H5Fclose(file);
+    CHECK_FAILS(dt_verify_shard(in_scratch("a.h5"), NULL, false, &shard), DT_USER,
+                "/tokens at offset 4194308 is 100");
+    remove_scratch();
+    free(tokens);
+}
+
 int main(void)
 {
+    test_last_piece();
     test_ends();
     test_starts();
     test_statistics();
