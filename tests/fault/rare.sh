@@ -43,6 +43,16 @@ check "… the same training" same fast failing
 check "… the same validations" cmp <(evals fast-all) <(evals failing)
 check "… nothing temporary is left" test -z "$(find runs/failing -name '*.tmp*')"
 
+# A best checkpoint that was not saved is none, in state.json too.
+(exec env FAULT="call=rename path=checkpoints/step- at=1 times=0 do=eio" LD_PRELOAD="$library" "$dtrain" small.ini run.name=unsaved run.steps=1000000 \
+    log.every=1000000 log.eval_every=500 log.eval_batches=1 checkpoint.best=true checkpoint.on_signal=false) >unsaved.log 2>&1 &
+job=$!
+check "unsaved: the best one fails" wait_until grep -q 'step 500 is not saved' unsaved.log
+kill -USR1 $job
+wait $job
+check "unsaved: exit code $?" test $? -eq 0
+check "unsaved: $(cat runs/unsaved/state.json)" grep -q '"state":"stopped","step":[0-9]*,"reason":"SIGUSR1"}' runs/unsaved/state.json
+
 # Calls that signals interrupt, and those that move half of what they are asked to.
 for kind in eintr part; do
     check "$kind: at every write, sync and read" faulty "call=write,fsync,read,get path=/$kind/ at=1 times=0 do=$kind" $kind \
