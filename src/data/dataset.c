@@ -201,6 +201,12 @@ dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
     return DT_OK;
 }
 
+double dt_dataset_filled(const struct dt_dataset *dataset)
+{
+    double positions = (double)dataset->windows * (double)dataset->rules.seq_len;
+    return dataset->in_windows > 0 ? (double)dataset->in_windows / positions : 1;
+}
+
 static int64_t compressed_bytes(const struct dt_dataset *dataset)
 {
     int64_t total = 0;

@@ -167,6 +167,10 @@ void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size);
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset);
 
+// The share of the positions of windows that is data, on average: the rest of short windows is
+// padding, which no throughput counts.
+double dt_dataset_filled(const struct dt_dataset *dataset);
+
 // Bytes that a process keeps of decoded chunks, besides two of each dataset.
 #define DT_KEPT_CHUNK_BYTES (INT64_C(256) << 20)
 // How many of these bytes it keeps for this dataset.

@@ -14,7 +14,12 @@ struct dt_reader;         // one open shard
 struct dt_episode_schema; // h5_episodes.h
 
 // The numbers of a frame that have statistics.
-enum dt_numbers { DT_NUMBERS_FRAMES, DT_NUMBERS_TARGETS, DT_NUMBERS_WEIGHTS };
+enum dt_numbers {
+    DT_NUMBERS_FRAMES,
+    DT_NUMBERS_TARGETS,
+    DT_NUMBERS_WEIGHTS,
+    DT_NUMBERS_KINDS,
+};
 
 // How a loader wants every window read.
 struct dt_read_rules {

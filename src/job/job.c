@@ -161,7 +161,7 @@ static dt_status copy_name(const struct dt_job *job, const char *key, const char
 }
 
 // Less than this share of the positions of windows that holds frames is worth a warning.
-#define PADDING_WARN 0.5
+#define FILLED_WARN 0.5
 
 // How the shards of one side are read.
 static dt_status scan_rules(const struct dt_job *job, const char *mask_key, const char *mask,
@@ -228,15 +228,15 @@ static void warn_of_data(const struct dt_job *job)
 {
     const struct dt_dataset *train = job->train;
     char both[DT_COLUMN_PATH + 64];
-    double positions = (double)train->windows * (double)job->settings.data.seq_len;
+    double filled = dt_dataset_filled(train);
     if (dt_columns_meet(train->inputs, train->targets, both))
         dt_warn("data.targets: %s is an input of the same frame, too (data.inputs): a model can "
                 "copy it; a forecast is @+1, say",
                 both);
-    if ((double)train->in_windows < PADDING_WARN * positions && train->in_windows > 0)
+    if (filled < FILLED_WARN)
         dt_warn("%.0f %% of what is trained is padding: the %lld episodes of data.train have %lld "
                 "frames on average, windows data.seq_len = %lld",
-                100 - 100 * (double)train->in_windows / positions, (long long)train->episodes,
+                100 - 100 * filled, (long long)train->episodes,
                 (long long)dt_ceil_div(train->tokens, train->episodes),
                 (long long)job->settings.data.seq_len);
 }
@@ -446,6 +446,7 @@ void dt_job_close(struct dt_job *job)
     dt_config_free(job->config);
     free(job->mean);
     free(job->deviation);
+    dt_job_free_blocks(job);
     *job = (struct dt_job){.folder = {.lock = -1}};
 }
 

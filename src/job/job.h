@@ -32,7 +32,8 @@ struct dt_job {
     struct dt_shard_cache *train_shards, *val_shards; // theirs, open
     int64_t local_batch, micro_batch; // sequences of this rank's step, and of one forward pass
     int64_t steps_per_epoch, steps;
-    float *mean, *deviation; // [F], by which frames are normalised; or NULL
+    float *mean, *deviation;          // [F], by which frames are normalised; or NULL
+    double *blocks[DT_NUMBERS_KINDS]; // statistics.h, of the training data; NULL: not read yet
     char run_path[DT_PATH];
     char resume[DT_PATH]; // the checkpoint to resume from, or ""
 };
@@ -87,9 +88,10 @@ struct dt_loader_config dt_job_val_loader(const struct dt_job *job);
 dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays *host,
                            bool computed);
 // At the start of a run on data of frames: reads all training and validation data, each rank a
-// share, and checks every value, and that there are targets and weights. Frames whose statistics
-// dt_job_normalize computed are not read again.
-dt_status dt_job_check_data(const struct dt_job *job);
+// share, and checks every value, and that there are targets and weights. What this finds of the
+// training data is kept for dt_job_normalize.
+dt_status dt_job_check_data(struct dt_job *job);
+void dt_job_free_blocks(struct dt_job *job);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
 // What the heads of a policy learn from: adds columns of the targets, and which numbers these may
 // be.

@@ -1,6 +1,6 @@
-// Computes what frames and targets are normalised by: their means and deviations in the training
-// data, and checks every value, and that there is something to learn. Every rank reads a share of
-// the blocks; the means and deviations are rows of the model from then on.
+// Reads all numbers once: checks every value, and that there is something to learn, and computes
+// what frames and targets are normalised by, their means and deviations in the training data. Every
+// rank reads a share of the blocks; the means and deviations are rows of the model from then on.
 #include "data/statistics.h"
 
 #include "base/log.h"
@@ -14,11 +14,9 @@
 // The frames' rows are the stem's, the targets' those of the heads.
 static const struct numbers {
     enum dt_numbers which;
-    const char *name, *progress, *mean, *deviation;
-} frames = {DT_NUMBERS_FRAMES, "frames", "mean and deviation of the frames", "stem.mean",
-            "stem.deviation"},
-  targets = {DT_NUMBERS_TARGETS, "targets", "mean and deviation of the targets", "heads.mean",
-             "heads.deviation"};
+    const char *name, *mean, *deviation;
+} frames = {DT_NUMBERS_FRAMES, "frames", "stem.mean", "stem.deviation"},
+  targets = {DT_NUMBERS_TARGETS, "targets", "heads.mean", "heads.deviation"};
 
 struct progress {
     struct dt_comm *comm;
@@ -34,15 +32,24 @@ static void report(void *context, double share)
         dt_info("%s: %.0f %%", progress->what, 100 * share);
 }
 
-// What is known of all blocks of a dataset, on every rank (malloc).
-static dt_status read_blocks(const struct dt_job *job, const char *what,
-                             struct dt_shard_cache *shards, enum dt_numbers which, double **blocks)
+// Checks one kind of numbers of a dataset. *blocks: what is known of all its blocks, on every rank;
+// of the training data in job->blocks, read once, else from malloc.
+static dt_status read_blocks(struct dt_job *job, struct dt_shard_cache *shards,
+                             enum dt_numbers which, double **blocks)
 {
+    static const char *const texts[DT_NUMBERS_KINDS] = {
+        "checking the frames", "checking the targets", "checking the weights"};
     const struct dt_comm_info *info = &job->comm->info;
+    double **kept = shards == job->train_shards ? &job->blocks[which] : NULL;
     int64_t n = dt_statistics_size(shards->dataset, which);
-    struct progress progress = {.comm = job->comm, .what = what};
-    dt_comm_progress(job->comm, 0, what);
+    struct progress progress = {.comm = job->comm, .what = texts[which]};
+    *blocks = kept ? *kept : NULL;
+    if (*blocks)
+        return DT_OK;
+    dt_comm_progress(job->comm, 0, texts[which]);
     dt_status status = DT_NEW(blocks, n, "%lld sums", (long long)n);
+    if (kept)
+        *kept = *blocks;
     if (status == DT_OK)
         status =
             dt_statistics_read(shards, which, info->rank, info->size, *blocks, report, &progress);
@@ -67,22 +74,18 @@ static dt_status keep_scaled(const struct dt_job *job, float *mean, float *devia
     return DT_OK;
 }
 
-static dt_status compute(const struct dt_job *job, const struct numbers *numbers, float *mean,
+static dt_status compute(struct dt_job *job, const struct numbers *numbers, float *mean,
                          float *deviation)
 {
-    double *blocks = NULL;
-    int64_t constant = 0;
-    dt_status status =
-        read_blocks(job, numbers->progress, job->train_shards, numbers->which, &blocks);
-    if (status == DT_OK)
-        constant = dt_statistics_finish(job->train, numbers->which, blocks, mean, deviation);
-    free(blocks);
+    double *blocks;
+    DT_TRY(read_blocks(job, job->train_shards, numbers->which, &blocks));
+    int64_t constant = dt_statistics_finish(job->train, numbers->which, blocks, mean, deviation);
     if (numbers == &targets)
-        return status == DT_OK ? keep_scaled(job, mean, deviation) : status;
+        return keep_scaled(job, mean, deviation);
     if (constant > 0)
         dt_info("%lld of %lld columns of the frames are constant in the training data",
                 (long long)constant, (long long)job->train->layout.frame_width);
-    return status;
+    return DT_OK;
 }
 
 // Some head must have targets; others may have none.
@@ -130,41 +133,38 @@ static dt_status check_weights(const struct dt_dataset *dataset, const char *key
     return status;
 }
 
-dt_status dt_job_check_data(const struct dt_job *job)
+// Checks one kind of numbers of the data that `key` names.
+static dt_status check_numbers(struct dt_job *job, struct dt_shard_cache *shards, const char *key,
+                               enum dt_numbers which)
 {
-    const struct dt_settings *s = &job->settings;
-    bool known =
-        s->data.normalize && !s->run.init_from[0]; // training's frames, by their statistics
+    double *blocks;
+    dt_status status = read_blocks(job, shards, which, &blocks), fine = DT_OK;
+    if (status == DT_OK && which == DT_NUMBERS_TARGETS)
+        fine = check_targets(shards->dataset, key, blocks);
+    if (status == DT_OK && which == DT_NUMBERS_WEIGHTS)
+        fine = check_weights(shards->dataset, key, blocks);
+    if (shards != job->train_shards)
+        free(blocks);
+    return status == DT_OK ? dt_agree(job->comm, fine) : status;
+}
+
+dt_status dt_job_check_data(struct dt_job *job)
+{
     struct dt_shard_cache *const sets[] = {job->train_shards, job->val_shards};
     static const char *const keys[] = {"data.train", "data.val"};
-    dt_status status = DT_OK;
-    for (int i = 0; i < 2 && status == DT_OK; i++) {
+    for (int i = 0; i < 2; i++) {
         const struct dt_dataset *dataset = sets[i] ? sets[i]->dataset : NULL;
-        double *blocks = NULL;
         if (!dataset || dataset->layout.target_width == 0 || dataset->kind->source)
             continue;
-        if (i > 0 || !known)
-            status = read_blocks(job, "checking the frames", sets[i], DT_NUMBERS_FRAMES, &blocks);
-        free(blocks);
-        blocks = NULL;
-        if (status == DT_OK)
-            status = read_blocks(job, "checking the targets", sets[i], DT_NUMBERS_TARGETS, &blocks);
-        if (status == DT_OK)
-            status = dt_agree(job->comm, check_targets(dataset, keys[i], blocks));
-        free(blocks);
-        blocks = NULL;
-        if (status != DT_OK || dataset->layout.weight_width == 0)
-            continue;
-        status = read_blocks(job, "checking the weights", sets[i], DT_NUMBERS_WEIGHTS, &blocks);
-        if (status == DT_OK)
-            status = dt_agree(job->comm, check_weights(dataset, keys[i], blocks));
-        free(blocks);
+        for (int which = 0; which < DT_NUMBERS_KINDS; which++)
+            if (which != DT_NUMBERS_WEIGHTS || dataset->layout.weight_width > 0)
+                DT_TRY(check_numbers(job, sets[i], keys[i], (enum dt_numbers)which));
     }
-    return status;
+    return DT_OK;
 }
 
 // Fills mean and deviation, [count of the rows], on all ranks.
-static dt_status share_rows(const struct dt_job *job, const struct dt_checkpoint_arrays *host,
+static dt_status share_rows(struct dt_job *job, const struct dt_checkpoint_arrays *host,
                             const struct numbers *numbers, bool computed, float *mean,
                             float *deviation)
 {
@@ -207,6 +207,14 @@ static dt_status open_rows(const struct dt_job *job, const struct dt_checkpoint_
     return dt_agree(job->comm, status);
 }
 
+void dt_job_free_blocks(struct dt_job *job)
+{
+    for (int which = 0; which < DT_NUMBERS_KINDS; which++) {
+        free(job->blocks[which]);
+        job->blocks[which] = NULL;
+    }
+}
+
 dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays *host,
                            bool computed)
 {
@@ -222,5 +230,6 @@ dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays
         status = share_rows(job, host, &targets, computed, mean, deviation);
     free(mean);
     free(deviation);
+    dt_job_free_blocks(job);
     return status;
 }

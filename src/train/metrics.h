@@ -25,8 +25,9 @@ struct dt_metric_event {
     double loss, perplexity, grad_norm, lr;
     bool has_perplexity, has_ema;
     double ema_loss; // eval: of the moving average of the weights
-    double step_ms, tokens_per_s, data_wait_ms, comm_wait_ms;
-    double idle_ms; // the device was idle between the previous step and this one
+    double step_ms, data_wait_ms, comm_wait_ms;
+    double tokens_per_s; // without padding, of which each step counts the average share
+    double idle_ms;      // the device was idle between the previous step and this one
     double memory_mb;
     double loss_z; // train: standard deviations above the losses before it (spikes.h)
     bool skipped;

@@ -124,7 +124,9 @@ dt_status dt_trainer_open_sinks(struct trainer *t)
                                        .every = s->log.every,
                                        .tensorboard = s->log.tensorboard,
                                        .console = (enum dt_console_choice)s->log.console,
-                                       .flops_per_token = dt_model_flops_per_token(&job->model),
+                                       // Padding is computed, too.
+                                       .flops_per_token = dt_model_flops_per_token(&job->model) /
+                                                          dt_dataset_filled(job->train),
                                        .unit = dt_model_unit(&job->model)};
     return t->root ? dt_metrics_open(&config, &t->metrics) : DT_OK;
 }

@@ -127,23 +127,23 @@ static dt_status log_step(struct trainer *t, const struct dt_step_result *result
 {
     const struct dt_job *job = t->job;
     const struct dt_update_control *update = &result->control;
-    struct dt_metric_event event = {.kind = DT_METRIC_TRAIN,
-                                    .step = t->state.step,
-                                    .epoch = dt_skips_batch(&t->left_out, t->state.step - 1) /
-                                             job->steps_per_epoch,
-                                    .tokens = t->state.tokens,
-                                    .loss = update->loss,
-                                    .grad_norm = update->grad_norm,
-                                    .lr = result->lr,
-                                    .step_ms = result->seconds * 1e3,
-                                    .tokens_per_s = (double)tokens_of_step(t) / result->seconds,
-                                    .data_wait_ms = result->data_wait_ms,
-                                    .comm_wait_ms = result->comm_wait_ms,
-                                    .idle_ms = result->idle_ms,
-                                    .loss_z = z,
-                                    .skipped = update->skip,
-                                    .heads = dt_model_measured(t->model),
-                                    .sum = &result->sum};
+    struct dt_metric_event event = {
+        .kind = DT_METRIC_TRAIN,
+        .step = t->state.step,
+        .epoch = dt_skips_batch(&t->left_out, t->state.step - 1) / job->steps_per_epoch,
+        .tokens = t->state.tokens,
+        .loss = update->loss,
+        .grad_norm = update->grad_norm,
+        .lr = result->lr,
+        .step_ms = result->seconds * 1e3,
+        .tokens_per_s = dt_dataset_filled(job->train) * (double)tokens_of_step(t) / result->seconds,
+        .data_wait_ms = result->data_wait_ms,
+        .comm_wait_ms = result->comm_wait_ms,
+        .idle_ms = result->idle_ms,
+        .loss_z = z,
+        .skipped = update->skip,
+        .heads = dt_model_measured(t->model),
+        .sum = &result->sum};
     if (t->root && job->backend.table->unified) {
         char kilobytes[64];
         dt_proc_value("/proc/self/status", "VmRSS", kilobytes, sizeof kilobytes);

@@ -65,4 +65,12 @@ check "targets among the inputs" "$dtrain" --check columns.ini data.inputs='fram
 check "… are warned of once" test "$(grep -c 'targets/buttons\[0\]@+2 is an input of the same frame, too' plan.log)" = 1
 check "windows that are padding" "$dtrain" --check columns.ini data.seq_len=2000 data.batch=2 >plan.txt 2>plan.log
 check "… are warned of once" test "$(grep -cE '(8|9)[0-9] % of what is trained is padding: the 32 episodes' plan.log)" = 1
+read -r frames windows < <(sed -n 's/^training data: .* (episodes), \([0-9]*\) frames, \([0-9]*\) windows.*/\1 \2/p' plan.txt)
+check "padding trains" "$dtrain" columns.ini run.name=padding data.seq_len=2000 data.batch=2 run.steps=1 >padding.log 2>&1
+check "… and throughput counts frames alone" awk -v frames="$frames" -v windows="$windows" -F'[:,]' '
+    /"event":"train"/ { for (i = 1; i < NF; i++) { if ($i == "\"tokens\"") tokens = $(i + 1)
+                            if ($i == "\"tokens_per_s\"") rate = $(i + 1); if ($i == "\"step_ms\"") ms = $(i + 1) } }
+    END { want = 2 * frames / windows; got = rate * ms / 1000
+          exit !(windows == 32 && want < 2000 && tokens == 4000 && got > want * (1 - 1e-6) && got < want * (1 + 1e-6)) }' \
+    runs/padding/metrics.jsonl
 finish
