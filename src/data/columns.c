@@ -15,7 +15,7 @@
 static const char form[] =
     "write PATH, PATH/@ATTRIBUTE or @ATTRIBUTE, each also with [i], [i:j] (columns i to j - 1) or "
     ":id*N (integers below N) or :id*N=TABLE (a table that columns share), then with @SHIFT (of "
-    "row t + SHIFT) or @FROM:TO, separated by spaces";
+    "row t + SHIFT) or @FROM:TO, of inputs also :valid after it, separated by spaces";
 
 // Reads a whole number at *text, which moves past it; -1: there is none.
 static int64_t number(const char **text)
@@ -69,13 +69,13 @@ static dt_status parse_path(const char *key, const char *hint, const char *word,
                             struct dt_column *column, const char **rest)
 {
     size_t length = path_length(word, &column->attribute);
-    const char *text = word + length;
-    while (*word == '/') // of the file's root, or of the episode
-        word++, length--;
+    const char *text = word + length, *path = word;
+    while (*path == '/') // of the file's root, or of the episode
+        path++, length--;
     if (length == 0 || length >= sizeof column->path)
         return DT_FAIL(DT_USER, hint, "%s: '%.80s' has no path, or one of more than %d bytes", key,
                        word, DT_COLUMN_PATH - 1);
-    memcpy(column->path, word, length);
+    memcpy(column->path, path, length);
     column->end = -1;
     *rest = text;
     if (*text != '[')

@@ -88,7 +88,7 @@ static dt_status recognise(struct dt_reader *reader, const struct dt_scan_rules 
     char hint[384] = "a shard holds ", instead[256] = "neither ";
     if (!automatic && !only)
         return DT_FAIL(DT_USER, NULL, "data.format: no reader for %s", rules->format);
-    if (only && (!name_of(only, 0) || rules->episodes[0])) {
+    if (only && (!name_of(only, 0) || (rules->episodes[0] && only->schema))) {
         reader->kind = only;
         return DT_OK;
     }

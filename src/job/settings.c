@@ -357,6 +357,10 @@ static void check_data(struct check *check)
     if (s->data.val_fraction > 0 && s->data.val[0] && strcmp(s->data.val, s->data.train) != 0)
         reject(check, "data.val_fraction data.val",
                "it is a share of data.train: leave data.val (%s) empty", origin(check, "data.val"));
+    if (s->data.val_fraction > 0 && strcmp(s->data.val_mask, "auto") != 0)
+        reject(check, "data.val_fraction data.val_mask",
+               "it holds episodes of data.train out: leave data.val_mask (%s) at auto",
+               origin(check, "data.val_mask"));
     if (s->log.eval_every > 0 && s->data.val[0] == 0 && s->data.val_fraction == 0)
         reject(check, "log.eval_every data.val", "evaluation needs data.val or data.val_fraction");
     if (s->run.patience > 0 && s->log.eval_every == 0)

@@ -66,6 +66,10 @@ static void test_columns_refused(void)
     refuse_scan(&rules, "a.h5 has no list of episodes /mask/expert");
     strcpy(rules.format, "minari");
     refuse_scan(&rules, "a.h5 has no /episode_*: it is not minari, as data.format says");
+    strcpy(rules.format, "tokens");
+    strcpy(rules.episodes, "data/*");
+    refuse_scan(&rules, "a.h5 has no /tokens: it is not tokens, as data.format says");
+    rules.episodes[0] = 0;
     put_zeros("a.h5", "/data/demo_0/obs/none", 2, episode_frames[0], 0);
     refuse_inputs(ROBOMIMIC, "obs/none", "/data/demo_0/obs/none has no columns");
     remove_name("a.h5", "/data/demo_4/obs/a");

@@ -202,6 +202,10 @@ static void test_between_keys(void)
         {{{"data.carry_state=true"}}, "data.carry_state: true needs windows in file order"},
         {{{"data.carry_state=true", "data.shuffle=false", "data.stride=3"}},
          "data.carry_state: true needs windows that follow each other"},
+        {{{"data.val_fraction=0.1", "data.val_mask=expert"}},
+         "data.val_fraction: it holds episodes of data.train out: leave data.val_mask (command "
+         "line) "
+         "at auto"},
         {{{"data.val_fraction=0.1", "data.val=v.h5"}},
          "data.val_fraction: it is a share of data.train: leave data.val (command line) empty"},
         {{{"optim.rollback=11"}},

@@ -365,6 +365,7 @@ static void test_refused(void)
            "the targets have 6 columns, the heads need 3 (buttons 2, stick 1)");
     refuse("obs/b:id*7@0:17", false, "data.inputs has 17 columns of ids, the most are 16");
     refuse("@1", false, "data.inputs: '@1' has no path");
+    refuse("//", false, "data.inputs: '//' has no path");
     refuse("obs/b:id*7=", false, "data.inputs: 'obs/b:id*7='");
     refuse("obs/b:id*7=7", false, "data.inputs: 'obs/b:id*7=7'");
     refuse("obs/b:id*7=a:valid", false, "data.inputs: 'obs/b:id*7=a:valid'");
