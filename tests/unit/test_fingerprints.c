@@ -27,13 +27,17 @@ static void write_shard(enum episode_layout layout, bool gzip)
 // One value, in a row that is none of sixteen which are evenly spread.
 static void test_every_value(enum episode_layout layout, bool gzip)
 {
-    static const char *const paths[GROUPS][4] = {
+    static const char *const paths[LAYOUTS][4] = {
         {"/frames", "/b", "/img", "/actions"},
         {"/data/demo_4/obs/a", "/data/demo_4/obs/b", "/data/demo_4/obs/img",
          "/data/demo_4/actions"},
         {"/episode_4/observations/a", "/episode_4/observations/b", "/episode_4/observations/img",
          "/episode_4/actions"},
-        {"/observations", "/b", "/img", "/actions"}};
+        {"/observations", "/b", "/img", "/actions"},
+        {"/subject_8/trial_4/obs/a", "/subject_8/trial_4/obs/b", "/subject_8/trial_4/obs/img",
+         "/subject_8/trial_4/actions"}};
+    static const char *const weights[LAYOUTS] = {"img[0]", "obs/img[0]", "observations/img[0]",
+                                                 "img[0]", "obs/img[0]"};
     // The fourth episode starts at row 39 of shared datasets.
     hsize_t row = layout == NATIVE || layout == D4RL ? 39 + 18 : 18;
     struct dt_scan_rules rules = rules_of(layout, 0);
@@ -51,6 +55,11 @@ static void test_every_value(enum episode_layout layout, bool gzip)
     write_shard(layout, gzip);
     put_value(in_scratch("a.h5"), paths[layout][2], row, 0, 6); // column 0 of img is not read
     CHECK(hash == hash_of("a.h5", &rules), "%s: a column that is not read counts",
+          layout_name[layout]);
+    strcpy(rules.weights, weights[layout]);
+    uint64_t weighted = hash_of("a.h5", &rules);
+    write_shard(layout, gzip);
+    CHECK(weighted != hash_of("a.h5", &rules), "%s: a change of a weight is not seen",
           layout_name[layout]);
 }
 
@@ -208,7 +217,7 @@ int main(void)
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     dt_log_quiet(true);
     make_scratch();
-    for (enum episode_layout layout = 0; layout < GROUPS; layout++) {
+    for (enum episode_layout layout = 0; layout < LAYOUTS; layout++) {
         test_every_value(layout, false);
         test_every_value(layout, true);
     }
