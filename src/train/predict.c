@@ -2,6 +2,7 @@
 // is. predict_run.c carries the plan out.
 #include "train/predict.h"
 
+#include "base/file.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -155,11 +156,27 @@ static int by_length(const void *a, const void *b)
     return x->number < y->number ? -1 : 1;
 }
 
+// A folder cannot be replaced, and the data that is predicted must not.
+static dt_status check_output(const struct dt_predict_plan *plan)
+{
+    const char *path = plan->options.output;
+    const struct dt_dataset *data = plan->job->val;
+    struct stat output, shard;
+    if (dt_is_dir(path))
+        return DT_FAIL(DT_USER, "give the name of a file", "%s is a folder", path);
+    if (!plan->options.force && dt_file_exists(path))
+        return DT_FAIL(DT_USER, "give another name, or --force to replace it", "%s exists", path);
+    for (int64_t i = 0; i < data->n_shards && stat(path, &output) == 0; i++)
+        if (stat(data->shards[i].path, &shard) == 0 && shard.st_dev == output.st_dev &&
+            shard.st_ino == output.st_ino)
+            return DT_FAIL(DT_USER, "give another name", "%s is data that is to be predicted",
+                           path);
+    return DT_OK;
+}
+
 static dt_status list_segments(struct dt_predict_plan *plan)
 {
-    if (!plan->options.force && dt_file_exists(plan->options.output))
-        return DT_FAIL(DT_USER, "give another name, or --force to replace it", "%s exists",
-                       plan->options.output);
+    DT_TRY(check_output(plan));
     for (int64_t i = 0; i < plan->job->val->n_shards; i++)
         DT_TRY(list_shard(plan, i));
     if (plan->n_segments > 0)

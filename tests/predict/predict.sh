@@ -140,6 +140,9 @@ check "pairs: the log-probabilities of each row" "$tool" "$(newest runs/pairs)" 
 refused "a file that exists" 'gru-1.h5 exists' "$dtrain" predict runs/gru -o gru-1.h5
 check "--force replaces it" "$dtrain" predict runs/gru -o gru-1.h5 --force >force.log 2>&1
 check "… with the same" cmp gru-1.h5 one.h5
+ln -s robomimic.h5 link.h5
+refused "the data itself" 'link.h5 is data that is to be predicted' "$dtrain" predict runs/gru -o link.h5 --force
+refused "a folder" 'data is a folder' "$dtrain" predict runs/gru -o data --force
 refused "a run without a checkpoint" 'no checkpoint in runs/none' "$dtrain" predict policy.ini "${lines[@]}" run.name=none -o x.h5
 refused "no data" 'data.val is empty' "$dtrain" predict runs/gru data.val= -o x.h5
 refused "a folder that is no run" 'there is no data/config.resolved.ini' "$dtrain" predict data -o x.h5
