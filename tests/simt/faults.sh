@@ -132,6 +132,11 @@ takes() { # arguments: MiB on the device
 bytes() { # MiB, of which something is missing
     awk -v x="$1" 'BEGIN { printf "%d", (x - 0.2) * 1048576 }'
 }
+reserved() { # ranks: MiB, which NCCL makes three times as many
+    SIMT_DEVICES=2 ranks "$1" --check small.ini run.name=absent run.device=cuda 2>&1 | sed -n 's/^  reserved *\([0-9.]*\) MiB/\1/p'
+}
+check "room for NCCL: $(reserved 1) and $(reserved 2) MiB" awk -v one="$(reserved 1)" -v two="$(reserved 2)" \
+    'BEGIN { exit !(one > 0 && two > 2.9 * one && two < 3.1 * one) }'
 long=(data.seq_len=96 run.steps=1 optim.warmup_steps=0)
 big=("${long[@]}" data.batch=24)
 whole=$(takes "${big[@]}")

@@ -179,7 +179,8 @@ static void wrong_blocks(const char *layers)
     write_model(&folder, "blocks");
     write_model(&wide, "another model");
     write_model(&other, "other weights");
-    other.weights[0] += 0.5f;
+    int64_t embedding = other.params.rows[other.params.n - 1].offset; // and its last token's row
+    other.weights[embedding + (other.config.vocab_size - 1) * other.config.d_model] += 0.5f;
     CHECK_OK(dt_hf_write_weights(in_scratch("other weights/model.safetensors"), &other.params,
                                  other.weights, NULL, NULL));
     dtrain_step *handle = open_step(folder.path, DTRAIN_STEP_AS_STORED, 1),

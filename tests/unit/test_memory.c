@@ -165,6 +165,12 @@ static void test_job(void)
     memory_free = whole - 1;
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
     CHECK_SAYS("Device 7 has", "activations ");
+    other.micro_batch = 12;
+    other.settings.data.prefetch = 64; // on the host, whose memory is not the device's
+    CHECK_INT(dt_job_check_memory(&other), DT_MACHINE);
+    const char *most = strstr(dt_error_current()->message, "most of it for");
+    CHECK(most && !strstr(most, "host "), "%s", most);
+    CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
     snprintf(advice, sizeof advice,
              "data.micro_batch = 6 with model.recompute = none needs %.1f MiB",
              (double)half / 0x1p20);
