@@ -18,7 +18,8 @@ dt_status dt_verify_shard(const char *path, const struct dt_scan_rules *rules, b
     if (shard->warning[0])
         dt_warn("%s: %s", path, shard->warning);
     const struct dt_reader_kind *kind = shard->kind;
-    int64_t unit = shard->row * shard->width * dt_dtype_size(shard->type), n = shard->count;
+    int64_t width = shard->width + shard->layout.n_ids + shard->layout.target_width;
+    int64_t unit = shard->row * width * dt_dtype_size(shard->type), n = shard->count;
     int64_t at_once = PIECE_BYTES > unit ? PIECE_BYTES / unit : 1;
     for (int64_t first = 0; kind->verify && first < n && status == DT_OK; first += at_once) {
         status = kind->verify(reader, shard, first, dt_min_i64(n - first, at_once));

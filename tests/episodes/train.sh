@@ -115,6 +115,7 @@ three_lines robomimic obs//
 check "slashes at the end of a group" "$dtrain" --check policy.ini "${lines[@]}" >check.txt
 three_lines robomimic 'obs/b:id*7'
 check "ids alone" "$dtrain" policy.ini "${lines[@]}" run.name=ids checkpoint.every=30 >ids.log 2>&1
+check "ids alone: verify" "$dtrain" verify policy.ini "${lines[@]}" >verify.log 2>&1
 check "ids alone: the loss falls" test "$(awk "BEGIN { print $(loss ids 90) < 0.97 * $(loss ids 1) }")" = 1
 cp -r runs/ids runs/cut
 rm -r runs/cut/checkpoints/step-00000090
