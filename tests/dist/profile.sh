@@ -10,12 +10,13 @@ adds_up() { # profile.txt
     awk 'NR == 1 { for (i = 1; i < NF; i++) if ($(i + 1) == "s;") total = $i }
         /^phases/ { phases = 1; next }
         /^$/ { phases = 0 }
-        phases && match($0, /^  [a-zA-Z][^0-9]*[a-z] +/) { $0 = substr($0, RLENGTH); sum += $2; rows++ }
+        phases && match($0, /^  [a-zA-Z][^0-9]*[a-z] +/) { $0 = substr($0, RLENGTH); sum += $2; share += $3; rows++ }
         END { d = total - sum
               if (d < 0) d = -d
               # each figure is rounded to a millisecond
               if (!(rows >= 8 && total > 0 && d <= 0.002 * total + 0.001 * rows)) {
-                  print rows " phases add up to " sum " of " total; exit 1 } }' "$1"
+                  print rows " phases add up to " sum " of " total; exit 1 }
+              if (!(share > 99 && share < 101)) { print "shares add up to " share " %"; exit 1 } }' "$1"
 }
 
 count_of() { # profile.txt, row
@@ -41,6 +42,8 @@ check "the same rows for programs" test "$(awk '/^$/ { rows = 0 } /^  +count/ { 
     "$(grep -c '"slowest_rank"' runs/two/profile.json)"
 check "no floor without limits" bash -c "! grep -q floor $table"
 check "the largest phases are on the console" grep -qE 'where the time went: [a-z ]+ [0-9.]+ %, .* %$' two.log
+top=$(sed -n 's/.*where the time went: \([a-z ]*[a-z]\) \([0-9.]*\) %.*/\1 \2%/p' two.log)
+check "… with the table's shares: $top" grep -qE "^  ${top% *} .* ${top##* } " $table
 # The checkpoint of step 5 is complete before the one of step 10 begins.
 check "the trace is whole" "$tool" runs/two/trace-5-11.json 2 compute:forward compute:scan_backward compute:optimizer \
     communication:all-reduce "input:filling a batch" checkpoint:snapshot 0/checkpoint:write

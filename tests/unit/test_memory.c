@@ -166,7 +166,7 @@ static void test_job(void)
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
     CHECK_SAYS("Device 7 has", "activations ");
     other.micro_batch = 12;
-    other.settings.data.prefetch = 64; // on the host, whose memory is not the device's
+    other.settings.data.prefetch = 6400; // on the host, whose memory is not the device's
     CHECK_INT(dt_job_check_memory(&other), DT_MACHINE);
     const char *most = strstr(dt_error_current()->message, "most of it for");
     CHECK(most && !strstr(most, "host "), "%s", most);
