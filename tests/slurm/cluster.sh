@@ -66,6 +66,7 @@ END
         echo "10.77.0.254 login"
         for i in $(seq $nodes); do echo "10.77.0.$i n$i"; done
     } >hosts
+    [ -e /etc/hosts ] || : >/etc/hosts # a bare root has none; an empty one means the same
     mount --bind hosts /etc/hosts
 }
 
