@@ -1,12 +1,13 @@
 // game FOLDER [FRAME_SIZE [EPISODES [SEED]]]: a small simulated game and an expert who plays it, as
 // episodes that dtrain trains on (FOLDER/train-0.h5 to train-3.h5, val.h5).
-// game --play MODEL [FRAME_SIZE [GAMES [SEED [DELAY]]]]: a trained model plays GAMES games side by
-// side by libdtrain_step, and what it does is done DELAY frames later; prints its mean score, that
-// of the expert (without a delay) and of random play, each with its 95 % confidence interval.
-// game --relabel FILE MODEL …: the same, and writes the frames that the model came to as a shard
-// whose targets are what the expert would have done there.
-// The model reads the frame and, after it, what libdtrain_step fills in (earlier targets). Its head
-// main_x moves, and its buttons 0 to 3 are scored; it may have others.
+// game --play MODEL [FRAME_SIZE [GAMES [SEED [DELAY [ACTION_STEPS]]]]]: a trained model plays GAMES
+// games side by side by libdtrain_step, ACTION_STEPS frames by one prediction, and what it does is
+// done DELAY frames later; prints its mean score, that of the expert (without a delay) and of
+// random play, each with its 95 % confidence interval. game --relabel FILE MODEL …: the same, and
+// writes the frames that the model came to as a shard whose targets are what the expert would have
+// done there. The model reads the frame and, after it, what libdtrain_step fills in (earlier
+// targets). Its head main_x moves, and its buttons 0 to 3 are scored; it may have others, as for a
+// chunk's later rows.
 //
 // What the expert does mostly depends on what is no longer to be seen, so that a model without
 // memory fails at it:
@@ -337,9 +338,10 @@ static bool fail_step(void)
 }
 
 static bool open_player(struct player *p, const char *path, int64_t frame_size, int64_t games,
-                        uint64_t seed)
+                        uint64_t seed, int64_t action_steps)
 {
-    const struct dtrain_step_options options = {.streams = (int32_t)games};
+    const struct dtrain_step_options options = {.streams = (int32_t)games,
+                                                .action_steps = (int32_t)action_steps};
     p->stick = p->buttons = -1;
     if (dtrain_step_open(path, &options, &p->model) != DTRAIN_STEP_OK ||
         dtrain_step_describe(p->model, &p->info) != DTRAIN_STEP_OK)
@@ -468,26 +470,29 @@ static bool number(int argc, char **argv, int i, int64_t least, int64_t most, in
 static int usage(void)
 {
     fputs("usage: game FOLDER [FRAME_SIZE [EPISODES [SEED]]]   (default: 16 1600 1)\n"
-          "       game --play MODEL [FRAME_SIZE [GAMES [SEED [DELAY]]]]   (default: 16 64 1 0)\n"
-          "       game --relabel FILE MODEL [FRAME_SIZE [GAMES [SEED [DELAY]]]]\n",
+          "       game --play MODEL [FRAME_SIZE [GAMES [SEED [DELAY [ACTION_STEPS]]]]]   (default: "
+          "16 "
+          "64 1 0 1)\n"
+          "       game --relabel FILE MODEL [FRAME_SIZE [GAMES [SEED [DELAY [ACTION_STEPS]]]]]\n",
           stderr);
     return 2;
 }
 
 static int play_main(int argc, char **argv)
 {
-    int64_t frame_size = 16, games = 64, seed = 1, delay = 0;
+    int64_t frame_size = 16, games = 64, seed = 1, delay = 0, steps = 1;
     bool relabels = strcmp(argv[1], "--relabel") == 0;
     int at = relabels ? 4 : 3;
     struct player player = {0};
-    if (argc < at || argc > at + 4)
+    if (argc < at || argc > at + 5)
         return usage();
     if (!number(argc, argv, at, SEEN, 4096, &frame_size) ||
         !number(argc, argv, at + 1, 1, 4096, &games) ||
         !number(argc, argv, at + 2, 0, INT64_MAX, &seed) ||
-        !number(argc, argv, at + 3, 0, DELAY_MOST, &delay))
+        !number(argc, argv, at + 3, 0, DELAY_MOST, &delay) ||
+        !number(argc, argv, at + 4, 1, PLAYED, &steps))
         return 2;
-    bool opened = open_player(&player, argv[at - 1], frame_size, games, (uint64_t)seed);
+    bool opened = open_player(&player, argv[at - 1], frame_size, games, (uint64_t)seed, steps);
     bool good =
         opened && play_games(&player, relabels ? argv[2] : NULL, frame_size, games, seed, delay);
     close_player(&player);

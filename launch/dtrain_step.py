@@ -30,14 +30,14 @@ _WEIGHTS = {"as stored": 0, "fp32": 1, "bf16": 2, "int8": 3}
 
 
 class Options(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int32) for name in ("streams", "threads", "weights", "ema")]
+    _fields_ = [(name, ctypes.c_int32) for name in ("streams", "threads", "weights", "ema", "action_steps")]
 
 
 class Info(ctypes.Structure):
     _fields_ = (
         [(name, ctypes.c_int32) for name in ("streams", "threads", "weights", "n_ids")]
         + [(name, ctypes.c_int64) for name in ("frame_size", "vocab_size", "parameters", "state_bytes")]
-        + [(name, ctypes.c_int32) for name in ("n_outputs", "n_values", "n_targets")])
+        + [(name, ctypes.c_int32) for name in ("n_outputs", "n_values", "n_targets", "chunk", "action_steps")])
 
 
 class Output(ctypes.Structure):
@@ -102,22 +102,24 @@ class _Buffer:
 
 
 class Model:
-    """A model in play. Streams are numbered from 0, each with a state of its own."""
+    """A model in play. Streams are numbered from 0, each with a state of its own. Of a model that predicts a chunk of
+    steps (data.targets = actions@0:8) action_steps of each are played: the first row of what is drawn is the one to
+    play, at every step."""
 
-    def __init__(self, path, streams=1, threads=1, weights="as stored", ema=False):
+    def __init__(self, path, streams=1, threads=1, weights="as stored", ema=False, action_steps=1):
         self._handle = ctypes.c_void_p()
         self._library = _load()
         self._library.dtrain_step_close.restype = None
         self._library.dtrain_step_error.restype = None
         if weights not in _WEIGHTS:
             raise Error("weights is %r; it must be one of %s" % (weights, ", ".join(map(repr, _WEIGHTS))))
-        options = Options(streams, threads, _WEIGHTS[weights], int(ema))
+        options = Options(streams, threads, _WEIGHTS[weights], int(ema), action_steps)
         self._call("open", os.fsencode(path), ctypes.byref(options), ctypes.byref(self._handle))
         self._info = Info()
         self._call("describe", self._handle, ctypes.byref(self._info))
         self.frame_size, self.vocab_size = self._info.frame_size, self._info.vocab_size
         self.n_ids, self.parameters = self._info.n_ids, self._info.parameters
-        self.streams = self._info.streams
+        self.streams, self.chunk, self.action_steps = self._info.streams, self._info.chunk, self._info.action_steps
         outputs = []
         for i in range(self._info.n_outputs):
             output = Output()

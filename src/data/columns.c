@@ -336,6 +336,18 @@ static bool place(struct dt_columns *columns)
     return true;
 }
 
+// Whether the columns of target k are among the targets in an earlier row, too: they are of a
+// chunk.
+static bool is_later(const struct dt_columns *targets, int64_t k)
+{
+    const struct dt_column *late = &targets->at[k];
+    for (const struct dt_column *c = targets->at; c < targets->at + targets->n; c++)
+        if (c->from < late->from && c->first <= late->first && c->end >= late->end &&
+            strcmp(c->path, late->path) == 0)
+            return true;
+    return false;
+}
+
 dt_status dt_columns_fed(const char *inputs, const char *targets, int *n,
                          struct dt_fed fed[DT_FED_MOST])
 {
@@ -348,10 +360,54 @@ dt_status dt_columns_fed(const char *inputs, const char *targets, int *n,
     else if (place(&from) && place(&to))
         for (int64_t i = 0; i < from.n && status == DT_OK; i++)
             for (int64_t k = 0; k < to.n && status == DT_OK; k++)
-                status = pair(&from.at[i], &to.at[k], n, fed);
+                status = is_later(&to, k) ? DT_OK : pair(&from.at[i], &to.at[k], n, fed);
     dt_columns_free(&from);
     dt_columns_free(&to);
     return status;
+}
+
+// The place of column `column` of a path in row t + shift; -1: it is not there.
+static int64_t find_target(const struct dt_columns *columns, const char *path, int64_t column,
+                           int64_t shift)
+{
+    for (const struct dt_column *c = columns->at; c < columns->at + columns->n; c++)
+        if (column >= c->first && column < c->end && shift >= c->from && shift < c->to &&
+            strcmp(c->path, path) == 0)
+            return c->at + (shift - c->from) * c->step + column - c->first;
+    return -1;
+}
+
+// The rows in succession that begin with each column's first; 1: they differ.
+static int64_t chunk_rows(const struct dt_columns *columns, int64_t *next)
+{
+    int64_t all = 0;
+    for (const struct dt_column *c = columns->at; c < columns->at + columns->n; c++)
+        for (int64_t k = 0; k < (c->to - c->from) * c->step; k++) {
+            int64_t column = c->first + k % c->step, shift = c->from + k / c->step, rows = 1;
+            int64_t later = find_target(columns, c->path, column, shift + 1);
+            next[c->at + k] = later < 0 ? c->at + k : later;
+            if (find_target(columns, c->path, column, shift - 1) >= 0)
+                continue;
+            while (find_target(columns, c->path, column, shift + rows) >= 0)
+                rows++;
+            all = all == 0 || all == rows ? rows : 1;
+        }
+    return all;
+}
+
+int64_t dt_columns_chunk(const char *targets, int64_t n, int64_t *next)
+{
+    struct dt_columns columns = {0};
+    int64_t rows = 1;
+    if (dt_columns_parse("", targets, true, &columns) != DT_OK)
+        dt_error_clear(); // a name with a blank in it: nothing is known
+    else if (place(&columns) && columns.n > 0) {
+        const struct dt_column *last = &columns.at[columns.n - 1];
+        if (last->at + (last->to - last->from) * last->step == n)
+            rows = chunk_rows(&columns, next);
+    }
+    dt_columns_free(&columns);
+    return rows;
 }
 
 void dt_columns_free(struct dt_columns *columns)

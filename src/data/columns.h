@@ -62,6 +62,10 @@ struct dt_fed {
 // Finds them in such texts; where these do not say all columns there are none.
 dt_status dt_columns_fed(const char *inputs, const char *targets, int *n,
                          struct dt_fed fed[DT_FED_MOST]);
+// Targets are a chunk if such a text has as many rows in succession of each column: returns that
+// number, 1 where the columns differ in it or the text does not say all n of them. next[i] is then
+// the place of target i a row later; of the last row it is i.
+int64_t dt_columns_chunk(const char *targets, int64_t n, int64_t *next);
 dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *column);
 void dt_columns_free(struct dt_columns *columns);
 

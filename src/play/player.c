@@ -82,9 +82,31 @@ static dt_status create_feedback(struct dt_player *player)
             memset(player->is_fed[ids] + f->at + k * f->step, 1, (size_t)f->n);
         player->back = dt_max_i64(player->back, f->back);
     }
+    return DT_OK;
+}
+
+// Chunks: the last step's targets are remembered, and the next step plays their next row.
+static dt_status create_chunk(struct dt_player *player)
+{
+    struct dt_play_info *info = &player->info;
+    const char *targets = dt_model_config(player->model)->targets;
+    DT_TRY(DT_NEW(&player->next, info->targets, "the rows of a chunk"));
+    DT_TRY(DT_NEW(&player->later, info->targets, "the rows of a chunk"));
+    info->chunk = dt_columns_chunk(targets, info->targets, player->next);
+    if (info->action_steps < 1 || info->action_steps > info->chunk)
+        return DT_FAIL(DT_USER,
+                       "train with chunks of one length as all targets, such as data.targets = "
+                       "actions@0:8, to play several steps of a prediction",
+                       "action_steps is %lld, not in 1 … %lld, the steps that the model predicts "
+                       "at a time (targets = %s)",
+                       (long long)info->action_steps, (long long)info->chunk, targets);
+    for (int64_t i = 0; i < info->targets && info->action_steps > 1; i++)
+        if (player->next[i] != i)
+            player->later[player->next[i]] = true;
+    player->back = dt_max_i64(player->back, info->action_steps > 1);
     if (player->back > 0 && info->length > 1)
         return DT_FAIL(DT_USER, "play it one position at a time",
-                       "the model reads what it predicted for earlier frames, and a step has up to "
+                       "the model's targets are remembered from step to step, and a step has up to "
                        "%lld positions",
                        (long long)info->length);
     return DT_OK;
@@ -113,10 +135,13 @@ static dt_status create(struct dt_player *player, const struct dt_model_config *
     }
     player->info.targets = player->targets < 0 ? outputs->n : width_of(player, player->targets);
     DT_TRY(create_feedback(player));
+    DT_TRY(create_chunk(player));
     DT_TRY(alloc_host(player, player->group * widest, &player->predicted));
     DT_TRY(alloc_host(player, rows * player->info.targets, &player->drawn));
     DT_TRY(dt_hf_config_text(dt_model_config(player->model), &text));
-    player->kind = XXH64(text, strlen(text), (XXH64_hash_t)dt_model_config(player->model)->storage);
+    player->kind = XXH64(text, strlen(text),
+                         (XXH64_hash_t)dt_model_config(player->model)->storage +
+                             ((XXH64_hash_t)(player->info.action_steps - 1) << 32));
     free(text);
     return dt_streams_create(player);
 }
@@ -136,6 +161,7 @@ dt_status dt_player_create(const struct dt_backend *backend, const struct dt_mod
     player->info = (struct dt_play_info){
         .streams = config->streams,
         .length = config->length,
+        .action_steps = config->action_steps == 0 ? 1 : config->action_steps,
         .weights = config->weights == DT_PLAY_AS_STORED ? DT_PLAY_F32 : config->weights};
     dt_status status = create(player, model);
     if (status != DT_OK)
@@ -160,6 +186,8 @@ void dt_player_close(struct dt_player *player)
     free(player->is_fed[0]);
     free(player->is_fed[1]);
     free(player->staged_ids);
+    free(player->next);
+    free(player->later);
     dt_model_destroy(player->model);
     free(player);
 }
@@ -333,10 +361,12 @@ static dt_status draw(struct dt_player *player, const struct dt_play *play,
 {
     const struct dt_output *output = &outputs->list[k];
     int64_t width = player->info.targets;
-    for (int64_t i = 0; i < play->n; i++)
+    for (int64_t i = 0; i < play->n; i++) {
+        bool likely = !play->drawn || dt_streams_in_chunk(player, play->first + i);
         output->type->draw(output, player->predicted + i * output->width,
-                           play->drawn ? play->temperature : 0, &player->rng[play->first + i],
+                           likely ? 0 : play->temperature, &player->rng[play->first + i],
                            player->drawn + ((i + 1) * play->length - 1) * width + output->target);
+    }
     bool last = k == outputs->n - 1;
     return outputs->autoregressive && !last
                ? send(player, player->targets, player->drawn, play->n * play->length)
@@ -384,9 +414,13 @@ static dt_status read_outputs(struct dt_player *player, const struct dt_play *pl
         if (play->drawn || outputs->autoregressive || player->back > 0)
             DT_TRY(draw(player, play, outputs, (int)k));
     }
-    for (int64_t i = 0; i < play->n && player->back > 0; i++)
-        memcpy(dt_streams_memory(player, play->first + i, 0), player->drawn + i * info->targets,
-               (size_t)info->targets * sizeof(float));
+    for (int64_t i = 0; i < play->n && player->back > 0; i++) {
+        int64_t stream = play->first + i;
+        float *drawn = player->drawn + i * info->targets;
+        for (int64_t k = 0; k < info->targets && dt_streams_in_chunk(player, stream); k++)
+            drawn[k] = dt_streams_memory(player, stream, 1)[player->next[k]];
+        memcpy(dt_streams_memory(player, stream, 0), drawn, (size_t)info->targets * sizeof(float));
+    }
     for (int64_t i = 0; i < play->n && play->drawn; i++)
         memcpy(play->drawn + i * info->targets,
                player->drawn + ((i + 1) * play->length - 1) * info->targets,

@@ -12,7 +12,8 @@ struct dt_player_config {
     int64_t streams;
     int64_t length; // the most positions of a stream in one call
     enum dt_play_weights weights;
-    bool ema; // the moving average of the weights, which a checkpoint may have
+    bool ema;             // the moving average of the weights, which a checkpoint may have
+    int64_t action_steps; // of one prediction, which is a chunk, that are played; 0: 1
 };
 
 struct dt_player;
@@ -35,6 +36,8 @@ struct dt_play_info {
     int64_t values;  // floats of all outputs of a position, in their order
     int64_t targets; // values that are drawn from them: the model's target columns
     int64_t state;   // bytes of a stream's state
+    int64_t chunk;   // rows of a prediction, of which action_steps are played; 1: it is no chunk
+    int64_t action_steps;
     enum dt_play_weights weights;
 };
 void dt_player_info(const struct dt_player *player, struct dt_play_info *info);
@@ -51,7 +54,9 @@ struct dt_play {
     const int32_t *ids;  // [n, length, n_ids], or tokens [n, length]
     double temperature;  // of drawn values; 0: the most likely ones
     // Results of the last position; each may be NULL. Outputs that are conditioned on those before
-    // see the drawn values; without `drawn` the most likely ones.
+    // see the drawn values; without `drawn` the most likely ones. Values are drawn at every
+    // action_steps-th step of a stream; at the steps between, its last chunk moves up by one row
+    // (the last row stays), and outputs are computed as without `drawn`.
     float *predicted; // [n, values]: logits, values of regressions
     float *drawn;     // [n, targets]
     bool *not_finite; // true: the call failed since an output is not finite; or NULL
@@ -61,8 +66,8 @@ struct dt_play {
 dt_status dt_player_step(struct dt_player *player, const struct dt_play *play);
 
 // `targets` [info.targets] take the place of those that the stream's last step drew, in what is fed
-// back: what was played in fact. DT_USER before the first step; nothing happens where nothing is
-// fed back.
+// back: what was played in fact. Where several rows of a chunk are played the rows to come stay.
+// DT_USER before the first step; nothing happens where nothing is fed back.
 dt_status dt_player_feed(struct dt_player *player, int64_t stream, const float *targets);
 // The random numbers of a stream start at `seed`; a new player's streams at their own numbers.
 dt_status dt_player_seed(struct dt_player *player, int64_t stream, uint64_t seed);

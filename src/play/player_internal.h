@@ -32,11 +32,15 @@ struct dt_player {
     struct dt_fed fed[DT_FED_MOST];
     bool *is_fed[2];     // [frame], [n_ids]
     int32_t *staged_ids; // [group, n_ids]
-    int64_t back;        // the most steps; 0: nothing is fed back
+    int64_t back;        // the most steps; 0: nothing is fed back, and one row played
     float *memory;       // [streams, back + 1, targets]
     int64_t *steps;      // [streams], since the stream's start
-    float *predicted;    // [group, widest output or d_model]
-    float *drawn;        // [group, length, targets]: as the model reads them
+    // Of targets that are a chunk of rows: where each is a row later, and which are of a later row
+    // than the first.
+    int64_t *next;    // [targets]
+    bool *later;      // [targets]
+    float *predicted; // [group, widest output or d_model]
+    float *drawn;     // [group, length, targets]: as the model reads them
 };
 
 dt_status dt_streams_create(struct dt_player *player);
@@ -49,3 +53,5 @@ void dt_streams_end(struct dt_player *player, int64_t first, int64_t n);
 // The targets of a stream's step `back` steps before the next one (0: of the next one, until
 // dt_streams_end).
 float *dt_streams_memory(const struct dt_player *player, int64_t stream, int64_t back);
+// Whether the stream's next step plays a row of the last one's chunk.
+bool dt_streams_in_chunk(const struct dt_player *player, int64_t stream);

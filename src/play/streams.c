@@ -1,8 +1,9 @@
 // Keeps the recurrent states of a player's streams. There are two arrays of states: a step reads a
 // stream's state from one and writes it to the other, so that a failed step changes nothing. A
-// stream is saved as one flat block: a header, then its arrays; where targets are fed back, then
-// how many steps are remembered, and the targets of these, the last one first, with zeros to the
-// end.
+// stream is saved as one flat block: a header, then its arrays; where targets are fed back or
+// played row by row, then the number of steps, and the targets of the last ones, the last one
+// first, with zeros to the end. Of numbers beyond the steps that are remembered only the place in
+// the chunk counts, so each is the least that has its place.
 #include "play/player_internal.h"
 
 #include "base/memory.h"
@@ -105,6 +106,12 @@ float *dt_streams_memory(const struct dt_player *player, int64_t stream, int64_t
     return player->memory + (stream * slots + slot) * player->info.targets;
 }
 
+bool dt_streams_in_chunk(const struct dt_player *player, int64_t stream)
+{
+    int64_t rows = player->info.action_steps;
+    return rows > 1 && player->steps[stream] % rows != 0;
+}
+
 void dt_streams_destroy(struct dt_player *player)
 {
     for (int i = 0; i < 2; i++)
@@ -161,7 +168,7 @@ dt_status dt_player_feed(struct dt_player *player, int64_t stream, const float *
 {
     int64_t n = player->info.targets;
     DT_TRY(check_stream(player, stream));
-    if (player->back == 0)
+    if (player->n_fed == 0)
         return DT_OK;
     if (player->steps[stream] == 0)
         return DT_FAIL(DT_USER,
@@ -171,7 +178,9 @@ dt_status dt_player_feed(struct dt_player *player, int64_t stream, const float *
         if (!isfinite(targets[i]))
             return DT_FAIL(DT_USER, NULL, "target %lld of stream %lld is %g", (long long)i,
                            (long long)stream, (double)targets[i]);
-    memcpy(dt_streams_memory(player, stream, 1), targets, (size_t)n * sizeof *targets);
+    float *played = dt_streams_memory(player, stream, 1);
+    for (int64_t i = 0; i < n; i++)
+        played[i] = player->later[i] ? played[i] : targets[i];
     return DT_OK;
 }
 
@@ -196,10 +205,12 @@ dt_status dt_player_save(struct dt_player *player, int64_t stream, void *block)
         DT_TRY(dt_to_host(&player->backend, to, w.at, w.bytes, NULL));
     if (player->back > 0) {
         size_t bytes = (size_t)player->info.targets * sizeof(float);
-        int64_t steps = dt_min_i64(player->steps[stream], player->back);
+        int64_t steps = player->steps[stream], more = steps - player->back;
+        if (more > 0)
+            steps = player->back + more % player->info.action_steps;
         memset(to, 0, (size_t)remembered_bytes(player));
         to = mempcpy(to, &steps, sizeof steps);
-        for (int64_t back = 1; back <= steps; back++)
+        for (int64_t back = 1; back <= dt_min_i64(steps, player->back); back++)
             to = mempcpy(to, dt_streams_memory(player, stream, back), bytes);
     }
     DT_TRY(dt_stream_sync(&player->backend, NULL));
@@ -230,7 +241,8 @@ static dt_status check_block(const struct dt_player *player, const void *block, 
                        "the block is damaged: its checksum is not that of its bytes");
     if (header.kind != player->kind)
         return DT_FAIL(DT_USER, hint,
-                       "the block was saved from another model, or with weights of another type");
+                       "the block was saved from another model, with weights of another type, or "
+                       "where another number of action_steps was played");
     if (header.weights != player->weights)
         return DT_FAIL(DT_USER, hint,
                        "the block was saved with other weights: of another training, or of another "
@@ -248,7 +260,7 @@ static dt_status check_block(const struct dt_player *player, const void *block, 
     if (player->back > 0) {
         int64_t steps;
         memcpy(&steps, from, sizeof steps);
-        fits = fits && steps >= 0 && steps <= player->back;
+        fits = fits && steps >= 0 && steps < player->back + player->info.action_steps;
     }
     if (!fits)
         return DT_FAIL(DT_USER, hint,
@@ -271,7 +283,8 @@ dt_status dt_player_restore(struct dt_player *player, int64_t stream, const void
         size_t row = (size_t)player->info.targets * sizeof(float);
         memcpy(&player->steps[stream], from, sizeof *player->steps);
         from += sizeof *player->steps;
-        for (int64_t back = 1; back <= player->steps[stream]; back++, from += row)
+        int64_t steps = dt_min_i64(player->steps[stream], player->back);
+        for (int64_t back = 1; back <= steps; back++, from += row)
             memcpy(dt_streams_memory(player, stream, back), from, row);
     }
     return dt_stream_sync(&player->backend, NULL);

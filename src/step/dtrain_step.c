@@ -45,7 +45,8 @@ static dt_status open_player(dtrain_step *handle, const char *path,
     const struct dt_player_config config = {.streams = options->streams,
                                             .length = 1,
                                             .weights = (enum dt_play_weights)options->weights,
-                                            .ema = options->ema};
+                                            .ema = options->ema,
+                                            .action_steps = options->action_steps};
     struct dt_play_info info;
     DT_TRY(dt_manifest_verify(path, files));
     DT_TRY(dt_backend_open("cpu", 0, options->threads, &handle->backend));
@@ -62,7 +63,9 @@ static dt_status open_player(dtrain_step *handle, const char *path,
         .state_bytes = info.state,
         .n_outputs = dt_model_outputs(dt_player_model(handle->player))->n,
         .n_values = (int32_t)info.values,
-        .n_targets = (int32_t)info.targets};
+        .n_targets = (int32_t)info.targets,
+        .chunk = (int32_t)info.chunk,
+        .action_steps = (int32_t)info.action_steps};
     return DT_OK;
 }
 

@@ -71,6 +71,13 @@ struct dtrain_step_options {
     int32_t threads; // 0: 1
     int32_t weights; // DTRAIN_STEP_AS_STORED, …
     int32_t ema;     // 1: the moving average of the weights, where the checkpoint has one
+    // The steps of one prediction that are played, from 1 to info.chunk; 0: 1. A model whose
+    // targets are a chunk (data.targets = actions@0:8: eight steps, side by side) then predicts at
+    // a stream's every action_steps-th step. At the steps between, the drawn values are the last
+    // ones moved up by a row, so that the first row is always the one to play; rows past the
+    // chunk's end repeat its last. The model is fed every frame, and `outputs` are those of the
+    // frame.
+    int32_t action_steps;
 };
 
 struct dtrain_step_info {
@@ -83,6 +90,8 @@ struct dtrain_step_info {
     int32_t n_outputs;
     int32_t n_values;  // floats of all outputs of a position
     int32_t n_targets; // values that are drawn from them
+    int32_t chunk;     // rows of these, a step each; 1: one, or columns that differ in it
+    int32_t action_steps;
 };
 
 enum {
@@ -136,9 +145,8 @@ DTRAIN_STEP_API int dtrain_step_batch(dtrain_step *handle, int32_t first, int32_
 // whatever the caller gives there, from the values that it drew in the stream's steps before (the
 // most likely ones after dtrain_step_step). At a stream's start they are missing, as at the start
 // of an episode. Call this after a step if something else than the drawn values was played: targets
-// [n_targets]. Where nothing is fed back it does nothing. A chunk (data.targets = actions@0:8) may
-// be played for several frames: draw it at one; at each of the next call dtrain_step_step, then
-// feed the chunk's next row in the place of its first, which is the one that is fed back.
+// [n_targets]. Where nothing is fed back it does nothing. Of a chunk the first row is fed back, and
+// with action_steps the rows to come are still played.
 DTRAIN_STEP_API int dtrain_step_feed(dtrain_step *handle, int32_t stream, const float *targets);
 
 // A stream forgets what it has seen; its random numbers continue.
@@ -149,8 +157,9 @@ DTRAIN_STEP_API int dtrain_step_seed(dtrain_step *handle, int32_t stream, uint64
 // stored, and restored into any stream of any handle with the same weights in the same type. The
 // block carries a hash of the model's architecture and type, a hash of all weights, and a checksum
 // of itself. dtrain_step_restore compares them: DTRAIN_STEP_USER, and a text that says which it is,
-// for a block that is damaged, of another model or type, of other weights (another training, or
-// another step of it), or of an older version of this library, whose blocks had no such hashes.
+// for a block that is damaged, of another model, type or number of action_steps, of other weights
+// (another training, or another step of it), or of an older version of this library, whose blocks
+// had no such hashes.
 DTRAIN_STEP_API int dtrain_step_save(dtrain_step *handle, int32_t stream, void *block,
                                      size_t bytes);
 DTRAIN_STEP_API int dtrain_step_restore(dtrain_step *handle, int32_t stream, const void *block,

@@ -39,6 +39,13 @@ check "… and those of the expert and of random play" \
 check "backbones.sh --previous --delay" "$repository/launch/backbones.sh" --steps 4 --width 16 --kinds gru --previous --delay 3 --out "$PWD/backbones" \
     >previous.log 2>&1
 check "its table: $(cat previous.log)" grep -qE '^gru .* [0-9.]+ \+- [0-9.]+$' backbones/table-previous-delay3.txt
+check "backbones.sh --chunk" "$repository/launch/backbones.sh" --steps 4 --width 16 --kinds gru --previous --delay 3 --chunk 3 --out "$PWD/backbones" \
+    >chunk.log 2>&1
+check "its table: $(cat chunk.log)" grep -qE '^gru .* [0-9.]+ \+- [0-9.]+$' backbones/table-previous-delay3-chunk3.txt
+chunk=$(newest backbones/gru-previous-delay3-chunk3)
+for n in 1 2 3; do "$game" --play "$chunk" 16 4 1 3 $n >rows-$n.txt; done
+check "other games by one and by three rows of a prediction" test "$(cmp -s rows-1.txt rows-3.txt; echo $?)" = 1
+check "the table is of three rows" test "$("$game" --play "$chunk" 16 64 1 3 3)" = "$(cat backbones/gru-previous-delay3-chunk3/play.txt)"
 check "aggregate.sh" "$repository/launch/aggregate.sh" --rounds 1 --steps 4 --games 2 --width 8 --out "$PWD/aggregate" >aggregate.log 2>&1
 check "its curve has a row a round, and what it is compared with: $(cat aggregate/curve.txt)" \
     test "$(grep -cE '^([01] +(0|600) +[0-9.]+ \+- [0-9.]+|(expert|random): score [0-9.]+ .*)$' aggregate/curve.txt)" = 4
@@ -56,5 +63,8 @@ check "a delay changes a model's play, not the expert's" \
 messages=0
 refused "a model of another game" 'game: .*: a player has the heads' "$game" --play "$policy" 17
 refused "no model" 'game: cannot open nowhere/config.json' "$game" --play nowhere
+refused "more rows than a prediction has" 'game: action_steps is 4, not in 1 … 3' "$game" --play "$chunk" 16 4 1 3 4
+refused "no chunk" 'game: action_steps is 2, not in 1 … 1' "$game" --play "$policy" 16 4 1 3 2
+refused "too long a chunk" 'chunk 17: must be from 1 to 16 frames' "$repository/launch/backbones.sh" --chunk 17
 refused "no games" '0: not a whole number from 1' "$game" --play "$policy" 16 0
 finish

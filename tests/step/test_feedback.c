@@ -229,6 +229,8 @@ static void test_columns(void)
     check_fed("t[0:2]@-2:3 a[0:2]", "t[0:2]", "frames 0+2*2 = 0..2 from 2");
     check_fed("t[0:2]@-1", "t[0:2]@18", "frames 0+2*1 = 0..2 from 19");
     check_fed("t[0:2]@-1", "t[0:2]@0:8", "frames 0+2*1 = 0..2 from 1");
+    check_fed("u[0:1]@-1 t[1:2]@-1", "t[0:2] u[0:1] t[0:2]@+1 u[0:1]@+1",
+              "frames 0+1*1 = 2..3 from 1, frames 1+1*1 = 1..2 from 1");
     check_fed("x[0:1]:id*4@-2:0:valid t[1:2]:id*9@-2:0:valid y[0:1]", "t[0:2]",
               "ids 2+1*2 = 1..2 from 2, flag 2+1*2 = 1..2 from 2");
     check_fed("t[0:2]@-1:valid t[1:4]@-1", "t[0:1] t[3:4]",
