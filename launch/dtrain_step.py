@@ -10,12 +10,16 @@ Environments of gymnasium, many at once, each with a stream of its own:
 
     envs = gymnasium.make_vec("Walker2d-v5", num_envs=8)
     frames, _ = envs.reset()
+    ended = numpy.zeros(envs.num_envs, bool)
     with dtrain_step.Model("runs/walk/checkpoints/best", streams=envs.num_envs) as model:
         for _ in range(1000):
             actions = model.batch(frames, temperature=0)["action"]     # [8, …], as the frames are an array
             frames, rewards, ends, cuts, _ = envs.step(actions)
-            for stream in numpy.flatnonzero(ends | cuts):
+            for stream in numpy.flatnonzero(ended):                    # the step after an end gives the next first frame
                 model.reset(stream)
+            ended = ends | cuts
+
+python3 dtrain_step.py MODEL measures what a step costs here and in the C library alone.
 
 The library is found as DTRAIN_STEP_LIBRARY, beside an installed copy of this file, or by the system's loader as
 libdtrain_step.so.1.
@@ -24,6 +28,8 @@ import ctypes
 import glob
 import os
 import struct
+import sys
+import time
 
 _KINDS = ("categorical", "bernoulli", "regression", "gmm", "quantile")
 _WEIGHTS = {"as stored": 0, "fp32": 1, "bf16": 2, "int8": 3}
@@ -224,3 +230,38 @@ class Model:
 
     def __exit__(self, *_):
         self.close()
+
+
+def measure(path, rounds=500, steps=20):
+    """Prints microseconds a step of one stream, each the least of many short rounds: in the C library, and here."""
+    with Model(path) as model:
+        frame, ids = (ctypes.c_float * model.frame_size)(), [0] * model.n_ids
+        if model.vocab_size:
+            frame, numbers = 0, 0
+        else:
+            numbers = list(frame)
+        tail = model._frames.address, model._ids.address, 0.0, model._drawn.address, None
+        calls = {"sample": lambda: model.sample(frame, ids, temperature=0), "step": lambda: model.step(frame, ids),
+                 "of a list": lambda: model.sample(numbers, ids, temperature=0),
+                 "C": lambda: model._batch(model._handle, 0, 1, *tail),
+                 "call": lambda: model._batch(None, 0, 1, *tail)}  # refused at once: what a call by ctypes costs
+        best = dict.fromkeys(calls, float("inf"))
+        for _ in range(rounds):
+            for name, call in calls.items():
+                start = time.perf_counter()
+                for _ in range(steps):
+                    call()
+                best[name] = min(best[name], (time.perf_counter() - start) / steps * 1e6)
+        alone = best["C"] - best["call"]
+        print("C %.1f us a step; Python: sample %.1f more, of a list %.1f, step %.1f"
+              % (alone, best["sample"] - alone, best["of a list"] - alone, best["step"] - alone))
+
+
+if __name__ == "__main__":
+    try:
+        if len(sys.argv) != 2:
+            raise Error("usage: dtrain_step.py MODEL")
+        measure(sys.argv[1])
+    except Error as why:
+        print("dtrain_step.py: %s" % why, file=sys.stderr)
+        sys.exit(2)

@@ -154,6 +154,105 @@ with dtrain_step.Model(sys.argv[1], streams=S) as one, dtrain_step.Model(sys.arg
         assert {k: v.tolist() for k, v in got.items()} == want, (type_, got, want)
         assert one.sample(numpy.asfortranarray(rows)[0], stream=numpy.int64(1)) == all_.sample(rows[0].tolist(), stream=1)
 P
+
+# The manual's example, and that of the module, in environments of gymnasium's shape; chunks of three steps.
+"$(dirname "$dtrain")/data/game" game 11 5 >game.log
+"$dtrain" frames.ini run.dir=chunk data.train='game/train-*.h5' data.inputs=frames data.targets=targets/main_x@0:3 data.stride=8 model.frame_size=auto \
+    model.heads='action:categorical*17 second:categorical*17 third:categorical*17' >train.log 2>&1 || cat train.log
+"$dtrain" frames.ini run.dir=walk model.heads=action:regression*2 >train.log 2>&1 || cat train.log
+sed -n '/^def play(env/,/^```/{/^```/d;p}' "$repository/launch/README.md" >example.py
+sed -n '/^    envs = gymnasium/,/^$/s/^    //p' "$repository/launch/dtrain_step.py" >many.py
+cat >environments.py <<'P'
+import sys
+import types
+import dtrain_step
+
+walk, chunk = sys.argv[1:]
+exec(open("example.py").read())
+
+class Env:
+    """Ends after `length` steps, or is cut off; what it shows follows from the actions."""
+
+    def __init__(self, width, length, cut=False):
+        self.width, self.length, self.cut, self.actions = width, length, cut, []
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        self.frame = [0.1 * i for i in range(self.width)]
+        return self.frame, {}
+
+    def step(self, action):
+        self.t += 1
+        self.actions.append(list(action))
+        self.frame = [(x + action[0] + self.t) % 3 for x in self.frame]
+        return self.frame, 1.0, self.t == self.length and not self.cut, self.t == self.length and self.cut, {}
+
+for cut in False, True:
+    env = Env(7, 5, cut)
+    assert play(env, walk) == 5
+with dtrain_step.Model(walk) as model:
+    again, (frame, _) = Env(7, 5), Env(7, 5).reset()
+    again.reset()
+    for action in env.actions:
+        assert model.sample(frame, temperature=0)["action"] == action and model.chunk == model.action_steps == 1
+        frame = again.step(action)[0]
+env = Env(11, 8)
+assert play(env, chunk, action_steps=2) == 8
+with dtrain_step.Model(chunk) as model:
+    again, (frame, _) = Env(11, 8), Env(11, 8).reset()
+    again.reset()
+    assert model.chunk == 3 and model.action_steps == 1
+    for t, action in enumerate(env.actions):
+        new = model.sample(frame, temperature=0)
+        drawn = new if t % 2 == 0 else drawn
+        assert action == drawn["second" if t % 2 else "action"], t
+        frame = again.step(action)[0]
+for steps in -1, 4:
+    try:
+        dtrain_step.Model(chunk, action_steps=steps)
+        raise SystemExit("action_steps %d was accepted" % steps)
+    except dtrain_step.Error as error:
+        assert "action_steps is %d, not in 1 … 3" % steps in str(error), error
+
+try:
+    import numpy
+except ImportError:
+    sys.exit()
+
+class Envs:
+    """As gymnasium's vectors: the step after an environment's end resets it, and gives its first frame."""
+    num_envs = 2
+
+    def __init__(self):
+        self.envs, self.ended, self.shown = [Env(7, 3), Env(7, 4, True)], [False] * 2, []
+
+    def reset(self):
+        return numpy.array([env.reset()[0] for env in self.envs], dtype=numpy.float32), {}
+
+    def step(self, actions):
+        self.shown.append([[env.t, *action] for env, action in zip(self.envs, actions.tolist())])
+        got = [(*env.reset(), 0, 0) if ended else env.step(action)[:1] + (1.0, env.t == env.length, False)
+               for env, ended, action in zip(self.envs, self.ended, actions.tolist())]
+        self.ended = [bool(one[2]) and one[1] == 1.0 for one in got]
+        frames = numpy.array([one[0] for one in got], dtype=numpy.float32)
+        return frames, numpy.zeros(2), numpy.array(self.ended), numpy.zeros(2, bool), {}
+
+envs = Envs()
+gymnasium = types.SimpleNamespace(make_vec=lambda name, num_envs: envs)
+exec(open("many.py").read().replace("runs/walk/checkpoints/best", walk))
+assert len(envs.shown) == 1000
+for i in 0, 1: # every episode begins as the first did, and so all of them are alike
+    by_t = {}
+    for row in envs.shown:
+        by_t.setdefault(row[i][0], set()).add(tuple(row[i][1:]))
+    assert len(by_t) == envs.envs[i].length + 1 and all(len(actions) == 1 for actions in by_t.values()), by_t
+P
+check "the examples play environments of gymnasium's shape" python3 environments.py walk/checkpoints/step-* chunk/checkpoints/step-*
+check "the module measures a step" grep -qE '^C [0-9.]+ us a step; Python: sample [-0-9.]+ more, of a list [-0-9.]+, step [-0-9.]+$' \
+    <(python3 "$repository/launch/dtrain_step.py" walk/checkpoints/step-*)
+check "… of tokens too" grep -q '^C ' <(python3 "$repository/launch/dtrain_step.py" "$model")
+messages=0
+refused "no model to measure" 'dtrain_step.py: cannot open nowhere/config.json' python3 "$repository/launch/dtrain_step.py" nowhere
 check "Python plays frames of any type, one by one and in batches" python3 frames.py frames/checkpoints/step-00000002
 check "Python plays the model" python3 play.py "$model" large policy/checkpoints/step-* >python.txt
 check "the text of Python is that of dtrain sample" cmp text.txt python.txt
