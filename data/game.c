@@ -3,11 +3,11 @@
 // game --play MODEL [FRAME_SIZE [GAMES [SEED [DELAY [ACTION_STEPS]]]]]: a trained model plays GAMES
 // games side by side by libdtrain_step, ACTION_STEPS frames by one prediction, and what it does is
 // done DELAY frames later; prints its mean score, that of the expert (without a delay) and of
-// random play, each with its 95 % confidence interval. game --relabel FILE MODEL …: the same, and
-// writes the frames that the model came to as a shard whose targets are what the expert would have
-// done there. The model reads the frame and, after it, what libdtrain_step fills in (earlier
-// targets). Its head main_x moves, and its buttons 0 to 3 are scored; it may have others, as for a
-// chunk's later rows.
+// random play, each with its 95 % confidence interval.
+// game --relabel FILE MODEL …: the same, and writes the frames that the model came to as a shard
+// whose targets are what the expert would have done there.
+// The model reads the frame and, after it, what libdtrain_step fills in (earlier targets). Its head
+// main_x moves, and its buttons 0 to 3 are scored; it may have others, as for a chunk's later rows.
 //
 // What the expert does mostly depends on what is no longer to be seen, so that a model without
 // memory fails at it:
@@ -470,10 +470,9 @@ static bool number(int argc, char **argv, int i, int64_t least, int64_t most, in
 static int usage(void)
 {
     fputs("usage: game FOLDER [FRAME_SIZE [EPISODES [SEED]]]   (default: 16 1600 1)\n"
-          "       game --play MODEL [FRAME_SIZE [GAMES [SEED [DELAY [ACTION_STEPS]]]]]   (default: "
-          "16 "
-          "64 1 0 1)\n"
-          "       game --relabel FILE MODEL [FRAME_SIZE [GAMES [SEED [DELAY [ACTION_STEPS]]]]]\n",
+          "       game --play MODEL [FRAME_SIZE [GAMES [SEED [DELAY [ACTION_STEPS]]]]]\n"
+          "       game --relabel FILE MODEL [FRAME_SIZE [GAMES [SEED [DELAY [ACTION_STEPS]]]]]\n"
+          "       (defaults of both: 16 64 1 0 1)\n",
           stderr);
     return 2;
 }

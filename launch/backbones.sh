@@ -82,7 +82,8 @@ targets() {
 train() { # kind
     local transformer=()
     [ "$1" != attention ] || transformer=(model.d_mlp=$((2 * width)) model.n_head=4)
-    "$dtrain" $config run.dir="$out/$1$variant" data.inputs="$inputs" data.targets="$(targets)" model.heads="$(heads)" run.steps="$steps" run.patience=0 model.layers="$(layers "$1")" model.d_model="$width" \
+    "$dtrain" $config run.dir="$out/$1$variant" run.steps="$steps" run.patience=0 model.layers="$(layers "$1")" \
+        model.d_model="$width" model.heads="$(heads)" data.inputs="$inputs" data.targets="$(targets)" \
         data.train="$out/data/train-*.h5" data.val="$out/data/val.h5" optim.lr=3e-3 optim.warmup_steps=$((steps / 50)) optim.ema=0 \
         checkpoint.every=0 log.every=500 log.eval_every=$(((steps + 3) / 4)) log.eval_batches=100 "${transformer[@]}"
 }

@@ -136,8 +136,8 @@ static void create(struct dt_part *part, const struct dt_build *build)
     if (F > 0)
         f->linear.row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)F), d, 2,
                                       (int64_t[]){d, F}, "stem.weight");
-    // As large as what normalised frames give: without it the norm before the first block would
-    // take away how large a frame is.
+    // The bias starts as large as what normalised frames give: without it the norm before the first
+    // block would take away how large a frame is.
     f->bias =
         dt_params_add(params, F > 0 ? dt_init_uniform : dt_init_zero, 1, d, 1, &d, "stem.bias");
     for (int n = 0; n < ids->n; n++) {

@@ -417,8 +417,11 @@ static dt_status read_outputs(struct dt_player *player, const struct dt_play *pl
     for (int64_t i = 0; i < play->n && player->back > 0; i++) {
         int64_t stream = play->first + i;
         float *drawn = player->drawn + i * info->targets;
-        for (int64_t k = 0; k < info->targets && dt_streams_in_chunk(player, stream); k++)
-            drawn[k] = dt_streams_memory(player, stream, 1)[player->next[k]];
+        if (dt_streams_in_chunk(player, stream)) {
+            const float *last = dt_streams_memory(player, stream, 1);
+            for (int64_t k = 0; k < info->targets; k++)
+                drawn[k] = last[player->next[k]];
+        }
         memcpy(dt_streams_memory(player, stream, 0), drawn, (size_t)info->targets * sizeof(float));
     }
     for (int64_t i = 0; i < play->n && play->drawn; i++)

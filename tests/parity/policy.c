@@ -379,6 +379,16 @@ static void compare_decoding(struct parity *p, const struct shape *s)
     PARITY(p, decode_outputs, &a, OUT(z, .each = 1e-6, .floor = 4));
 }
 
+// Allocates the arguments of a single case: outputs of this shape, a bias, an empty sum.
+static struct dt_policy_loss_args own_case(const struct shape *s)
+{
+    const struct dt_loss_sum none = {0};
+    struct dt_policy_loss_args a = {.scale = 1, .sum = guarded_copy(&none, sizeof none)};
+    list_outputs(s, 0, &a);
+    a.bias = normal(a.logits.cols, 0.0, 3);
+    return a;
+}
+
 static void check_not_finite(struct parity *p)
 {
     static const char kinds[] = "cbrhq";
@@ -408,12 +418,9 @@ static void check_not_finite(struct parity *p)
 static void check_ends(struct parity *p)
 {
     const struct shape s = {33, 0, "RH", 3, DT_F32, 1, 0, 4, 0, 1, 0, 0, 0};
-    const struct dt_loss_sum none = {0};
     if (!parity_case(p, "policy: targets that are ends"))
         return;
-    struct dt_policy_loss_args a = {.scale = 1, .sum = guarded_copy(&none, sizeof none)};
-    list_outputs(&s, 0, &a);
-    a.bias = normal(a.logits.cols, 0.0, 3);
+    struct dt_policy_loss_args a = own_case(&s);
     a.dlogits = fresh_view(s.type, s.rows, a.logits.cols, a.logits.stride);
     for (int64_t i = 0; i < s.rows * a.logits.cols; i++) {
         *(float *)dt_view_at(&a.logits, i / a.logits.cols, i % a.logits.cols) =
@@ -428,12 +435,9 @@ static void check_ends(struct parity *p)
 static void check_ties(struct parity *p)
 {
     const struct shape s = {11, 0, "c", 5, DT_F32, 0, 0, 4, 0, 0, 0, 0, 0};
-    const struct dt_loss_sum none = {0};
     if (!parity_case(p, "policy: equal logits"))
         return;
-    struct dt_policy_loss_args a = {.scale = 1, .sum = guarded_copy(&none, sizeof none)};
-    list_outputs(&s, 0, &a);
-    a.bias = normal(a.logits.cols, 0.0, 3);
+    struct dt_policy_loss_args a = own_case(&s);
     PARITY(p, policy_loss, &a, OUT(sum, .each = 1e-6));
     CHECK(a.sum->metrics[1] == 3, "%g of 11 targets are 0, not 3", a.sum->metrics[1]);
 }

@@ -48,6 +48,25 @@ static inline void check_says(int code, int want, const char *part, int line)
 #define REFUSED(call, part)    check_says(call, DTRAIN_STEP_USER, part, __LINE__)
 #define NOT_FINITE(call, part) check_says(call, DTRAIN_STEP_NOT_FINITE, part, __LINE__)
 
+// A frame that overflows inside the model, by its number `column`, or that has none there, changes
+// nothing of the stream.
+static inline void check_failed_step(dtrain_step *handle, const struct dtrain_step_info *info,
+                                     int32_t stream, struct feed feed, int column)
+{
+    size_t bytes = (size_t)info->state_bytes;
+    char *before = malloc(bytes), *after = malloc(bytes), text[64];
+    FINE(dtrain_step_save(handle, stream, before, bytes));
+    feed.frame[column] = 3e38f;
+    NOT_FINITE(dtrain_step_step(handle, stream, feed.frame, feed.ids, NULL), "");
+    feed.frame[column] = NAN;
+    snprintf(text, sizeof text, "number %d of the frame", column);
+    REFUSED(dtrain_step_step(handle, stream, feed.frame, feed.ids, NULL), text);
+    FINE(dtrain_step_save(handle, stream, after, bytes));
+    CHECK(memcmp(before, after, bytes) == 0, "a failed step changes the stream");
+    free(before);
+    free(after);
+}
+
 static inline void step(dtrain_step *handle, const struct dtrain_step_info *info, int32_t stream,
                         uint32_t seed, int t, float *outputs)
 {

@@ -77,8 +77,8 @@ check "steps of $steps s in a run of $whole s that waited for $waited s" awk -v 
     'BEGIN { exit !(waited > 0 && steps >= 0.98 * waited && steps <= whole) }'
 check "the device is idle between steps: $(sum idle_ms) s, $(row 'between steps') s" awk -v idle="$(sum idle_ms)" -v between="$(row 'between steps')" \
     'BEGIN { exit !(idle > 0 && between <= idle + 1e-4 && between >= idle - 1e-4) }'
-# Ops are timed in the second step and in every 128th after it, and scaled to all: with one rank, the mean rank's seconds are the slowest's. An op
-# shorter than the events' resolution reads as zero seconds.
+# Ops are timed in the second step and in every 128th after it, and scaled to all: with one rank, the mean rank's seconds
+# are the slowest's. An op shorter than the events' resolution reads as zero seconds.
 check "one rank is the mean and the slowest" awk 'function value(of) { return match($0, "\"" of "\":[^,]*") ? substr($0, RSTART + length(of) + 3, RLENGTH - length(of) - 3) + 0 : 0 }
     /"lane":"op"/ { mean = value("seconds"); most = value("max_seconds"); rows += mean > 0; if (!(mean >= 0 && most >= mean * 0.999 && most <= mean * 1.001)) { print; bad = 1 } }
     END { exit bad || rows < 8 }' <(tr -d '\n\t' <runs/times/profile.json | tr '{' '\n')
