@@ -35,6 +35,7 @@ static dt_status describe(const struct dt_bench_options *options, const struct d
                 (options->precision == DT_PRECISION_AUTO && rig->info.bf16_faster);
     *job = (struct dt_job){.comm = rig->comm,
                            .backend = rig->backend,
+                           .ranks_on_device = 1,
                            .local_batch = rig->batch,
                            .micro_batch = rig->micro};
     dt_settings_defaults(s);
@@ -65,7 +66,6 @@ static dt_status draw_weights(const struct dt_bench_rig *rig, struct dt_job *job
 static dt_status rig_open(const struct dt_bench_options *options, bool times_ops,
                           struct dt_bench_rig *rig)
 {
-    struct dt_memory_plan plan = {0};
     struct dt_job job;
     DT_TRY(dt_comm_open(DT_COMM_KIND_SELF, &rig->comm));
     DT_TRY(dt_device_open_alone((int)options->device, (int)options->threads, &rig->backend));
@@ -87,13 +87,8 @@ static dt_status rig_open(const struct dt_bench_options *options, bool times_ops
     stepper.times = rig->times;
     struct dt_loader_config loader = dt_job_train_loader(&job);
     dt_job_pin_ring(&rig->backend, &loader);
-    DT_TRY(dt_job_memory(&job, &plan));
-    int64_t planned = dt_memory_plan_bytes(&plan, false);
-    if (!rig->backend.table->unified && planned > rig->info.memory_free)
-        return DT_FAIL(DT_MACHINE, "lower --batch or --micro-batch, or use --recompute block",
-                       "the step needs %.1f GiB of device memory, and %s has %.1f GiB free",
-                       (double)planned / 0x1p30, rig->info.name,
-                       (double)rig->info.memory_free / 0x1p30);
+    DT_TRY_NOTE(dt_job_check_memory(&job), "planning a benchmark, where data.micro_batch is "
+                                           "--micro-batch and model.recompute is --recompute");
     DT_TRY(dt_model_create(&rig->backend, &job.model, &shape, &rig->model));
     DT_TRY(dt_stepper_create(&rig->backend, rig->model, &stepper, &rig->stepper));
     DT_TRY(dt_stepper_connect(rig->stepper));

@@ -154,6 +154,12 @@ for proposal in "${proposals[@]}"; do
     trains "as proposed: $proposal" 1 run.device=cuda "${big[@]}" data.micro_batch="$micro" model.recompute="$recompute"
 done
 SIMT_DEVICES=2 fault 3 2 "too little for NCCL too" 'free after what is reserved for NCCL' 'data.micro_batch' "${long[@]}" data.batch=48
+step=(bench --step --device cuda --d-model 16 --n-layer 1 --seq-len 8 --batch 2 --vocab 16 --precision fp32 --seconds 0.001)
+SIMT_MEMORY=100000
+refused 3 "too little memory for bench" 'training needs [0-9.]* MiB of device memory' 'data.micro_batch' "$dtrain" "${step[@]}"
+check "… whose options are named" grep -q 'where data.micro_batch is --micro-batch' err.log
+SIMT_MEMORY=$(sed -n 's/.*training needs \([0-9.]*\) MiB.*/\1/p' err.log | awk '{ printf "%d", 1.004 * $1 * 1048576 }')
+refused 3 "bench reserves as training does" 'free after what is reserved for code loaded later' '.' "$dtrain" "${step[@]}"
 SIMT_MEMORY=100000
 fault 3 1 "no settings fit" 'training needs' 'no data.micro_batch or model.recompute would fit' "${big[@]}"
 SIMT_MEMORY=3000
