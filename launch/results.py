@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the manual's tables of GPU measurements from the files that tests/gpu.sh bench writes.
+"""Makes the manual's tables of GPU measurements from the files that tests/gpu.sh writes.
 
 launch/results.py [FILE…]                  prints them (default: all of launch/results)
 launch/results.py --into launch/README.md  puts them between the lines <!-- results --> and <!-- /results -->
@@ -11,35 +11,45 @@ import os
 import sys
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
+STEP = ("d_model", "n_layer", "vocab", "seq_len", "batch", "micro_batch", "precision", "recompute")
 MODELS = {(768, 24): "130M", (1024, 48): "370M"}
 NOT_YET = "not measured yet"
 
 
 def read(path):
+    """The rows of a file, each with its machine, date and commit: they are below a line about these."""
+    rows, about = [], None
     with open(path) as file:
-        try:
-            result = json.load(file)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-    for key in ("gpu", "date", "commit", "rows"):
-        if key not in result:
-            raise ValueError(f"{path}: no {key}: not written by tests/gpu.sh bench")
+        for number, line in enumerate(file, 1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}: {error}") from error
+            if "gpu" in row:
+                about = row
+            elif about:
+                rows.append({**about, **row})
+            else:
+                raise ValueError(f"{path}:{number}: no line about the machine before it: not written by tests/gpu.sh")
     try:
-        page([result])
+        page(rows)
     except KeyError as key:
         raise ValueError(f"{path}: a row has no {key}: written by another version of dtrain") from key
-    return result
+    return rows
 
 
-def newest_of_each_gpu(results):
-    newest = {}
-    for result in sorted(results, key=lambda result: result["date"]):
-        newest[result["gpu"]] = result
-    return [newest[gpu] for gpu in sorted(newest)]
+def newest(rows):
+    """Of each GPU the newest of each step, and of the ops and kernels those that were measured together last."""
+    def group(row):
+        return row["gpu"], row["bench"], [row.get(key) for key in STEP] if row["bench"] == "step" else None
+    dates = {}
+    for row in rows:
+        dates[str(group(row))] = max(dates.get(str(group(row)), ""), row["date"])
+    return sorted((row for row in rows if row["date"] == dates[str(group(row))]), key=lambda row: row["gpu"])
 
 
-def rows_of(result, kind):
-    return [row for row in result["rows"] if row["bench"] == kind]
+def rows_of(rows, kind, gpu=None):
+    return [row for row in rows if row["bench"] == kind and gpu in (None, row["gpu"])]
 
 
 def table(titles, rows):
@@ -56,22 +66,26 @@ def percent(fraction):
     return f"{100 * fraction:.0f} %" if fraction > 0 else "not known"
 
 
-def step_cells(result, step):
+def measured(row):
+    return f"{row['date'][:10]}, {row['commit']}"
+
+
+def step_cells(step):
     return [
-        result["gpu"],
+        step["gpu"],
         f"{model_name(step)}, {step['precision']}",
         f"{step['batch']} x {step['seq_len']}",
         f"{step['step_ms']:.1f} ms",
         f"{step['tokens_per_s']:,.0f}",
         percent(step["mfu"]),
         f"{step['peak_memory_mb'] / 1024:.1f} GiB",
-        f"{result['date'][:10]}, {result['commit']}",
+        measured(step),
     ]
 
 
-def steps_table(results):
+def steps_table(rows):
     titles = ["GPU", "model", "batch", "step", "tokens/s", "MFU", "memory", "measured"]
-    return table(titles, [step_cells(result, step) for result in results for step in rows_of(result, "step")])
+    return table(titles, [step_cells(step) for step in rows_of(rows, "step")])
 
 
 def op_total(name, ops):
@@ -83,30 +97,35 @@ def op_total(name, ops):
     return [name, f"{spent:.2f}", f"{floor:.2f}", ", ".join(bounds), percent(floor / spent)] if calls else None
 
 
-def ops_table(result):
+def ops_table(ops):
     titles = ["op", "ms per step", "floor, ms", "bound by", "floor / time"]
-    ops = rows_of(result, "op") if result else []
     names = list(dict.fromkeys(op["op"] for op in ops))
     return table(titles, [cells for cells in (op_total(name, ops) for name in names) if cells])
 
 
-def limits(result):
-    machine = rows_of(result, "machine")[0]
+def limits(machine):
     return (
-        f"{result['gpu']}, driver {result.get('driver') or 'unknown'}, measured limits: "
+        f"{machine['gpu']}, driver {machine.get('driver') or 'unknown'}, {measured(machine)}, measured limits: "
         f"copy {machine['copy_gb_per_s'] / 1e3:.2f} TB/s, GEMM bf16 {machine['gemm_bf16_gflops'] / 1e3:.0f} and "
         f"fp32 {machine['gemm_fp32_gflops'] / 1e3:.1f} TFLOP/s, exponentials {machine['gexp2_per_s'] / 1e3:.2f} T/s. "
         f"The ops of one {machine['precision']} step:"
     )
 
 
-def page(results):
-    parts = [steps_table(results)]
-    with_ops = [result for result in results if rows_of(result, "machine")]
-    for result in with_ops:
-        parts += [limits(result), ops_table(result)]
-    if not with_ops:
-        parts += [ops_table(None)]
+def launches_table(launches):
+    names = list(dict.fromkeys(name for row in launches for name in row["metrics"]))
+    cells = [[row["gpu"], row["kernel"]] + [row["metrics"].get(name, "") for name in names] for row in launches]
+    return table(["GPU", "kernel"] + names, cells)
+
+
+def page(rows):
+    parts = [steps_table(rows)]
+    for machine in rows_of(rows, "machine"):
+        parts += [limits(machine), ops_table(rows_of(rows, "op", machine["gpu"]))]
+    if not rows_of(rows, "machine"):
+        parts += [ops_table([])]
+    if rows_of(rows, "ncu"):
+        parts += ["The scan's kernels, a row for each launch, by Nsight Compute:", launches_table(rows_of(rows, "ncu"))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -126,9 +145,9 @@ def main():
     parser.add_argument("--into", metavar="FILE")
     arguments = parser.parse_args()
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
-    files = arguments.files or sorted(glob.glob(os.path.join(folder, "*.json")))
+    files = arguments.files or sorted(glob.glob(os.path.join(folder, "*.jsonl")))
     try:
-        text = page(newest_of_each_gpu([read(path) for path in files]))
+        text = page(newest([row for path in files for row in read(path)]))
         if arguments.into:
             put_into(arguments.into, text)
         else:

@@ -9,13 +9,15 @@
 # Measurements go to launch/results (or --results DIR), logs to gpu-logs in the build folder.
 #   --out DIR         also the measurements, what is printed (summary.txt) and logs.tar.gz, after each test
 #   --limit SECONDS   of each test (600)
-#   --budget SECONDS  of all: a test gets no more than what is left, and half of it where others
-#                     follow; none begins where nothing is left
+#   --budget SECONDS  of all: a test gets a fifth of it, or an equal share of what is left where that
+#                     is more; none begins where nothing is left
+# The order is that of worth on a machine that may be taken away: measurements stand in DIR as soon as
+# they are made, and the last line names what did not pass, for another call.
 # Exit code 0: all passed; 1: some failed; 77: every one was skipped.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repository=$(dirname "$here")
-tests=(device host parity train ranks nccl bench kinds memcheck racecheck)
+tests=(device bench parity ncu shapes ops large train ranks nccl kinds memcheck racecheck host)
 build="" pack="" arch="" results=$repository/launch/results out="" limit=600 budget=86400 names=()
 
 usage() {
@@ -39,6 +41,9 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ ${#names[@]} -gt 0 ] || names=("${tests[@]}")
+for seconds in "$limit" "$budget"; do
+    [[ $seconds =~ ^[0-9]+$ ]] || { echo "tests/gpu.sh: --limit and --budget want whole seconds, not $seconds" >&2; exit 2; }
+done
 [ -z "$arch" ] || [ -z "$build" ] || { echo "tests/gpu.sh: --arch is for a build of its own, not for --build" >&2; exit 2; }
 
 build_here() {
@@ -66,21 +71,25 @@ command_of() { # name: $command, to run in its scratch folder
     case $1 in
     device) command=(bash "$here/gpu/device.sh" "$dtrain") ;;
     host) command=(env DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain") ;; # do the packed parts work together?
+    bench) command=(bash "$here/gpu/bench.sh" "$dtrain" "$measured" 130m) ;;
+    large) command=(bash "$here/gpu/bench.sh" "$dtrain" "$measured" 370m) ;;
+    ops) command=(bash "$here/gpu/bench.sh" "$dtrain" "$measured" ops) ;;
+    ncu) command=(bash "$here/gpu/ncu.sh" "$dtrain" "$measured") ;;
     parity) command=(bash "$here/gpu/parity.sh" "$parity") ;;
+    shapes) command=(bash "$here/gpu/parity.sh" "$parity" --model) ;;
     train) command=(bash "$here/gpu/train.sh" "$dtrain" whole) ;;
     kinds) command=(bash "$here/gpu/kinds.sh" "$dtrain" "$game" "$episodes" whole) ;;
     ranks) command=(bash "$here/gpu/ranks.sh" "$dtrain") ;;
     nccl) command=(bash "$here/gpu/nccl.sh" "$dtrain" "$nccl") ;;
     memcheck | racecheck) command=(bash "$here/gpu/sanitizer.sh" "$parity" "$1") ;;
-    bench) command=(bash "$here/gpu/bench.sh" "$dtrain" "$results" whole) ;;
     esac
 }
 
 logs=$build/gpu-logs
-export RUN_SECONDS=120 # of one run of dtrain in a test
 [ -z "$out" ] || results=$out
 mkdir -p "$logs" "$results"
 results=$(realpath "$results")
+measured=$results/$(date -u +%Y-%m-%dT%H%M%S).jsonl # no two calls have one name
 
 say() {
     echo "$*"
@@ -93,34 +102,46 @@ keep_logs() { # replaced as a whole: the machine may be taken at any time
         tar -C "$logs" --null -T - -czf "$results/logs.part" && mv "$results/logs.part" "$results/logs.tar.gz"
 }
 
-passed=0 failed=0 last=${names[-1]}
+passed=0 again=() waiting=${#names[@]} job=""
+trap '[ -z "$job" ] || kill "$job" 2>/dev/null || true' EXIT
 [ -z "$out" ] || : >"$results/summary.txt"
 for name in "${names[@]}"; do
-    scratch=$logs/$name.d code=0 begun=$SECONDS left=$((budget - SECONDS))
-    if [ $left -lt 10 ]; then
+    log=$logs/$name.log scratch=$logs/$name.d code=0 begun=$SECONDS
+    left=$((budget - SECONDS - 10)) # 10: until what does not end by itself is killed
+    share=$((left / waiting--))
+    if [ $left -lt 5 ]; then
         say "$name: NOT RUN: no time is left"
-        failed=$((failed + 1))
+        again+=("$name")
         continue
     fi
-    most=$((left < limit ? left : limit))
-    [ "$name" = "$last" ] || most=$((most < budget / 2 ? most : budget / 2))
+    most=$((share > budget / 5 ? share : budget / 5))
+    most=$((most < left ? most : left))
+    most=$((most < limit ? most : limit))
+    export RUN_SECONDS=$((most / 2 + 1)) # of one program in a test: a hang leaves time to what follows it
     mkdir -p "$scratch"
     command_of "$name"
     echo "$name: for up to $most s …"
-    (cd "$scratch" && timeout --kill-after=10 $most "${command[@]}") >"$logs/$name.log" 2>&1 || code=$?
+    : >"$log"
+    (cd "$scratch" && exec timeout --kill-after=10 $most "${command[@]}") >>"$log" 2>&1 &
+    job=$!
+    # Lines that begin with "+ " are for the reader, at once.
+    tail -n +1 -s 0.2 -f --pid=$job "$log" 2>/dev/null | sed -un 's/^+ /  /p' | while IFS= read -r line; do say "$line"; done || true
+    wait $job || code=$?
+    job=""
     case $code in
     0) word=passed passed=$((passed + 1)) ;;
     77) word=skipped ;;
-    124 | 137) word="FAILED (timed out)" failed=$((failed + 1)) ;;
-    *) word=FAILED failed=$((failed + 1)) ;;
+    124 | 137) word="FAILED (timed out)" again+=("$name") ;;
+    *) word=FAILED again+=("$name") ;;
     esac
-    say "$name: $word, $((SECONDS - begun)) s: $(grep -v '^$' "$logs/$name.log" | tail -n 1)"
-    grep -E '^(GEMM timing|Blocks):' "$logs/$name.log" || true
+    say "$name: $word, $((SECONDS - begun)) s: $(grep -v '^$' "$log" | tail -n 1)"
     if [ "${word%% *}" = FAILED ]; then # the first failure, and the end
-        grep -m 15 -E 'FAILED|CHECK|ERROR|rror:' "$logs/$name.log" | cut -c 1-400 || true
-        tail -n 25 "$logs/$name.log" | cut -c 1-400
+        grep -m 10 -E 'FAILED|CHECK|ERROR|rror:' "$log" | cut -c 1-240 || true
+        tail -n 15 "$log" | cut -c 1-240
     fi
     keep_logs
 done
-[ $failed -eq 0 ] || { echo "$failed failed; logs: $logs" >&2; exit 1; }
+[ ${#again[@]} -eq 0 ] || say "failed or not run: ${again[*]}"
+[ -z "$out" ] || { echo && cat "$results/summary.txt"; } # where the end of the output is all that comes back
+[ ${#again[@]} -eq 0 ] || exit 1
 [ $passed -gt 0 ] || exit 77

@@ -1,73 +1,61 @@
 #!/usr/bin/env bash
-# Measures on the CUDA device: every op of the 130M model's step, whole steps of the 130M and 370M
-# models at 2048 tokens. Writes DIR/<gpu>-<date>.json with the results, the machine and the commit.
-# Skipped without a device. Arguments: dtrain, DIR, and whole or small (for simulated devices).
+# Measures on the CUDA device: whole steps of the 130M or 370M model, 2048 tokens by 4, 8, 16 and 32 sequences, or every
+# op of the 130M model's step, after which bench's step is compared with a run's. Rows are appended to FILE and shown as
+# soon as each is measured; a batch that does not fit is skipped. Skipped without a device.
+# Arguments: dtrain, FILE.jsonl, and 130m, 370m, ops or small (all of it, for simulated devices).
+rows=$(realpath "$2")
 # shellcheck source=tests/gpu/lib.sh
-target=$(realpath "$2")
 . "$(dirname "$0")/lib.sh"
+steps=() ops=()
 case $3 in
-whole)
-    models=("--model 130m" "--model 370m") more=""
-    batches=(16 8 4 2 1)
+130m | 370m)
+    for batch in 4 8 16 32; do
+        steps+=("--model $3 --batch $batch --seconds 3")
+    done
     ;;
+ops) ops=("--model 130m --batch 16") ;;
 small)
-    models=("--d-model 16 --n-layer 1 --seq-len 16 --vocab 64 --d-state 4") more="--warm --seconds 0.001"
-    batches=(60000 2)
+    tiny="--d-model 16 --n-layer 1 --seq-len 16 --vocab 64 --d-state 4 --seconds 0.001"
+    ops=("$tiny --warm --batch 2") steps=("$tiny --batch 60000" "$tiny --batch 2")
     ;;
 *)
-    echo "usage: bench.sh dtrain DIR whole|small" >&2
+    echo "usage: bench.sh dtrain FILE.jsonl 130m|370m|ops|small" >&2
     exit 2
     ;;
 esac
 
-text() { # a line as a JSON string
-    printf '"%s"' "$(tr -d '\\"\n\r\t' <<<"$1")"
+# shellcheck disable=SC2317
+figures() { # of rows, for the reader
+    sed -nE \
+        -e 's/.*"bench":"step".*"batch":([0-9]+).*"precision":"([^"]*)".*"step_ms":([^,]*).*"tokens_per_s":([^,]*).*"mfu":([^,]*),"peak_memory_mb":([^,]*).*/\2, batch \1: \3 ms a step, \4 tokens\/s, MFU \5, \6 MiB/p' \
+        -e 's/.*"copy_gb_per_s":([^,]*),"gemm_fp32_gflops":([^,]*),"gemm_bf16_gflops":([^,]*),.*"gexp2_per_s":([^,]*),.*/limits: copy \1 GB\/s, GEMM fp32 \2, bf16 \3 GFLOP\/s, exponentials \4 G\/s/p' \
+        -e 's/.*"op":"([^"]*)","shape":"([^"]*)","calls":([0-9]+).*"ms":([^,]*),"best_ms".*"floor_ms":([^,]*),"bound":"([^"]*)".*/\1 \2: \3 times \4 ms, floor \5 (\6)/p'
 }
 
-lines() { # JSON lines or strings, as the elements of a list
-    sed '$!s/$/,/'
-}
-
-commit() {
-    cat "$repository/COMMIT" 2>/dev/null || git -C "$repository" describe --always --dirty --abbrev=12 2>/dev/null ||
-        echo unknown
-}
-
-driver() {
-    nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true
-}
-
-about() {
-    while read -r line; do
-        text "$line"
-        echo
-    done <info.txt
-}
-
-# shellcheck disable=SC2086,SC2317
-fitting() { # options …: with the first batch that fits into the device's memory
-    local batch
-    for batch in "${batches[@]}"; do
-        limited "$dtrain" bench --device cuda --json "$@" --batch $batch 2>error.txt && return
+# shellcheck disable=SC2086,SC2317 # options, separated by spaces
+measure() { # options of dtrain bench
+    if limited "$dtrain" bench --device cuda --json $1 >row.jsonl 2>error.txt; then
+        cat row.jsonl >>"$rows"
+        figures <row.jsonl | sed "s/^/+ ${1%% --batch*}: /"
+    elif grep -q 'needs .* of device memory' error.txt; then
+        echo "+ $1: skipped: $(grep -o 'needs .* free' error.txt)"
+    else
         cat error.txt >&2
-        grep -q memory error.txt || return 1
-    done
-    return 1
+        return 1
+    fi
 }
 
-# shellcheck disable=SC2086,SC2317
-measure() { # one that fails does not keep the others from being measured
-    local model code=0
-    fitting ${models[0]} $more || code=1
-    for model in "${models[@]}"; do
-        fitting --step $model ${more#--warm} || code=1
-    done
-    return $code
-}
-
-value() { # key: in lines of JSON
-    sed -nE "s/.*\"$1\":\"?([^,\"}]*).*/\1/p"
-}
+about_machine >>"$rows"
+for options in "${steps[@]}"; do
+    check "a step with $options" measure "--step $options"
+done
+[ ${#ops[@]} -gt 0 ] || finish
+check "every op" measure "${ops[*]}"
+check "a row for every op" test "$(grep -c '"bench":"op"' row.jsonl)" -ge 17
+if command -v python3 >/dev/null; then
+    check "the tables are made from them" "$repository/launch/results.py" "$rows" >table.md
+    check "… every op of a step is in them" test "$(grep -c '^| [a-z0-9_]* | [0-9]' table.md)" -ge 13
+fi
 
 # shellcheck disable=SC2317
 trains() { # cuda_graph: does a run end with the loss of the benchmark's last step?
@@ -77,7 +65,7 @@ trains() { # cuda_graph: does a run end with the loss of the benchmark's last st
     train_lines "$(curve synthetic-"$1")" | awk -v step="$(value last_step <step.json)" -v loss="$(value loss <step.json)" '
         $1 == step { d = $2 - loss; found = (d < 0 ? -d : d) <= 1e-5 * loss } END { exit !found }'
 }
-cat >small.ini <<'EOF'
+cat >small.ini <<'END'
 [run]
 precision = fp32
 device = cuda
@@ -94,33 +82,9 @@ micro_batch = 1
 [optim]
 lr = 1e-3
 schedule = constant
-EOF
+END
 check "without graphs bench times the training step" trains false
 check "… and launches no graph" test "$(value graphs <step.json)" -eq 0
 check "with graphs bench times the training step" trains true
 check "… and launches a graph per micro-batch" test "$(value graphs <step.json)" -eq 2
-
-check "the measurements" measure >rows.jsonl 2>measure.log
-check "a row for every op" test "$(grep -c '"bench":"op"' rows.jsonl)" -ge 17
-check "a row for every model" test "$(grep -c '"bench":"step"' rows.jsonl)" -eq ${#models[@]}
-[ $failures -eq 0 ] || cat measure.log >&2
-[ -s rows.jsonl ] || finish
-
-gpu=$(sed -nE 's/^device *cuda 0: (.*) \(.*/\1/p' info.txt)
-name=$(tr '[:upper:] ' '[:lower:]-' <<<"$gpu" | tr -cd 'a-z0-9.-')
-file=$target/$name-$(date -u +%Y-%m-%d).json
-{
-    echo "{\"gpu\":$(text "$gpu"),\"date\":$(text "$(date -u +%Y-%m-%dT%H:%MZ)"),\"commit\":$(text "$(commit)"),"
-    echo "\"driver\":$(text "$(driver)"),\"system\":$(text "$(uname -srm)"),"
-    echo '"info":['
-    about | lines
-    echo '],"rows":['
-    lines <rows.jsonl
-    echo ']}'
-} >"$file"
-if command -v python3 >/dev/null; then
-    check "the tables are made from it" "$repository/launch/results.py" "$file" >table.md
-    check "… every op of a step is in them" test "$(grep -c '^| [a-z0-9_]* | [0-9]' table.md)" -ge 13
-fi
-echo "$file" >&2
 finish

@@ -33,3 +33,20 @@ curve() { # name: its metrics
 first_step() { # name: metrics of one step alone
     grep '"event":"train","step":1,' "$(curve "$1")"
 }
+
+# ---- measurements: lines of JSON, those of one machine below a line about it
+
+value() { # key: in lines of JSON
+    sed -nE "s/.*\"$1\":\"?([^,\"}]*).*/\1/p"
+}
+
+about_machine() { # a line of JSON
+    local commit driver
+    commit=$(cat "$repository/COMMIT" 2>/dev/null || git -C "$repository" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true)
+    tr -d '\\"\r\t' <info.txt | awk -v commit="$commit" -v driver="$driver" -v date="$(date -u +%Y-%m-%dT%H:%M:%SZ)" -v os="$(uname -srm)" '
+        { info = info (NR > 1 ? "," : "") "\"" $0 "\"" }
+        sub(/^device *cuda 0: /, "") { sub(/ \(.*/, ""); gpu = $0 }
+        END { printf "{\"gpu\":\"%s\",\"date\":\"%s\",\"commit\":\"%s\",\"driver\":\"%s\",\"system\":\"%s\",\"info\":[%s]}\n",
+            gpu, date, commit, driver, os, info }'
+}

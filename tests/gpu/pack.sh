@@ -105,6 +105,7 @@ cuda_folders() {
     compgen -G "$python/nvidia/*/lib" || true
 }
 cuda=$(cuda_folders | paste -sd:)
+export CUDA_DISABLE_PTX_JIT=1 # code for another architecture is an error at once, not minutes of compiling
 export PATH=$here/bin:$PATH:/usr/local/cuda/bin
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}${cuda:+:$cuda}
 export OPAL_PREFIX=$here OPAL_PKGLIBDIR=$here/lib/openmpi OPAL_PKGDATADIR=$here/share/openmpi OPAL_SYSCONFDIR=$here/etc
