@@ -61,6 +61,8 @@ struct dt_safetensors_entry {
     int n_dims;
     int64_t shape[DT_MAX_DIMS];
 };
+// Synced whenever so many bytes were written: one fsync of all would be long. Tests lower it.
+extern int64_t dt_safetensors_sync_bytes;
 // `metadata`: n pairs: key, value, key, value … Hashes what it writes (xxh64) for the manifest.
 dt_status dt_safetensors_create(const char *path, const struct dt_safetensors_entry *entries,
                                 int n_entries, const char *const *metadata, int n_metadata,

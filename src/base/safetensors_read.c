@@ -95,12 +95,10 @@ dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
     for (int64_t done = 0, n; done < count; done += n) {
         n = dt_min_i64(count - done, CHUNK);
         DT_TRY(dt_safetensors_read(file, tensor, first + done, n, chunk));
-        for (int64_t i = 0; type == DT_BF16 && i < n; i++)
-            out[done + i] = dt_bf16_to_f32(chunk[i]);
-        for (int64_t i = 0; type == DT_F16 && i < n; i++)
-            out[done + i] = dt_f16_to_f32(chunk[i]);
-        for (int64_t i = 0; type == DT_I8 && i < n; i++)
-            out[done + i] = bytes[i];
+        for (int64_t i = 0; i < n; i++)
+            out[done + i] = type == DT_BF16  ? dt_bf16_to_f32(chunk[i])
+                            : type == DT_F16 ? dt_f16_to_f32(chunk[i])
+                                             : (float)bytes[i];
     }
     return DT_OK;
 }

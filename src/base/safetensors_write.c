@@ -17,7 +17,7 @@
 #include <xxhash.h>
 
 enum { ALIGN = 8 }; // the data begin at a multiple of it, as the reference implementation has it
-enum { SYNC_BYTES = 1 << 28 }; // synced as they are written: one fsync of all would be long
+int64_t dt_safetensors_sync_bytes = 1 << 28;
 
 struct dt_safetensors_writer {
     char *path;
@@ -166,7 +166,7 @@ dt_status dt_safetensors_write(struct dt_safetensors_writer *writer, const void 
     DT_TRY(dt_write_all(writer->fd, writer->path, data, bytes));
     XXH64_update(writer->hash, data, (size_t)bytes);
     writer->written += bytes;
-    if (writer->written - writer->synced >= SYNC_BYTES) {
+    if (writer->written - writer->synced >= dt_safetensors_sync_bytes) {
         if (fdatasync(writer->fd) != 0)
             return DT_FAIL_ERRNO("write", writer->path);
         writer->synced = writer->written;

@@ -41,6 +41,8 @@ static void test_frames(void)
     CHECK_STR(text, "steps is -3\n  while reading a.ini\n  hint: give a positive number\n");
     dt_error_format(error, 1, text, sizeof text);
     CHECK(strstr(text, "test_error.c:") && strstr(text, " in middle\n"), "%s", text);
+    CHECK_INT(dt_error_during_run(DT_USER), DT_MACHINE); // what a rank returns and what it says
+    CHECK_INT(error->code, DT_MACHINE);
     dt_error_clear();
     CHECK_OK(error->code);
 }

@@ -304,6 +304,35 @@ static void check_data(const struct dt_safetensors *file)
     free(x);
 }
 
+static int n_synced, sync_error;
+
+int fdatasync(int fd)
+{
+    (void)fd;
+    n_synced++;
+    errno = sync_error;
+    return sync_error ? -1 : 0;
+}
+
+// Bytes are synced as they are written, and a sync that fails fails the write.
+static void test_synced(void)
+{
+    static const struct dt_safetensors_entry entry = {"bytes", DT_U8, 1, {2400}};
+    const int64_t before = dt_safetensors_sync_bytes;
+    struct dt_safetensors_writer *writer;
+    char piece[400] = "";
+    dt_safetensors_sync_bytes = 1000;
+    CHECK_OK(dt_safetensors_create(in_scratch("synced"), &entry, 1, NULL, 0, &writer));
+    for (int i = 0; i < 5; i++)
+        CHECK_OK(dt_safetensors_write(writer, piece, sizeof piece));
+    CHECK_INT(n_synced, 1); // after the third, with the header
+    sync_error = EIO;
+    CHECK_FAILS(dt_safetensors_write(writer, piece, sizeof piece), DT_MACHINE, "synced: Input");
+    dt_safetensors_discard(writer);
+    sync_error = 0;
+    dt_safetensors_sync_bytes = before;
+}
+
 static void test_round_trip(void)
 {
     static const char *const metadata[] = {"format", "pt", "a\nb", "\xe2\x82\xac"};
@@ -458,6 +487,7 @@ int main(void)
     test_hostile_files();
     test_foreign_header();
     test_round_trip();
+    test_synced();
     test_exact_bytes();
     test_offsets_are_plain_digits();
     test_every_type_can_be_written();

@@ -91,6 +91,7 @@ static void test_threads_and_overflow(void)
     CHECK_INT(lost, SPANS);
     dt_trace_keep(true);
     CHECK_INT(dt_trace_spans(&spans, &lost), 0);
+    CHECK_INT(lost, 0);
     dt_trace_close();
 }
 
