@@ -184,6 +184,14 @@ static dt_status list_segments(struct dt_predict_plan *plan)
     return DT_OK;
 }
 
+int64_t dt_predict_streams(int64_t n_segments, int64_t length, int64_t vocab)
+{
+    int64_t fit = ROWS / length, few = dt_ceil_div(n_segments, GROUPS_LEAST);
+    if (vocab > 0)
+        fit = dt_min_i64(fit, LOGITS_MOST / (length * vocab));
+    return dt_max_i64(1, dt_min_i64(dt_min_i64(fit, few), STREAMS_MOST));
+}
+
 dt_status dt_predict_prepare(struct dt_job *job, const struct dt_predict_options *options,
                              struct dt_predict_plan *plan)
 {
@@ -211,10 +219,8 @@ dt_status dt_predict_prepare(struct dt_job *job, const struct dt_predict_options
     plan->n_segments = bytes / (int64_t)sizeof *plan->segments;
     for (int64_t i = 0; i < plan->n_segments; i++)
         plan->rows += plan->segments[i].rows;
-    int64_t fit = ROWS / plan->length, few = dt_ceil_div(plan->n_segments, GROUPS_LEAST);
-    if (plan->outputs.perplexity)
-        fit = dt_min_i64(fit, LOGITS_MOST / (plan->length * job->model.vocab_size));
-    plan->streams = dt_max_i64(1, dt_min_i64(dt_min_i64(fit, few), STREAMS_MOST));
+    plan->streams = dt_predict_streams(plan->n_segments, plan->length,
+                                       plan->outputs.perplexity ? job->model.vocab_size : 0);
     plan->n_groups = dt_ceil_div(plan->n_segments, plan->streams);
     return DT_OK;
 }

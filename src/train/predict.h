@@ -58,6 +58,8 @@ struct dt_predict_plan {
 dt_status dt_predict_prepare(struct dt_job *job, const struct dt_predict_options *options,
                              struct dt_predict_plan *plan);
 void dt_predict_free(struct dt_predict_plan *plan); // zeros are fine
+// How many segments are predicted side by side; `vocab` is 0 where there are no logits of tokens.
+int64_t dt_predict_streams(int64_t n_segments, int64_t length, int64_t vocab);
 // The bytes of the numbers in the output, on rank 0.
 int64_t dt_predict_bytes(const struct dt_predict_plan *plan);
 // Predicts and writes all that the output does not have yet. Collective; an error may be of one

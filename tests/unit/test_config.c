@@ -1,6 +1,7 @@
 // The configuration reader over a small table of its own: what is read, what is refused and how
 // that is said, which source wins, and that an echo reads back to the same values.
 #include "base/config.h"
+#include "base/nearest.h"
 #include "test.h"
 
 #include <stddef.h>
@@ -102,10 +103,10 @@ static void test_sources(void)
 {
     const char *environment[] = {"PATH=/bin",   "TRY_ONE__COUNT=5",        "TRY_TWO__RATE=2",
                                  "TRY_PLAIN=1", "TRY_ONE__WORD=from=here", NULL};
-    const char *overrides[] = {"two.rate=3", "one.need=a=b.c", NULL};
+    const char *overrides[] = {"two.rate=10", "one.need=a=b.c", NULL};
     CHECK_OK(parse("[two]\nrate=1\n[one]\ncount=4\nneed=x\n", environment, overrides));
     CHECK_INT(v.count, 5);
-    CHECK(v.rate == 3, "rate %g", v.rate);
+    CHECK(v.rate == 10, "rate %g", v.rate); // the largest that is allowed
     CHECK_STR(v.word, "from=here");
     CHECK_STR(v.need, "a=b.c");
     CHECK_STR(dt_config_find(config, "one.count")->origin, "environment TRY_ONE__COUNT");
@@ -389,8 +390,18 @@ static void test_load(void)
     CHECK_STR(v.need, "y");
 }
 
+// Of names that are as near, the first.
+static void test_nearest(void)
+{
+    struct dt_nearest nearest = dt_nearest_to("seed");
+    dt_nearest_offer(&nearest, "seek");
+    dt_nearest_offer(&nearest, "need");
+    CHECK_STR(nearest.best, "seek");
+}
+
 int main(void)
 {
+    test_nearest();
     test_defaults();
     test_layout();
     test_sources();

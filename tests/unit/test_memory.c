@@ -1,5 +1,6 @@
 // What would fit a device: the search over recomputation and micro-batches, and the message.
 #include "train/memory.h"
+#include "train/predict.h"
 
 #include "small_model.h"
 
@@ -131,6 +132,8 @@ static void test_plan(void)
     }
     CHECK_INT(plan.n, DT_MEMORY_ROWS);
     CHECK_INT(dt_memory_plan_bytes(&plan, false), 40101);
+    dt_memory_plan_add(&plan, "more", 1, true); // "others" is of the device, as most of it is
+    CHECK_INT(dt_memory_plan_bytes(&plan, false), 40102);
 }
 
 static void test_job(void)
@@ -210,10 +213,30 @@ static void test_job(void)
     close_job(&job, &model);
 }
 
+// Side by side: as many as 4096 rows, 2^28 logits, 64 streams and an eighth of all segments allow.
+static void test_predict_streams(void)
+{
+    static const struct {
+        int64_t segments, length, vocab, streams;
+    } cases[] = {
+        {1000, 1, 0, 64},        {512, 64, 0, 64},
+        {511, 64, 0, 64},        {504, 64, 0, 63},
+        {1000, 65, 0, 63},       {1000, 4096, 0, 1},
+        {1000, 9999, 0, 1},      {3, 16, 0, 1},
+        {1000, 64, 1 << 16, 64}, {1000, 64, 65537, 63},
+        {1000, 64, 1 << 17, 32}, {1000, 64, 1 << 22, 1},
+        {1000, 64, 1 << 23, 1},  {1000, 16, INT32_MAX, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK_INT(dt_predict_streams(cases[i].segments, cases[i].length, cases[i].vocab),
+                  cases[i].streams);
+}
+
 int main(void)
 {
     test_search();
     test_plan();
+    test_predict_streams();
     test_job();
     return test_end();
 }

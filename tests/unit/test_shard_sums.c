@@ -261,7 +261,7 @@ static void test_pages(void)
     config.batch = 1;
     config.shuffle = false;
     struct dt_loader *loader = open_loader(&config, 0);
-    for (int64_t i = 0; i < (N - 1) / T; i++)
+    for (int64_t i = 0; i <= (N - 1) / T; i++) // and the first again, of the next epoch
         next_batch(loader);
     dt_loader_close(loader);
     flip_bit(path, offset_of(path, "tokens") + 2802); // the block is named by its place in the file
