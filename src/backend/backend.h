@@ -67,7 +67,8 @@ struct dt_device_table {
                       struct dt_stream *stream);
 
     // Destroying, waiting and recording are NULL where every call is done when it returns.
-    dt_status (*stream_create)(struct dt_device *device, struct dt_stream **stream);
+    // urgent: where both could begin, the device begins work on this stream before other work.
+    dt_status (*stream_create)(struct dt_device *device, bool urgent, struct dt_stream **stream);
     void (*stream_destroy)(struct dt_device *device, struct dt_stream *stream);
     dt_status (*stream_wait)(struct dt_device *device, struct dt_stream *stream,
                              struct dt_event *event);
@@ -91,6 +92,11 @@ struct dt_device_table {
     dt_status (*graph_launch)(struct dt_device *device, struct dt_graph *graph,
                               struct dt_stream *stream);
     void (*graph_destroy)(struct dt_device *device, struct dt_graph *graph);
+
+    // While it is on, ops leave collectives between devices the multiprocessors that these use
+    // (comm_nccl.c). It may change an op's bits, so switch it at fixed places in a step, and only
+    // where bits may depend on the number of ranks. NULL: the backend has no such collectives.
+    void (*share)(struct dt_device *device, bool on);
 
     // Names what the calling thread does, for profilers; ranges nest. NULL: nobody listens.
     void (*range_begin)(const char *name);
@@ -225,7 +231,13 @@ static inline dt_status dt_fill(const struct dt_backend *backend, void *to, int 
 static inline dt_status dt_stream_create(const struct dt_backend *backend,
                                          struct dt_stream **stream)
 {
-    return backend->table->stream_create(backend->device, stream);
+    return backend->table->stream_create(backend->device, false, stream);
+}
+
+static inline dt_status dt_stream_create_urgent(const struct dt_backend *backend,
+                                                struct dt_stream **stream)
+{
+    return backend->table->stream_create(backend->device, true, stream);
 }
 
 static inline void dt_stream_destroy(const struct dt_backend *backend, struct dt_stream *stream)

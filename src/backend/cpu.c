@@ -150,10 +150,10 @@ static dt_status cpu_fill(struct dt_device *device, void *to, int byte, int64_t 
     return DT_OK;
 }
 
-static dt_status cpu_stream_create(struct dt_device *device, struct dt_stream **stream)
+static dt_status cpu_stream_create(struct dt_device *device, bool urgent, struct dt_stream **stream)
 {
     static struct dt_stream only;
-    (void)device;
+    (void)device, (void)urgent;
     *stream = &only;
     return DT_OK;
 }

@@ -203,11 +203,16 @@ static dt_status cuda_fill(struct dt_device *device, void *to, int byte, int64_t
 // ---- streams and events
 
 // A non-blocking stream: it and the default one do not wait for each other.
-static dt_status cuda_stream_create(struct dt_device *device, struct dt_stream **stream)
+static dt_status cuda_stream_create(struct dt_device *device, bool urgent,
+                                    struct dt_stream **stream)
 {
     cudaStream_t made;
+    int least, greatest;
     DT_TRY(dt_cuda_make_current(device));
-    DT_TRY(DT_CUDA(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "creating a stream"));
+    DT_TRY(DT_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), "creating a stream"));
+    DT_TRY(DT_CUDA(
+        cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, urgent ? greatest : least),
+        "creating a stream"));
     *stream = (struct dt_stream *)made;
     return DT_OK;
 }
@@ -311,7 +316,8 @@ static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *st
     if (error != cudaSuccess && broken->code != DT_OK)
         return DT_CUDA(error, "capturing a graph, broken by this error: \"%s\"", broken->message);
     DT_TRY(DT_CUDA(error, "capturing a graph"));
-    error = cudaGraphInstantiate(&exec, noted, 0);
+    // Without the flag all nodes get the priority of the stream that the graph is launched into.
+    error = cudaGraphInstantiate(&exec, noted, cudaGraphInstantiateFlagUseNodePriority);
     ignore_failure(cudaGraphDestroy(noted));
     *graph = (struct dt_graph *)exec;
     return DT_CUDA(error, "instantiating a captured graph");
@@ -342,6 +348,11 @@ static void cuda_graph_destroy(struct dt_device *device, struct dt_graph *graph)
     (void)device;
     if (graph)
         ignore_failure(cudaGraphExecDestroy(dt_cuda_graph(graph)));
+}
+
+static void cuda_share(struct dt_device *device, bool on)
+{
+    device->shares = on;
 }
 
 const struct dt_device_table dt_cuda_device_table = {
@@ -376,6 +387,7 @@ const struct dt_device_table dt_cuda_device_table = {
     .capture_cancel = cuda_capture_cancel,
     .graph_launch = cuda_graph_launch,
     .graph_destroy = cuda_graph_destroy,
+    .share = cuda_share,
     .range_begin = dt_cuda_range_begin,
     .range_end = dt_cuda_range_end,
 };

@@ -13,6 +13,7 @@ struct dt_device {
     int index;        // among visible devices
     int major, minor; // compute capability
     int multiprocessors;
+    bool shares;                  // ops leave dt_cuda_comm_blocks multiprocessors to collectives
     int threads;                  // host threads for ops, as it was opened
     int64_t memory;               // total bytes
     struct dt_cuda_block *blocks; // device memory handed out, newest first
@@ -22,6 +23,14 @@ struct dt_device {
     char id[64];                  // "GPU-5f1c…", as nvidia-smi prints it
     struct dt_cuda_gemm *gemm;
 };
+
+// The most blocks of a collective's kernel, each of which occupies a multiprocessor: an eighth of
+// the device. NVIDIA counts "16 or more" for NCCL's ring at full speed (notes on NCCL 2.27), which
+// is an eighth of the 132 of an H100.
+static inline int dt_cuda_comm_blocks(const struct dt_device *device)
+{
+    return device->multiprocessors < 8 ? 1 : device->multiprocessors / 8;
+}
 
 // A dt_stream is a CUDA stream, a dt_event a CUDA event, a dt_graph an executable graph.
 static inline cudaStream_t dt_cuda_stream(struct dt_stream *stream)

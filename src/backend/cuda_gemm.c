@@ -5,6 +5,9 @@
 // Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ: cuBLASLt's first operand is our b, its second our
 // a, and memory stays as it is.
 //
+// While the device is shared, a shape is another one with an algorithm of its own, made for the
+// multiprocessors that collectives leave.
+//
 // A shape runs the first deterministic algorithm that cuBLASLt recommends, so every rank and every
 // run makes the same choice. cuBLAS's manual ("Results Reproducibility") promises the same bits
 // from run to run on one architecture, one number of multiprocessors and one library version, for
@@ -59,6 +62,7 @@ struct key {
     int32_t type, c_type;                  // of a and b, of c
     int32_t trans_a, trans_b;
     int32_t align_a, align_b, align_c; // bytes that divide the address, 16 at most
+    int32_t multiprocessors;           // that the algorithm is made for; 0: all of the device
 };
 
 struct shape {
@@ -207,7 +211,7 @@ static int32_t alignment(const void *pointer, int64_t step)
     return (int32_t)(address & -address);
 }
 
-static struct key key_of(const struct dt_gemm_args *args)
+static struct key key_of(const struct dt_device *device, const struct dt_gemm_args *args)
 {
     struct key key;
     memset(&key, 0, sizeof key);
@@ -221,15 +225,15 @@ static struct key key_of(const struct dt_gemm_args *args)
     key.align_a = alignment(args->a.data, key.a_step * dt_dtype_size(key.type));
     key.align_b = alignment(args->b.data, key.b_step * dt_dtype_size(key.type));
     key.align_c = alignment(args->c.data, key.c_step * dt_dtype_size(key.c_type));
+    if (device->shares)
+        key.multiprocessors = device->multiprocessors - dt_cuda_comm_blocks(device);
     return key;
 }
 
-static dt_status set_transposed(struct dt_cuda_gemm *gemm, cublasLtMatmulDesc_t product,
-                                cublasLtMatmulDescAttributes_t attribute, bool transposed)
+static dt_status set_product(struct dt_cuda_gemm *gemm, cublasLtMatmulDesc_t product,
+                             cublasLtMatmulDescAttributes_t attribute, int32_t value)
 {
-    int32_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    return DT_LT(gemm,
-                 gemm->lt.MatmulDescSetAttribute(product, attribute, &operation, sizeof operation),
+    return DT_LT(gemm, gemm->lt.MatmulDescSetAttribute(product, attribute, &value, sizeof value),
                  "describing a GEMM");
 }
 
@@ -269,8 +273,13 @@ static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct shape *shape)
         key->type == DT_BF16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_PEDANTIC;
     DT_TRY(DT_LT(gemm, gemm->lt.MatmulDescCreate(&shape->product, compute, CUDA_R_32F),
                  "describing a GEMM"));
-    DT_TRY(set_transposed(gemm, shape->product, CUBLASLT_MATMUL_DESC_TRANSA, key->trans_b));
-    DT_TRY(set_transposed(gemm, shape->product, CUBLASLT_MATMUL_DESC_TRANSB, key->trans_a));
+    DT_TRY(set_product(gemm, shape->product, CUBLASLT_MATMUL_DESC_TRANSA,
+                       key->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N));
+    DT_TRY(set_product(gemm, shape->product, CUBLASLT_MATMUL_DESC_TRANSB,
+                       key->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N));
+    if (key->multiprocessors > 0)
+        DT_TRY(set_product(gemm, shape->product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+                           key->multiprocessors));
     DT_TRY(make_layout(gemm, &shape->first, key->type, key->trans_b ? key->n : key->k,
                        key->trans_b ? key->k : key->n, key->ldb, key->batch, key->b_step));
     DT_TRY(make_layout(gemm, &shape->second, key->type, key->trans_a ? key->k : key->m,
@@ -300,20 +309,22 @@ struct key_text {
 };
 
 // "bf16 -> fp32 tn m768 n1536 k4096 ld 768 1536 1536 align 16 16 16"; a batch adds
-// " batch 24 steps 4096 0 1024".
+// " batch 24 steps 4096 0 1024", a shared device " on 116 SMs".
 static struct key_text key_text(const struct key *key)
 {
     struct key_text text;
-    char batch[96] = "";
+    char batch[96] = "", sms[32] = "";
+    if (key->multiprocessors > 0)
+        snprintf(sms, sizeof sms, " on %d SMs", key->multiprocessors);
     if (key->batch > 1)
         snprintf(batch, sizeof batch, " batch %lld steps %lld %lld %lld", (long long)key->batch,
                  (long long)key->a_step, (long long)key->b_step, (long long)key->c_step);
     snprintf(text.text, sizeof text.text,
-             "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d%s",
+             "%s -> %s %c%c m%lld n%lld k%lld ld %lld %lld %lld align %d %d %d%s%s",
              dt_dtype_name(key->type), dt_dtype_name(key->c_type), key->trans_a ? 't' : 'n',
              key->trans_b ? 't' : 'n', (long long)key->m, (long long)key->n, (long long)key->k,
              (long long)key->lda, (long long)key->ldb, (long long)key->ldc, key->align_a,
-             key->align_b, key->align_c, batch);
+             key->align_b, key->align_c, batch, sms);
     return text;
 }
 
@@ -366,10 +377,11 @@ static dt_status add_shape(struct dt_cuda_gemm *gemm, const struct key *key, str
     return DT_OK;
 }
 
-static dt_status find_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_args *args,
+static dt_status find_shape(struct dt_device *device, const struct dt_gemm_args *args,
                             struct shape **shape)
 {
-    struct key key = key_of(args);
+    struct dt_cuda_gemm *gemm = device->gemm;
+    struct key key = key_of(device, args);
     dt_status status = DT_OK;
     pthread_mutex_lock(&gemm->lock);
     struct shape *s = gemm->bucket[bucket_of(&key)];
@@ -396,7 +408,7 @@ static dt_status find_shape(struct dt_cuda_gemm *gemm, const struct dt_gemm_args
 int64_t gemm_cuda_workspace(struct dt_device *device, const struct dt_gemm_args *args)
 {
     struct shape *shape;
-    if (find_shape(device->gemm, args, &shape) != DT_OK)
+    if (find_shape(device, args, &shape) != DT_OK)
         dt_error_clear(); // gemm itself will say why
     return device->gemm->workspace + DT_ARENA_ALIGN;
 }
@@ -405,7 +417,7 @@ dt_status gemm_cuda(struct dt_device *device, const struct dt_gemm_args *args,
                     struct dt_stream *stream)
 {
     struct shape *shape;
-    DT_TRY(find_shape(device->gemm, args, &shape));
+    DT_TRY(find_shape(device, args, &shape));
     const struct dt_cuda_gemm *gemm = device->gemm;
     const float alpha = 1.0f, beta = args->accumulate ? 1.0f : 0.0f;
     char *workspace =

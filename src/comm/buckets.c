@@ -152,12 +152,22 @@ static dt_status post(struct dt_buckets *b, struct phase *phase, bool wait)
     return DT_OK;
 }
 
+// From the first part of a phase to the wait for it, ops leave devices that sum among themselves
+// what they need for that. Both are fixed places in a step: what is in flight in between never
+// changes a bit. Sums in the order DT_SUM_TREE give the same bits alone, where nothing is shared.
+static void share(struct dt_buckets *b, bool on)
+{
+    if (b->device_comm && b->config.order == DT_SUM_FAST && b->backend.table->share)
+        b->backend.table->share(b->backend.device, on);
+}
+
 static dt_status send_next(struct dt_buckets *b, struct phase *phase)
 {
     int64_t i = phase->sent++;
     const struct part *part = &b->parts[i];
     if (b->alone)
         return DT_OK;
+    share(b, true);
     if (b->config.between_devices && !b->device_comm)
         return DT_FAIL(DT_MACHINE, NULL, "buckets were never connected");
     DT_TRY(dt_event_record(&b->backend, part->ready, b->config.stream));
@@ -206,6 +216,7 @@ static dt_status collect(struct dt_buckets *b, struct phase *phase)
     phase->sent = phase->posted = phase->first;
     if (b->alone)
         return DT_OK;
+    share(b, false);
     DT_TRY(dt_event_record(&b->backend, b->arrived, b->stream));
     return dt_stream_wait(&b->backend, b->config.stream, b->arrived);
 }
@@ -379,7 +390,7 @@ static dt_status equip_parts(struct dt_buckets *b)
     if (bytes > 0)
         DT_TRY_NOTE(dt_alloc_host(&b->backend, bytes, &b->host),
                     "pinning %.1f MiB for gradient buckets", (double)bytes / 0x1p20);
-    DT_TRY(dt_stream_create(&b->backend, &b->stream));
+    DT_TRY(dt_stream_create_urgent(&b->backend, &b->stream));
     DT_TRY(dt_event_create(&b->backend, &b->arrived));
     for (int64_t i = 0; i < b->weights.end; i++) {
         struct part *part = &b->parts[i];

@@ -174,8 +174,13 @@ static dt_status init_all(struct nccl_comm *nccl, const ncclUniqueId *id)
     const struct dt_comm_info *info = &nccl->comm->info;
     struct dt_comm_devices *devices = &nccl->comm->control->devices;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    int64_t all_done = 0;
+    int64_t all_done = 0, blocks = dt_cuda_comm_blocks(nccl->backend->device);
+    DT_TRY(dt_allreduce(nccl->comm, &blocks, 1, DT_I64, DT_MIN)); // NCCL needs one number
     config.blocking = 0;
+#if NCCL_VERSION_CODE >= 21700 // 2.17, which has the field
+    if (info->size > 1)
+        config.maxCTAs = (int)blocks; // NCCL_MAX_CTAS in the environment wins
+#endif
     ncclResult_t result =
         nccl->library.CommInitRankConfig(&nccl->nccl, info->size, *id, info->rank, &config);
     while (!all_done) {

@@ -11,6 +11,7 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     std::vector<simt::node> nodes;
+    bool node_priority;  // each node has its own
     simt::task_ref last; // of its newest launch
 };
 
@@ -62,7 +63,7 @@ bool any_captured_blocks(void)
 void capture_work(CUstream_st *stream, const work_ref &what)
 {
     capture &capture = *stream->capture;
-    capture.nodes.push_back({what, stream->number, stream->tips});
+    capture.nodes.push_back({what, stream->number, stream->priority, stream->tips});
     stream->tips = {capture.nodes.size() - 1};
 }
 
@@ -203,12 +204,12 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
     });
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
     return call([&](guard &) {
-        if (!exec || !graph)
+        if (!exec || !graph || (flags & ~(unsigned)cudaGraphInstantiateFlagUseNodePriority))
             return cudaErrorInvalidValue;
-        *exec = new CUgraphExec_st{graph->nodes, NULL};
+        *exec = new CUgraphExec_st{graph->nodes, flags != 0, NULL};
         return cudaSuccess;
     });
 }
@@ -229,7 +230,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)
             std::vector<task_ref> after = {begin};
             for (size_t before : one.after)
                 after.push_back(tasks[before]);
-            tasks.push_back(put(one.what, one.stream, after));
+            tasks.push_back(put(one.what, one.stream, after,
+                                exec->node_priority ? one.priority : stream->priority));
         }
         tasks.push_back(begin);
         exec->last = stream->last = put(NULL, stream->number, tasks);

@@ -39,6 +39,7 @@ typedef enum {
 typedef enum {
     CUBLASLT_MATMUL_DESC_TRANSA = 3,
     CUBLASLT_MATMUL_DESC_TRANSB = 4,
+    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,
 } cublasLtMatmulDescAttributes_t;
 
 typedef enum {

@@ -6,7 +6,9 @@
 //
 // Environment: SIMT_CUBLASLT_VERSION (130100); SIMT_CUBLASLT_FAIL (create, heuristic, matmul: that
 // call fails; captured: matmul does while a graph is captured; mask: heuristics offer reductions
-// that were not asked for; scheme: the same, and algorithms have no attribute for it).
+// that were not asked for; scheme: the same, and algorithms have no attribute for it);
+// SIMT_CUBLASLT_NARROW=1 (an algorithm of other bits where a part of the multiprocessors is asked
+// for).
 #include <cublasLt.h>
 
 #include "enqueue.h"
@@ -33,6 +35,7 @@ struct algorithm {
 
 // What heuristics offer first stands first.
 static const struct algorithm algorithms[] = {
+    {"narrow", 3, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, 4, false, false},
     {"in_place", 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 2, 2, false, true},
     {"elsewhere", 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, 2, true, false},
     {"rounded", 4, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 2, 2, false, false},
@@ -40,7 +43,7 @@ static const struct algorithm algorithms[] = {
     {"split", 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, 4, false, false},
     {"plain", 1, CUBLASLT_REDUCTION_SCHEME_NONE, 2, 2, false, false},
 };
-enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms, SEAL = 0x51a7 };
+enum { NARROW, ALGORITHMS = sizeof algorithms / sizeof *algorithms, SEAL = 0x51a7 };
 
 // What lies in a cublasLtMatmulAlgo_t: which of the table, for which types, and a seal.
 struct config {
@@ -78,6 +81,7 @@ struct layout {
 struct product {
     cublasComputeType_t compute;
     int32_t op[2];
+    int32_t multiprocessors; // 0: all
 };
 
 struct preference {
@@ -89,12 +93,14 @@ struct preference {
 // What a handle points to in truth.
 #define CONTENT(T, handle) ((T *)(void *)(handle))
 
-// Tests look here: objects made and not yet destroyed, all that were ever made, and the algorithm
-// that was run last.
+// Tests look here: objects made and not yet destroyed, all that were ever made, the algorithm that
+// was run last, and the multiprocessors that it was to use (0: all).
 EXPORT extern atomic_int simt_cublaslt_objects, simt_cublaslt_made;
 EXPORT extern const char *simt_cublaslt_last;
+EXPORT extern int32_t simt_cublaslt_multiprocessors;
 atomic_int simt_cublaslt_objects, simt_cublaslt_made;
 const char *simt_cublaslt_last;
+int32_t simt_cublaslt_multiprocessors;
 
 static void *make(size_t bytes)
 {
@@ -176,9 +182,10 @@ EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmul
                                                      const void *buf, size_t sizeInBytes)
 {
     struct product *product = CONTENT(struct product, matmulDesc);
-    int32_t *to = attr == CUBLASLT_MATMUL_DESC_TRANSA   ? &product->op[0]
-                  : attr == CUBLASLT_MATMUL_DESC_TRANSB ? &product->op[1]
-                                                        : NULL;
+    int32_t *to = attr == CUBLASLT_MATMUL_DESC_TRANSA            ? &product->op[0]
+                  : attr == CUBLASLT_MATMUL_DESC_TRANSB          ? &product->op[1]
+                  : attr == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET ? &product->multiprocessors
+                                                                 : NULL;
     return take(to, sizeof *to, buf, sizeInBytes);
 }
 
@@ -247,6 +254,7 @@ struct problem {
     int64_t m, n, k, batch;
     struct operand a, b, c;
     bool tf32;
+    int32_t multiprocessors;
 };
 
 static struct operand operand_of(const struct layout *layout, int32_t op)
@@ -292,6 +300,7 @@ static cublasStatus_t problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout
         .b = operand_of(b, product->op[1]),
         .c = operand_of(c, CUBLAS_OP_N),
         .tf32 = a->type == CUDA_R_32F && product->compute != CUBLAS_COMPUTE_32F_PEDANTIC,
+        .multiprocessors = product->multiprocessors,
     };
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -355,7 +364,9 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasStatus_t code = problem_of(operationDesc, Adesc, Bdesc, Cdesc, Ddesc, &p);
     if (code != CUBLAS_STATUS_SUCCESS)
         return code;
-    for (uint64_t i = 0; i < ALGORITHMS && *returnAlgoCount < requestedAlgoCount; i++) {
+    bool narrow = p.multiprocessors > 0 && getenv("SIMT_CUBLASLT_NARROW");
+    for (uint64_t i = narrow ? NARROW : NARROW + 1;
+         i < ALGORITHMS && *returnAlgoCount < requestedAlgoCount; i++) {
         if (!suits(&algorithms[i], &p, CONTENT(struct preference, preference)))
             continue;
         struct config config = {.index = i, .types = types_of(&p), .seal = SEAL};
@@ -497,6 +508,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmu
         !strides_suit(task.algorithm, &task.p))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     simt_cublaslt_last = task.algorithm->name;
+    simt_cublaslt_multiprocessors = task.p.multiprocessors;
     memcpy(&task.alpha, alpha, sizeof task.alpha);
     memcpy(&task.beta, beta, sizeof task.beta);
     simt_enqueue("cublasLtMatmul", stream, run, &task, sizeof task);

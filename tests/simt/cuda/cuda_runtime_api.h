@@ -69,6 +69,8 @@ enum cudaStreamCaptureMode {
     cudaStreamCaptureModeRelaxed = 2
 };
 
+enum cudaGraphInstantiateFlags { cudaGraphInstantiateFlagUseNodePriority = 8 };
+
 #define cudaHostAllocDefault   0x00
 #define cudaHostAllocPortable  0x01
 #define cudaHostAllocMapped    0x02

@@ -81,14 +81,18 @@ struct task {
     int stream;    // number of the stream that brought it, and its own: for the order
     uint64_t number;
     int before; // tasks that it waits for
+    int priority;
     std::vector<std::shared_ptr<task>> followers;
     std::vector<std::max_align_t> context;
     bool begun, done;
 };
 using task_ref = std::shared_ptr<task>;
 
-// Behind the tasks `after`, of which some may be NULL. NULL work is done as soon as those are.
-task_ref put(const work_ref &what, int stream, const std::vector<task_ref> &after);
+// Behind the tasks `after`, of which some may be NULL. NULL work is done as soon as those are. The
+// priority changes no order, which is to be right without it; who asks is told (enqueue.h).
+enum { GREATEST_PRIORITY = -5 }; // the least is 0
+task_ref put(const work_ref &what, int stream, const std::vector<task_ref> &after,
+             int priority = 0);
 // Blocks until the task (which may be NULL) is done; gives what broke the device meanwhile.
 cudaError_t wait_for(guard &hold, const task_ref &task);
 cudaError_t wait_for_all(guard &hold);
@@ -107,7 +111,7 @@ cudaError_t append(CUstream_st *stream, const work_ref &what); // where it may
 
 struct node {
     work_ref what;
-    int stream;
+    int stream, priority;
     std::vector<size_t> after; // nodes before it
 };
 
@@ -139,7 +143,7 @@ bool touches_device_memory(const void *at, size_t bytes);
 } // namespace simt
 
 struct CUstream_st {
-    int device, number;
+    int device, number, priority;
     bool is_null, blocks; // a blocking one is known to the NULL stream
     simt::task_ref last;
     simt::capture_ref capture; // NULL: not being captured

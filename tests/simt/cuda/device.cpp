@@ -102,7 +102,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     return call([&](guard &) {
         *least = 0;
-        *greatest = -5;
+        *greatest = GREATEST_PRIORITY;
         return cudaSuccess;
     });
 }

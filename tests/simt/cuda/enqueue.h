@@ -17,6 +17,10 @@ extern "C" {
 void simt_enqueue(const char *name, void *stream, bool (*run)(void *context), const void *context,
                   size_t bytes);
 
+// The priority of the work in hand, from within `run`: that of its stream; in a graph of the stream
+// that it was captured from, where the graph was made to keep that, else of the one launched into.
+int simt_priority(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -16,6 +16,11 @@ enum { POLLS = 3 };
 
 static const char *_Atomic last_error = "";
 
+// Tests look here: the most blocks that the communicator opened last may use, and the priority of
+// the collective that was begun last.
+EXPORT extern _Atomic(int) simt_nccl_blocks, simt_nccl_priority;
+_Atomic(int) simt_nccl_blocks, simt_nccl_priority;
+
 ncclResult_t fail(ncclResult_t result, const char *text)
 {
     atomic_store(&last_error, text);
@@ -97,6 +102,7 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUnique
     comm->piece = 1;
     comm->noise = id.noise;
     comm->blocking = config->blocking != 0;
+    atomic_store(&simt_nccl_blocks, config->maxCTAs);
     read_settings(comm);
     if (atomic_load(&comm->error) != ncclSuccess)
         return (ncclResult_t)atomic_load(&comm->error);

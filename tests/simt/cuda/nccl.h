@@ -38,12 +38,15 @@ typedef enum { ncclSum = 0 } ncclRedOp_t;
 
 typedef enum { ncclInt64 = 4, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 } ncclDataType_t;
 
-// The real one has more settings after `blocking`.
+// The real one has more settings after `maxCTAs`.
 typedef struct {
     size_t size;
     unsigned int magic;
     unsigned int version;
     int blocking;
+    int cgaClusterSize;
+    int minCTAs;
+    int maxCTAs;
 } ncclConfig_t;
 
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
@@ -52,10 +55,12 @@ _Static_assert(sizeof(ncclUniqueId) == 128, "unique id");
 _Static_assert(offsetof(ncclConfig_t, size) == 0 && offsetof(ncclConfig_t, magic) == 8, "config");
 _Static_assert(offsetof(ncclConfig_t, version) == 12, "config");
 _Static_assert(offsetof(ncclConfig_t, blocking) == 16, "config");
+_Static_assert(offsetof(ncclConfig_t, maxCTAs) == 28, "config");
 _Static_assert(NCCL_CONFIG_UNDEF_INT == INT_MIN, "config");
 #define NCCL_CONFIG_INITIALIZER                                                                    \
     {                                                                                              \
-        sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT                 \
+        sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT,                \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT                    \
     }
 
 ncclResult_t ncclGetVersion(int *version);

@@ -9,6 +9,7 @@
 #include "tests/simt/cuda/nccl_comm.h"
 
 #include "base/dtype.h"
+#include "tests/simt/cuda/enqueue.h"
 
 #include <string.h>
 
@@ -204,6 +205,7 @@ static bool begin(struct call *op)
         return false;
     comm->begun++;
     op->begun = true;
+    atomic_store(&simt_nccl_priority, simt_priority());
     if (comm->begun == comm->error_at)
         turn_bad(comm, ncclSystemError, "the fault that was asked for");
     return true;

@@ -83,6 +83,9 @@ struct id {
     uint64_t noise;
 };
 
+// nccl.c: for tests
+extern _Atomic(int) simt_nccl_priority;
+
 // nccl.c. Both keep the text for ncclGetLastError; turn_bad also ends the communicator's work, and
 // returns the first error that did.
 ncclResult_t fail(ncclResult_t result, const char *text);

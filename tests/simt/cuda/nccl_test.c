@@ -3,7 +3,9 @@
 // start is one error for all. With REAL_NCCL over GPUs, a rank each; skipped (77) without.
 #include "comm/comm_nccl.h"
 
+#include "base/clock.h"
 #include "base/rng.h"
+#include "comm/buckets.h"
 #include "comm/selftest.h"
 #include "sums.h"
 
@@ -466,6 +468,86 @@ static void check_abort(void)
     dt_free(&backend, data);
 }
 
+// A step of two buckets: each rank announces both, and does work of its own after the first, on the
+// stream on which it announces them.
+struct delayed {
+    struct dt_buckets *buckets;
+    float *gradients;
+    int64_t *worked; // pinned: how often the device has done that work
+};
+
+enum { DELAYED_ROW = 7 };
+
+static void run_delayed(struct delayed *d)
+{
+    need(dt_buckets_ready(d->buckets, 0));
+    need(dt_stamp(&backend, &(struct dt_stamp_args){.count = d->worked}, stream));
+    need(dt_buckets_ready(d->buckets, 1));
+    need(dt_buckets_wait(d->buckets));
+}
+
+// Rank 1 begins its step only after rank 0 has done the work that follows its first bucket: the
+// bucket, which still waits for rank 1, holds up no stream but its own. In a graph too; where it
+// does, rank 1 ends the job after the time-out. Collectives have the highest priority and a bounded
+// number of blocks.
+static void check_delayed(void)
+{
+    static const int64_t row_ends[] = {DELAYED_ROW, 2 * DELAYED_ROW};
+    const int64_t bytes = 2 * DELAYED_ROW * (int64_t)sizeof(float);
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    const _Atomic(int) *priority = function(library, "simt_nccl_priority");
+    const _Atomic(int) *blocks = function(library, "simt_nccl_blocks");
+    struct delayed d = {0};
+    struct dt_graph *graph = NULL;
+    float host[2 * DELAYED_ROW];
+    need(dt_alloc(&backend, bytes, &d.gradients));
+    need(dt_alloc_host(&backend, sizeof *d.worked, &d.worked));
+    const struct dt_buckets_config config = {.gradients = d.gradients,
+                                             .elements = 2 * DELAYED_ROW,
+                                             .row_ends = row_ends,
+                                             .n_rows = 2,
+                                             .largest_row = DELAYED_ROW,
+                                             .bucket_bytes = DELAYED_ROW * (int64_t)sizeof(float),
+                                             .stream = stream,
+                                             .between_devices = true};
+    need(dt_buckets_create(comm, &backend, &config, &d.buckets));
+    need(dt_buckets_connect(d.buckets));
+    CHECK_INT(atomic_load(blocks), 1); // of the 4 multiprocessors, at least one
+    CHECK_INT(dt_buckets_count(d.buckets), 2);
+    dt_comm_set_timeout(comm, 60);
+    for (int step = 0; step < 3; step++) { // as it is, captured, and launched once more
+        int64_t turn = step + 1, mine = comm->info.rank == 0 ? turn : 0;
+        fill_exact(host, DT_F32, 2 * DELAYED_ROW, comm->info.rank, step);
+        need(dt_to_device(&backend, d.gradients, host, bytes, stream));
+        need(dt_stream_sync(&backend, stream));
+        if (step == 1) {
+            need(dt_capture_begin(&backend, stream));
+            run_delayed(&d);
+            need(dt_capture_end(&backend, stream, &graph));
+        }
+        if (comm->info.rank != 0)
+            need(dt_allreduce(comm, &mine, 1, DT_I64, DT_MAX));
+        if (step == 0)
+            run_delayed(&d);
+        else
+            need(dt_graph_launch(&backend, graph, stream));
+        while (comm->info.rank == 0 && __atomic_load_n(d.worked, __ATOMIC_ACQUIRE) < turn)
+            dt_sleep(1e-4);
+        if (comm->info.rank == 0)
+            need(dt_allreduce(comm, &mine, 1, DT_I64, DT_MAX));
+        need(dt_to_host(&backend, host, d.gradients, bytes, stream));
+        need(dt_stream_sync(&backend, stream));
+        check_reduced("a delayed bucket", host, DT_F32, 0, 2 * DELAYED_ROW, comm->info.size, step,
+                      DT_SUM);
+        CHECK_INT(atomic_load(priority), -5);
+    }
+    dt_comm_set_timeout(comm, 600);
+    dt_graph_destroy(&backend, graph);
+    dt_buckets_destroy(d.buckets);
+    dt_free_host(&backend, d.worked);
+    dt_free(&backend, d.gradients);
+}
+
 static void check_stand_in(void)
 {
     char version[64];
@@ -475,6 +557,7 @@ static void check_stand_in(void)
     check_nvls();
     if (comm->info.size == 1)
         return;
+    check_delayed();
     // The stall first: heartbeats of a failed opening can still be heard in the next one, whose
     // ranks then wait for each other, which must not meet a short time-out.
     check_start("stall@1", 3, "timed out after comm.timeout_s = 3 s");

@@ -4,6 +4,7 @@
 // the device waits until the host has nothing more to say: until it waits itself, or has put
 // nothing for a moment.
 #include "cudart.h"
+#include "enqueue.h"
 
 #include <algorithm>
 #include <chrono>
@@ -56,6 +57,8 @@ static void finish(const task_ref &task)
     the.changed.notify_all();
 }
 
+static int priority_now; // of the task in hand
+
 // What is left on a broken device is never done, and never waited for.
 static bool tried(guard &hold, const task_ref &task)
 {
@@ -64,6 +67,7 @@ static bool tried(guard &hold, const task_ref &task)
     if (!task->begun)
         task->context = task->what->context;
     task->begun = true;
+    priority_now = task->priority;
     hold.unlock();
     bool done = task->what->run(task->context.data());
     hold.lock();
@@ -168,7 +172,7 @@ work_ref make_work(const char *name, bool (*run)(void *), const void *head, size
     return made;
 }
 
-task_ref put(const work_ref &what, int stream, const std::vector<task_ref> &after)
+task_ref put(const work_ref &what, int stream, const std::vector<task_ref> &after, int priority)
 {
     if (!the.thread.joinable()) {
         the.thread = std::thread(run_device);
@@ -177,6 +181,7 @@ task_ref put(const work_ref &what, int stream, const std::vector<task_ref> &afte
     auto made = std::make_shared<task>();
     made->what = what;
     made->stream = stream;
+    made->priority = priority;
     made->number = the.numbered++;
     for (const task_ref &one : after)
         if (!is_done(one)) {
@@ -222,3 +227,8 @@ bool is_done(const task_ref &task)
     return !task || task->done;
 }
 } // namespace simt
+
+int simt_priority(void)
+{
+    return simt::priority_now;
+}

@@ -10,12 +10,13 @@ static std::set<CUstream_st *> &streams = *new std::set<CUstream_st *>;
 static std::set<CUevent_st *> &events = *new std::set<CUevent_st *>;
 static int streams_made;
 
-static CUstream_st *add_stream(int device, bool is_null, bool blocks)
+static CUstream_st *add_stream(int device, bool is_null, bool blocks, int priority)
 {
     CUstream_st *made = new CUstream_st();
     made->device = device;
     made->is_null = is_null;
     made->blocks = blocks;
+    made->priority = priority;
     made->number = streams_made++;
     streams.insert(made);
     return made;
@@ -25,7 +26,7 @@ static CUstream_st *null_stream(int device)
 {
     static std::map<int, CUstream_st *> &made = *new std::map<int, CUstream_st *>;
     CUstream_st *&one = made[device];
-    return one ? one : one = add_stream(device, true, false);
+    return one ? one : one = add_stream(device, true, false, 0);
 }
 
 CUstream_st *find_stream(cudaStream_t handle)
@@ -54,7 +55,7 @@ cudaError_t append(CUstream_st *stream, const work_ref &what)
     if (stream->capture)
         capture_work(stream, what);
     else
-        stream->last = put(what, stream->number, {stream->last});
+        stream->last = put(what, stream->number, {stream->last}, stream->priority);
     return cudaSuccess;
 }
 
@@ -81,12 +82,15 @@ static cudaError_t may_ask(CUevent_st *event)
 
 using namespace simt;
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int)
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int priority)
 {
     return call([&](guard &) {
         if (!stream || flags > cudaStreamNonBlocking)
             return cudaErrorInvalidValue;
-        *stream = add_stream(current_device(), false, flags != cudaStreamNonBlocking);
+        *stream = add_stream(current_device(), false, flags != cudaStreamNonBlocking,
+                             priority < GREATEST_PRIORITY ? GREATEST_PRIORITY
+                             : priority > 0               ? 0
+                                                          : priority);
         return cudaSuccess;
     });
 }

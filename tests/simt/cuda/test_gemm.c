@@ -214,6 +214,34 @@ static void test_recommended(const char *fault)
     dt_backend_close(&cuda);
 }
 
+// While the device is shared a shape has an algorithm of its own, made for what is left; then the
+// first one again.
+static void test_shared(void)
+{
+    setenv("SIMT_CUBLASLT_NARROW", "1", 1);
+    struct dt_backend cuda = open_cuda();
+    struct product p =
+        make_product(&cuda, &(struct problem){16, 24, 64, DT_BF16, DT_F32, false, false, false, 0});
+    const char *const *last = cublaslt_variable("simt_cublaslt_last");
+    const int32_t *multiprocessors = cublaslt_variable("simt_cublaslt_multiprocessors");
+    give_workspace(&cuda, &p.device);
+    for (int i = 0; i < 4; i++) {
+        cuda.table->share(cuda.device, i % 2);
+        CHECK_OK(dt_gemm(&cuda, &p.device, NULL));
+        CHECK_STR(*last, i % 2 ? "narrow" : "vector");
+        CHECK_INT(*multiprocessors, i % 2 ? 3 : 0); // of 4, one for collectives
+    }
+    CHECK_OK(dt_stream_sync(&cuda, NULL));
+    unsetenv("SIMT_CUBLASLT_NARROW");
+    setenv("SIMT_CUBLASLT_FAIL", "heuristic", 1);
+    p.device.c.stride++;
+    check_fails(dt_gemm(&cuda, &p.device, NULL), "align 16 16 16 on 3 SMs");
+    unsetenv("SIMT_CUBLASLT_FAIL");
+    free_product(&cuda, &p);
+    take_workspace(&cuda);
+    dt_backend_close(&cuda);
+}
+
 static void test_errors(void)
 {
     struct dt_backend cuda = {0};
@@ -270,6 +298,7 @@ int main(int argc, char **argv)
     test_recommended("nothing");
     test_recommended("mask");
     test_recommended("scheme");
+    test_shared();
     test_errors();
     CHECK_INT(*objects, 0);
     return test_end();

@@ -108,6 +108,16 @@ alike shared nccl
 train wire 2 comm.dtype=bf16 comm.bucket_mb=0.005
 # bf16 keeps 8 bits of a gradient.
 close wire plain 5e-3
+# While buckets are on their way products get algorithms of other bits, on two ranks and more: the same ones at the
+# same places of a step, whatever is done first. Reproducible sums have none of that, below.
+export SIMT_CUBLASLT_NARROW=1
+train narrow 2
+close narrow plain 1e-5
+check "products give collectives their multiprocessors" eval '! same_bits runs/narrow/$last runs/nccl/$last'
+SIMT_ORDER=random train narrow-random 2 run.cuda_graph=false
+alike narrow-random narrow
+train tree-narrow 2 comm.reduce=reproducible data.micro_batch=1
+unset SIMT_CUBLASLT_NARROW
 # Sharded optimizer states: in graphs, by NCCL and by MPI. A block of the norm for each rank, and a rest.
 wide=(model.d_model=128 model.n_layer=1 data.seq_len=8 data.val= checkpoint.every=2)
 wide_alike() {
@@ -133,6 +143,7 @@ tree=(comm.reduce=reproducible data.micro_batch=1)
 train tree-2 2 "${tree[@]}"
 SIMT_DEVICES=1 train tree-1 1 "${tree[@]}" run.cuda_graph=false
 alike tree-2 tree-1
+alike tree-narrow tree-1
 if [ "$size" != short ]; then
     train tree-4 4 "${tree[@]}" comm.bucket_mb=0.005 comm.verify_replicas=2
     alike tree-4 tree-1
