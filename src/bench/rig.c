@@ -47,7 +47,7 @@ static dt_status describe(const struct dt_bench_options *options, const struct d
     DT_TRY(dt_bench_model(options, &s->model));
     job->model = s->model;
     job->model.storage = bf16 ? DT_BF16 : DT_F32;
-    return DT_OK;
+    return dt_job_resolve_buckets(job);
 }
 
 static dt_status draw_weights(const struct dt_bench_rig *rig, struct dt_job *job)

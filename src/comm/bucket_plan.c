@@ -4,15 +4,18 @@
 // same reason a model smaller than one bucket is cut, too.
 //
 // The embedding is the last row. Where its vocabulary is small, it is sent with a few other rows.
-// Where it is larger than a bucket, it is sent last and alone (130M: 154 of 516 MB, about 0.7 ms at
-// the 230 GB/s that 8 H100 should reach, in a step of about 35 ms). comm.dtype = bf16 halves that.
+// Where it is larger than a bucket, it is sent last and alone (130M: 154 of 516 MB, 0.73 ms at the
+// 211 GB/s below, in a step of about 35 ms). comm.dtype = bf16 halves that.
 // Between devices nothing better was found:
 // - With tied weights the head's part of its gradient is ready when backward begins. To send that
 //   part early leaves the embedding's part, which is as large: more bytes, no fewer at the end.
 // - A row that is complete before the embedding must not join it: it would wait for it.
 // - The weight gradients of layer 0 could be computed after it. The GEMM of in_proj would hide
-//   0.13 ms, but its own 9 MB would then be sent last: a gain of 0.09 ms at 230 GB/s, none at 70.
+//   0.13 ms, but its own 9 MB would then be sent last: a gain of 0.09 ms at 211 GB/s, none at 70.
 // - Pieces would be slower: they follow each other on links that one message fills.
+//
+// Rates are those of bytes summed. A GPU of 8 with NVLink sends at most 370 GB/s in a ring, where
+// each byte passes it 2 · 7/8 times: 211 GB/s.
 //
 // Through pinned copies (staged) pieces are better: one is copied from the device while the one
 // before it is summed and the one before that is copied back.
@@ -22,8 +25,13 @@
 #include "base/round.h"
 #include "kernels/sum_squares.h"
 
+#include <math.h>
+
 enum { ALIGN = 64 };                        // elements, of pieces
 static const int64_t least_bytes = 1 << 20; // a smaller bucket gains nothing by being sent early
+static const int64_t auto_unit = 25000000;  // buckets of `auto` are multiples of it
+static const double start_s = 3e-6;         // of a collective, for each doubling of ranks
+static const double link_rate = 211e9;      // bytes/s
 static const int64_t least_piece_bytes = 1 << 12; // however small buckets are asked for
 
 struct plan {
@@ -81,6 +89,15 @@ static void cut(struct plan *plan)
         start = ends[row];
     }
     close_bucket(plan, all);
+}
+
+int64_t dt_bucket_auto(int64_t elements, int n_ranks, bool between_devices)
+{
+    if (!between_devices || n_ranks < 2)
+        return auto_unit;
+    double start = start_s * log2(n_ranks) * link_rate; // bytes that links could have sent
+    int64_t best = (int64_t)sqrt((double)elements * sizeof(float) * start);
+    return dt_max_i64(best / auto_unit, 1) * auto_unit;
 }
 
 int64_t dt_bucket_sharded(int64_t elements, int n_ranks)

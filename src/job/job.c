@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "comm/bucket_plan.h"
 #include "comm/job_control.h"
 #include "data/columns.h"
 #include "data/shard_cache.h"
@@ -395,6 +396,25 @@ static dt_status look(struct dt_job *job, enum dt_purpose purpose)
     return DT_OK;
 }
 
+dt_status dt_job_resolve_buckets(struct dt_job *job)
+{
+    static const char key[] = "comm.bucket_mb";
+    struct dt_params params;
+    double *mb = &job->settings.comm.bucket_mb;
+    char text[24];
+    if (*mb > 0)
+        return DT_OK;
+    DT_TRY(dt_model_list(&job->model, &params, NULL));
+    *mb = (double)dt_bucket_auto(params.elements, job->comm->info.size,
+                                 dt_job_uses_device_comm(job)) /
+          1e6;
+    dt_params_free(&params);
+    snprintf(text, sizeof text, "%g", *mb);
+    return job->config
+               ? dt_config_note(job->config, key, text, dt_config_find(job->config, key)->origin)
+               : DT_OK;
+}
+
 dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const *words,
                       int n_words, struct dt_job *job)
 {
@@ -418,6 +438,7 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const
     DT_TRY(dt_broadcast(comm, &job->model, sizeof job->model, 0));
     DT_TRY(dt_broadcast(comm, job->resume, sizeof job->resume, 0));
     DT_TRY(dt_broadcast(comm, &job->settings.data.block, sizeof job->settings.data.block, 0));
+    DT_TRY(dt_agree(comm, dt_job_resolve_buckets(job)));
     DT_TRY(broadcast_dataset(comm, &job->train));
     DT_TRY(broadcast_dataset(comm, &job->val));
     dt_status status = DT_OK;

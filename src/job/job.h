@@ -64,6 +64,8 @@ void dt_job_require_model(struct dt_problems *problems, const void *settings,
 // job->model: from the checkpoint to resume, else from run.init_from, else from [model]. Its
 // storage type and settings.data.block, where they are `auto`: those of the checkpoint to resume.
 dt_status dt_job_resolve_model(struct dt_job *job);
+// settings.comm.bucket_mb, where it is `auto`, once the model and the backend are known.
+dt_status dt_job_resolve_buckets(struct dt_job *job);
 // An error that begins with a key of the model: where the key was set comes before it.
 dt_status dt_job_name_origin(const struct dt_config *config, dt_status status);
 // Settings that do not fit the way the job was launched: the communicator was chosen by that.

@@ -122,7 +122,9 @@ static const struct dt_config_key optim_keys[] = {
 static const struct dt_config_key comm_keys[] = {
     CHOICE(comm, backend, "auto", "auto|self|mpi|nccl",
            "how ranks communicate; auto: NCCL between GPUs, else MPI", NEUTRAL),
-    REAL(comm, bucket_mb, "25", 0.001, 65536, "size of a bucket of gradients, in MB; each is sent when full", NEUTRAL),
+    REAL(comm, bucket_mb, "auto", 0.001, 65536,
+         "size of a bucket of gradients, in MB; each is sent when full; auto: 25, between GPUs more for large models and many ranks",
+         .auto_word = "auto", .auto_value = 0, NEUTRAL),
     CHOICE(comm, dtype, "fp32", "fp32|bf16", "type in which gradients are sent"),
     CHOICE(comm, reduce, "fast", "fast|reproducible",
            "reproducible: the same bits on 1, 2, 4, … ranks, for a given data.micro_batch", NEUTRAL),

@@ -66,7 +66,8 @@ struct dt_settings {
     } optim;
     struct {
         int backend, dtype, reduce, selftest;
-        double bucket_mb, timeout_s, start_timeout_s;
+        double bucket_mb; // 0: auto, only until the job knows its model
+        double timeout_s, start_timeout_s;
         int64_t verify_replicas;
     } comm;
     struct {

@@ -209,8 +209,27 @@ static void test_sharded(void)
         }
 }
 
+// 130 M and 1.4 B parameters have 516 MB and 5.49 GB of gradients.
+static void test_auto(void)
+{
+    static const struct {
+        int64_t elements;
+        int n_ranks;
+        bool between_devices;
+        int64_t megabytes;
+    } cases[] = {
+        {129135360, 8, true, 25},         {1372178432, 8, true, 100}, {1372178432, 64, true, 125},
+        {1372178432, 2, true, 50},        {1372178432, 1, true, 25},  {1372178432, 64, false, 25},
+        {INT64_C(1) << 36, 8, true, 700}, {1, 4096, true, 25},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK_INT(dt_bucket_auto(cases[i].elements, cases[i].n_ranks, cases[i].between_devices),
+                  cases[i].megabytes * MB);
+}
+
 int main(void)
 {
+    test_auto();
     test_any_rows();
     test_large_vocabulary();
     test_small_vocabulary();

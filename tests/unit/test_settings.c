@@ -122,7 +122,7 @@ static void test_defaults(void)
     CHECK_INT(s.comm.backend, DT_COMM_AUTO);
     CHECK_INT(s.comm.dtype, DT_WIRE_FP32);
     CHECK_INT(s.comm.reduce, DT_REDUCE_FAST);
-    CHECK(s.comm.bucket_mb == 25 && s.comm.timeout_s == 600, "comm");
+    CHECK(s.comm.bucket_mb == 0 && s.comm.timeout_s == 600, "comm");
     CHECK_INT(s.comm.verify_replicas, 0);
     CHECK_INT(s.checkpoint.every, 0);
     CHECK(s.checkpoint.minutes == 30, "minutes");

@@ -108,6 +108,13 @@ alike shared nccl
 train wire 2 comm.dtype=bf16 comm.bucket_mb=0.005
 # bf16 keeps 8 bits of a gradient.
 close wire plain 5e-3
+# A model of about 5 GB of gradients: larger buckets between GPUs, through the host as ever.
+plan_large() { ranks 2 --check small.ini run.device=cuda run.precision=fp32 model.d_model=2048 model.n_layer=48 "$@" 2>&1; }
+export SIMT_MEMORY=100000000000
+check "larger buckets between GPUs" grep -q '^bucket_mb = 50 ' <(plan_large)
+check "… not through the host" grep -q '^bucket_mb = 25 ' <(plan_large comm.backend=mpi)
+check "… nor in place of a number" grep -q '^bucket_mb = 7 ' <(plan_large comm.bucket_mb=7)
+unset SIMT_MEMORY
 # While buckets are on their way products get algorithms of other bits, on two ranks and more: the same ones at the
 # same places of a step, whatever is done first. Reproducible sums have none of that, below.
 export SIMT_CUBLASLT_NARROW=1
