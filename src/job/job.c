@@ -99,7 +99,8 @@ static dt_status inspect_device(struct dt_job *job, enum dt_purpose purpose)
         dt_cores_list(mine.cpus, sizeof mine.cpus);
         mine.threads = info.threads;
         DT_TRY(dt_job_describe_device(job, mine.kind));
-        DT_TRY(dt_places_check(comm, &mine, print, job->settings.run.allow_unequal_nodes));
+        DT_TRY(dt_places_check(comm, &mine, print, dt_job_sum_order(job) == DT_SUM_TREE,
+                               job->settings.run.allow_unequal_nodes));
     }
     // A job is one precision: where hosts differ, auto is bf16 if that is faster on all.
     int64_t bf16 =

@@ -138,8 +138,9 @@ static const char *variable(const char *name)
     return text && text[0] ? text : NULL;
 }
 
-void dt_places_log(const struct dt_place *places, int n)
+void dt_places_log(const struct dt_place *places, int n, bool by_tree)
 {
+    int again = 0; // a rank on a host that was left before
     const char *job = variable("SLURM_JOB_ID"), *array = variable("SLURM_ARRAY_JOB_ID");
     const char *task = variable("SLURM_ARRAY_TASK_ID"), *restarts = variable("SLURM_RESTART_COUNT");
     char member[64] = "";
@@ -153,7 +154,14 @@ void dt_places_log(const struct dt_place *places, int n)
             seen = on_host(&places[k], &places[i]);
         if (!seen)
             log_host(places, n, i);
+        else if (!again && !on_host(&places[i], &places[i - 1]))
+            again = i;
     }
+    if (by_tree && again)
+        dt_warn("rank %d is on another host than rank %d, though %s has ranks before it: with "
+                "comm.reduce = reproducible neighbours exchange the largest messages. Number ranks "
+                "host by host (mpirun --map-by ppr:N:node, Slurm: --distribution=block)",
+                again, again - 1, places[again].host);
 }
 
 // ---- unequal nodes
@@ -247,14 +255,14 @@ dt_status dt_places_compare_nodes(const struct dt_place *places, int n)
 }
 
 dt_status dt_places_check(struct dt_comm *comm, const struct dt_place *mine, bool print,
-                          bool allow_unequal)
+                          bool by_tree, bool allow_unequal)
 {
     struct dt_place *all;
     bool root = comm->info.rank == 0;
     dt_status status;
     DT_TRY_GOTO(status, out, gather(comm, mine, &all));
     if (root && print)
-        dt_places_log(all, comm->info.size);
+        dt_places_log(all, comm->info.size, by_tree);
     if (root)
         status = dt_places_compare_nodes(all, comm->info.size);
     if (status == DT_USER && allow_unequal) {

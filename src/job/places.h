@@ -17,10 +17,10 @@ struct dt_place {
 
 // Collective: refuses ranks of different builds of dtrain, before they exchange any structs.
 dt_status dt_places_check_program(struct dt_comm *comm);
-// Collective: rank 0 prints the map if `print`. DT_USER where nodes are unequal; a warning if they
-// are allowed to be.
+// Collective: rank 0 prints the map if `print`; by_tree: as dt_places_log. DT_USER where nodes are
+// unequal; a warning if they are allowed to be.
 dt_status dt_places_check(struct dt_comm *comm, const struct dt_place *mine, bool print,
-                          bool allow_unequal);
+                          bool by_tree, bool allow_unequal);
 
 // The parts of these checks that need no communication.
 dt_status dt_places_compare_programs(const struct dt_place *places, int n);
@@ -28,4 +28,6 @@ dt_status dt_places_compare_programs(const struct dt_place *places, int n);
 // with another device: one of another name or other features, whose results have other bits.
 dt_status dt_places_compare_nodes(const struct dt_place *places, int n);
 // One line a host by dt_info, short however many ranks it has: equal entries once, long lists cut.
-void dt_places_log(const struct dt_place *places, int n);
+// by_tree: warns where ranks are not numbered host by host, which makes sums in the order
+// DT_SUM_TREE (comm/sum_tree.h) send much between hosts.
+void dt_places_log(const struct dt_place *places, int n, bool by_tree);

@@ -1,6 +1,7 @@
 // Sums in the order DT_SUM_TREE, against the same tree walked here: the same bits for any count and
 // type, in an all-reduce and in the blocks of a reduce-scatter, whichever rank holds them.
 #include "base/round.h"
+#include "comm/sum_tree.h"
 #include "sums.h"
 
 static struct dt_comm *comm;
@@ -29,8 +30,26 @@ static void check_tree(int64_t n, enum dt_dtype type)
     free(y);
 }
 
+// Of 16 members on hosts of 4, numbered host by host, each sends 2 · (1/2 + 1/4) of the whole
+// within its host and 2 · (1/8 + 1/16) to others.
+static void check_hosts(void)
+{
+    for (int member = 0; member < 16; member++) {
+        struct dt_sum_tree tree = {.rank = member, .levels = 4, .halves = true, .all = {0, 4096}};
+        int64_t sent[2] = {0, 0}; // within the host, to others
+        for (int i = 0; i < 2 * tree.levels; i++) {
+            struct dt_tree_step step = dt_tree_step(&tree, i);
+            const struct dt_span *out = step.adds ? &step.theirs : &step.mine;
+            sent[step.peer / 4 != member / 4] += out->end - out->first;
+        }
+        CHECK_INT(sent[0], 6144);
+        CHECK_INT(sent[1], 1536);
+    }
+}
+
 int main(void)
 {
+    check_hosts();
     CHECK_OK(dt_comm_open(DT_COMM_KIND_MPI, &comm));
     if (!comm)
         return test_end();

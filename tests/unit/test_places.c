@@ -15,11 +15,31 @@ static struct dt_place place(const char *host, const char *device, const char *i
     return p;
 }
 
-static const char *logged(const struct dt_place *places, int n)
+static const char *logged_for(const struct dt_place *places, int n, bool by_tree)
 {
     capture_stderr();
-    dt_places_log(places, n);
+    dt_places_log(places, n, by_tree);
     return captured();
+}
+
+static const char *logged(const struct dt_place *places, int n)
+{
+    return logged_for(places, n, false);
+}
+
+// Sums by the tree want ranks numbered host by host, and only they.
+static void test_numbering(void)
+{
+    static const char warning[] = "warning: rank 2 is on another host than rank 1, though n1 has";
+    struct dt_place places[4];
+    for (int i = 0; i < 4; i++)
+        places[i] = place(i < 2 ? "n1" : "n2", "AMD EPYC", "", i);
+    CHECK(!strstr(logged_for(places, 4, true), "warning"), "host by host");
+    snprintf(places[1].host, sizeof places[1].host, "n2");
+    snprintf(places[2].host, sizeof places[2].host, "n1");
+    const char *text = logged_for(places, 4, true);
+    CHECK(strstr(text, warning), "%s", text);
+    CHECK(!strstr(logged(places, 4), "warning"), "only sums by a tree mind");
 }
 
 static void test_gpus(void)
@@ -137,6 +157,7 @@ static void test_programs(void)
 
 int main(void)
 {
+    test_numbering();
     test_gpus();
     test_job();
     test_unequal();
