@@ -36,6 +36,8 @@ struct dt_order_keys {
     char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT], weights[DT_DATA_TEXT], mask[DT_DATA_TEXT],
         episodes[DT_DATA_TEXT];
 };
+// Rewrites the keys' texts so that those that mean the same are equal.
+void dt_order_tidy(struct dt_order_keys *order);
 
 // Statistics of the losses so far (train/spikes.h).
 struct dt_loss_statistics {

@@ -134,6 +134,14 @@ dt_status dt_trainer_text(const struct dt_trainer_state *state, const struct dt_
     return *text ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "no memory for the text of trainer.json");
 }
 
+void dt_order_tidy(struct dt_order_keys *order)
+{
+    dt_columns_tidy(false, order->inputs);
+    dt_columns_tidy(true, order->targets);
+    dt_columns_tidy_weights(order->weights);
+    dt_columns_tidy_groups(order->episodes);
+}
+
 struct dt_part_stamp dt_trainer_stamp(const struct dt_trainer_state *state)
 {
     const int64_t counts[] = {state->order.seed,  state->order.batch, state->order.seq_len,
@@ -217,8 +225,7 @@ static dt_status read_state(const char *path, const cJSON *json, struct dt_train
     for (const struct dt_config_key *field = fields; field < fields_end; field++)
         if (!(is_later(field) || field->type == DT_CONFIG_ENUM) || dt_json_has(json, field->json))
             DT_TRY(read_field(path, json, field, state));
-    dt_columns_tidy(false, state->order.inputs); // older checkpoints have the text of the key
-    dt_columns_tidy(true, state->order.targets);
+    dt_order_tidy(&state->order); // older checkpoints have the texts of the keys
     DT_TRY_NOTE(dt_skips_parse(state->left_out, &left_out), "reading left_out of %s", path);
     return DT_OK;
 }

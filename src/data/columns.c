@@ -256,6 +256,41 @@ void dt_columns_tidy(bool target, char text[DT_DATA_TEXT])
     dt_columns_free(&columns);
 }
 
+void dt_columns_tidy_weights(char text[DT_DATA_TEXT])
+{
+    static const char key[] = "data.weights";
+    char words[DT_DATA_TEXT], tidy[DT_DATA_TEXT] = "", *rest = words;
+    memcpy(words, text, sizeof words);
+    for (char *word; (word = strsep(&rest, " \t\n"));) {
+        struct dt_column column = {0};
+        const char *head;
+        if (!*word)
+            continue;
+        if (parse_path(key, NULL, word, &column, &head) != DT_OK) {
+            dt_error_clear(); // reported when the shards are opened
+            return;
+        }
+        if (!head || column.end - column.first > 1)
+            return;
+        dt_append(tidy, sizeof tidy, "%s%s", tidy[0] ? " " : "", column.path);
+        if (column.first > 0) // else it is the only one
+            dt_append(tidy, sizeof tidy, "[%" PRId64 "]", column.first);
+        dt_append(tidy, sizeof tidy, "%s", head);
+    }
+    memcpy(text, tidy, sizeof tidy);
+}
+
+void dt_columns_tidy_groups(char *pattern)
+{
+    char *to = pattern;
+    for (const char *from = pattern + strspn(pattern, "/"); *from; from++)
+        if (*from != '/' || (from[1] != '/' && from[1]))
+            *to++ = *from;
+    if (to == pattern && *pattern) // the file's root
+        *to++ = '/';
+    *to = 0;
+}
+
 static bool meet(const struct dt_column *a, const struct dt_column *b, char *which, size_t size)
 {
     int64_t column = dt_max_i64(a->first, b->first), row = dt_max_i64(a->from, b->from);

@@ -48,6 +48,10 @@ bool dt_columns_text(const struct dt_columns *columns, bool target, char text[DT
 // Rewrites the value of a key so that two texts that mean the same are equal: "a@+1" for "/a@1",
 // and "a" for "a@0". A text that is not understood, or would become too long, stays as it is.
 void dt_columns_tidy(bool target, char text[DT_DATA_TEXT]);
+// Likewise data.weights ("a b[2]:HEAD" for " /a[0]  b[2:3]:HEAD"), and data.episodes ("a/b" for
+// "/a//b/").
+void dt_columns_tidy_weights(char text[DT_DATA_TEXT]);
+void dt_columns_tidy_groups(char *pattern);
 // Whether a column is among both, of the same row, in such texts; which: "actions[3]@+1".
 bool dt_columns_meet(const char *inputs, const char *targets, char which[DT_COLUMN_PATH + 64]);
 // Inputs that are targets of earlier frames: n numbers or ids from column `at` on, or a flag

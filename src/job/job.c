@@ -184,8 +184,6 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
              dt_config_find(job->config, "data.format")->text);
     snprintf(rules->inputs, sizeof rules->inputs, "%s", s->data.inputs);
     snprintf(rules->targets, sizeof rules->targets, "%s", s->data.targets);
-    dt_columns_tidy(false, rules->inputs);
-    dt_columns_tidy(true, rules->targets);
     snprintf(rules->weights, sizeof rules->weights, "%s", s->data.weights);
     snprintf(rules->mask_default, sizeof rules->mask_default, "%s", automatic ? mask_default : "");
     return dt_job_targets(&job->model, rules);

@@ -33,6 +33,7 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
         snprintf(state.order.episodes, sizeof state.order.episodes, "%s", rules->episodes);
         snprintf(state.order.weights, sizeof state.order.weights, "%s", rules->weights);
         snprintf(state.order.mask, sizeof state.order.mask, "%s", s->data.mask);
+        dt_order_tidy(&state.order);
     }
     return state;
 }

@@ -19,7 +19,8 @@ check "no loss is missing" test "$(grep -c '"loss":null' runs/n1/metrics.jsonl)"
 check "saves" "$dtrain" columns.ini run.name=cut checkpoint.every=4 >cut.log 2>&1
 rm -r runs/cut/$last
 same=$(sed 's/@+/@/g; s/targets/\/targets/' <<<"$targets")
-check "resumes with other words for the same columns" "$dtrain" columns.ini run.name=cut data.targets="$same" >cut.log 2>&1
+check "resumes with other words for the same columns" "$dtrain" columns.ini run.name=cut data.targets="$same" \
+    data.weights='/targets/c_x[0]  targets/c_y[0:1]:buttons' >cut.log 2>&1
 check "the bits are those of the whole run" same_bits runs/cut/$last runs/n1/$last
 check "eval" "$dtrain" eval columns.ini run.name=n1 >eval.json 2>eval.log
 check "eval has the loss of training's validation" test "$(grep -o '"loss":[0-9.]*' eval.json | head -n 1 | cut -c1-16)" = \

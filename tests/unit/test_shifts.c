@@ -308,6 +308,24 @@ static void test_tidy(void)
         memcpy(text + 126 * i + 123, "@1 ", 3);
     memcpy(text + sizeof text - 3, "@1", 3);
     tidy(text, false, text); // it would be too long
+    static const char *const others[][2] = {{" /a[0]\t b[2:3]:x  //c/d:y", "a b[2]:x c/d:y"},
+                                            {"a:x", "a:x"},
+                                            {"a[0:2]  b", "a[0:2]  b"},
+                                            {"a  :x", "a  :x"},
+                                            {"a[0 ", "a[0 "},
+                                            {"", ""}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        strcpy(text, others[i][0]);
+        dt_columns_tidy_weights(text);
+        CHECK_STR(text, others[i][1]);
+    }
+    static const char *const groups[][2] = {
+        {"//a_*//b/", "a_*/b"}, {"a/b", "a/b"}, {"/a", "a"}, {"//", "/"}, {"", ""}};
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        strcpy(text, groups[i][0]);
+        dt_columns_tidy_groups(text);
+        CHECK_STR(text, groups[i][1]);
+    }
 }
 
 static void meet(const char *from, const char *to, const char *want)
