@@ -318,6 +318,25 @@ bool dt_columns_meet(const char *inputs, const char *targets, char which[DT_COLU
     return found;
 }
 
+bool dt_columns_beyond(const char *text, bool target, int64_t rows, char which[DT_DATA_TEXT])
+{
+    struct dt_columns columns = {0};
+    bool all = true;
+    which[0] = 0;
+    if (dt_columns_parse("", text, target, &columns) != DT_OK)
+        dt_error_clear(); // a name with a blank in it: nothing is known
+    for (const struct dt_column *c = columns.at; c < columns.at + columns.n; c++) {
+        int64_t before = dt_min_i64(c->to, 1 - rows), after = dt_max_i64(c->from, rows);
+        if (c->from < before)
+            add_word(c, c->from, before, which);
+        if (after < c->to)
+            add_word(c, after, c->to, which);
+        all &= before == c->to || after == c->from;
+    }
+    dt_columns_free(&columns);
+    return all && which[0];
+}
+
 static dt_status add_fed(struct dt_fed part, int *n, struct dt_fed fed[DT_FED_MOST])
 {
     if (*n == DT_FED_MOST)

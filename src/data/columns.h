@@ -54,6 +54,9 @@ void dt_columns_tidy_weights(char text[DT_DATA_TEXT]);
 void dt_columns_tidy_groups(char *pattern);
 // Whether a column is among both, of the same row, in such texts; which: "actions[3]@+1".
 bool dt_columns_meet(const char *inputs, const char *targets, char which[DT_COLUMN_PATH + 64]);
+// Writes what of such a text lies outside every episode, the longest of which has `rows` rows:
+// "a[0:2]@+40". Returns whether that is all of it.
+bool dt_columns_beyond(const char *text, bool target, int64_t rows, char which[DT_DATA_TEXT]);
 // Inputs that are targets of earlier frames: n numbers or ids from column `at` on, or a flag
 // (:valid), are n targets from `target` on that were predicted `back` frames before; those from
 // column at + step on back - 1 frames before, …, `count` times. Of a chunk of targets its first row

@@ -138,6 +138,7 @@ static void add_up(struct dt_dataset *dataset)
         dataset->episodes += shard->episodes;
         dataset->in_windows += shard->in_windows;
         dataset->doc_starts |= shard->doc_starts;
+        dataset->longest = dt_max_i64(dataset->longest, shard->longest);
         if (memcmp(&shard->bytes, &dataset->shards[0].bytes, sizeof shard->bytes) != 0)
             same_bytes = false;
         if (shard->warning[0] && !dataset->rules.held_out) // said of those that are trained on

@@ -112,6 +112,7 @@ struct dt_shard {
     struct dt_byte_columns bytes; // of frames, uint8 in every episode
     int64_t episodes, empty;      // with frames, and those without any, which are skipped
     int64_t in_windows;           // frames, each as often as windows have it
+    int64_t longest;              // rows of an episode's longest dataset
     int64_t unlabeled;            // frames with a target missing, once verified
     char mask[DT_DATA_NAME];      // the list in /mask that names them; "": all
     // Episodes of this shard, and of those before it: their numbers say which are held out.
@@ -151,6 +152,7 @@ struct dt_dataset {
     int64_t episodes;        // of all shards
     int64_t in_windows;      // of all shards
     bool doc_starts;         // some shard has /doc_starts
+    int64_t longest;         // of any shard
     bool may_differ;         // from the data of a checkpoint that is resumed from
 };
 

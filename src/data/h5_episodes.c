@@ -336,6 +336,10 @@ dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules 
     shard->count = episodes->at[episodes->n].first;
     shard->windows = episodes->at[episodes->n].window;
     shard->width = episodes->layout.frame_width;
+    for (int64_t e = 0; e < episodes->n; e++)
+        for (int64_t i = 0; i < episodes->columns.n; i++)
+            shard->longest =
+                dt_max_i64(shard->longest, dt_episodes_rows(episodes, e, &episodes->columns.at[i]));
     shard->stride = episodes->rules.stride;
     shard->episodes = episodes->n;
     shard->empty = episodes->empty;

@@ -223,12 +223,22 @@ static dt_status fit_model(struct dt_job *job, const struct dt_dataset *train, b
     return dt_job_name_origin(job->config, dt_model_config_check(&job->model));
 }
 
-// What may not be as its author meant it.
-static void warn_of_data(const struct dt_job *job)
+// Refuses or warns of what is not, or may not be, as its author meant it.
+static dt_status check_meaning(const struct dt_job *job)
 {
     const struct dt_dataset *train = job->train;
-    char both[DT_COLUMN_PATH + 64];
+    char both[DT_COLUMN_PATH + 64], beyond[DT_DATA_TEXT];
     double filled = dt_dataset_filled(train);
+    if (dt_columns_beyond(train->targets, true, train->longest, beyond))
+        return dt_config_reject(job->config, "data.targets", "shift them by fewer rows",
+                                "%.200s: all targets of data.train are missing, since its longest "
+                                "episode has %lld rows: there is nothing to learn",
+                                beyond, (long long)train->longest);
+    dt_columns_beyond(train->inputs, false, train->longest, beyond);
+    if (beyond[0])
+        dt_warn("data.inputs: %.200s is zero in every frame: the longest episode of data.train has "
+                "%lld rows",
+                beyond, (long long)train->longest);
     if (dt_columns_meet(train->inputs, train->targets, both))
         dt_warn("data.targets: %s is an input of the same frame, too (data.inputs): a model can "
                 "copy it; a forecast is @+1, say",
@@ -239,6 +249,7 @@ static void warn_of_data(const struct dt_job *job)
                 100 - 100 * filled, (long long)train->episodes,
                 (long long)dt_ceil_div(train->tokens, train->episodes),
                 (long long)job->settings.data.seq_len);
+    return DT_OK;
 }
 
 // Which file a shard is; zeros: none, it is made up.
@@ -322,7 +333,7 @@ static dt_status scan_data(struct dt_job *job, bool trains)
                                 job->train->shards[0].path);
     DT_TRY(fit_model(job, job->train, trains));
     if (trains)
-        warn_of_data(job);
+        DT_TRY(check_meaning(job));
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",

@@ -348,6 +348,23 @@ static void test_meet(void)
     meet("", "a[0:1]", "");
 }
 
+static void beyond(const char *text, int64_t rows, bool all, const char *want)
+{
+    char which[DT_DATA_TEXT];
+    CHECK(dt_columns_beyond(text, false, rows, which) == all, "%s of %ld rows", text, (long)rows);
+    CHECK_STR(which, want);
+}
+
+// What no frame has.
+static void test_beyond(void)
+{
+    beyond("a[0:2]@-5:6:valid b[0:1]", 5, false, "a[0:2]@-5:valid a[0:2]@+5:valid");
+    beyond("a[0:2]@-5:6:valid b[0:1]", 6, false, "");
+    beyond("a[0:2]@-6 b[0:1]:id*7=t@5:9", 5, true, "a[0:2]@-6 b[0:1]:id*7=t@5:9");
+    beyond("a[0:2]@-5 b[0:1]@4:9", 5, false, "a[0:2]@-5 b[0:1]@5:9");
+    beyond("", 5, false, "");
+}
+
 // Frames that windows have, which their positions are more than where some are padding.
 static void test_padding(void)
 {
@@ -424,6 +441,7 @@ int main(void)
     test_names();
     test_tidy();
     test_meet();
+    test_beyond();
     test_padding();
     test_refused();
     test_values_refused();
