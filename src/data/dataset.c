@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/problems.h"
 #include "base/text.h"
+#include "data/columns.h"
 #include "data/reader.h"
 
 #include <glob.h>
@@ -137,8 +138,8 @@ static void add_up(struct dt_dataset *dataset)
         dataset->tokens += shard->count * shard->row;
         dataset->episodes += shard->episodes;
         dataset->in_windows += shard->in_windows;
-        dataset->doc_starts |= shard->doc_starts;
         dataset->longest = dt_max_i64(dataset->longest, shard->longest);
+        dataset->doc_starts |= shard->doc_starts;
         if (memcmp(&shard->bytes, &dataset->shards[0].bytes, sizeof shard->bytes) != 0)
             same_bytes = false;
         if (shard->warning[0] && !dataset->rules.held_out) // said of those that are trained on
@@ -153,6 +154,19 @@ static void add_up(struct dt_dataset *dataset)
     }
     if (same_bytes)
         dataset->bytes = dataset->shards[0].bytes;
+}
+
+// What is wrong with the text of a key is said once, not of each shard.
+static dt_status check_texts(const struct dt_scan_rules *rules)
+{
+    struct dt_columns columns = {0};
+    dt_status status = dt_columns_parse("data.inputs", rules->inputs, false, &columns);
+    if (status == DT_OK)
+        status = dt_columns_parse("data.targets", rules->targets, true, &columns);
+    if (status == DT_OK)
+        status = dt_columns_parse_weights(rules, &columns);
+    dt_columns_free(&columns);
+    return status;
 }
 
 // Opens every shard and reports all that cannot be used, with the hint of the first.
@@ -189,7 +203,9 @@ dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
     *dataset = NULL;
     DT_TRY(DT_NEW(&d, 1, "a dataset"));
     d->rules = *rules;
-    dt_status status = find_shards(d, glob);
+    dt_status status = check_texts(rules);
+    if (status == DT_OK)
+        status = find_shards(d, glob);
     if (status == DT_OK)
         status = open_shards(d);
     if (status != DT_OK) {

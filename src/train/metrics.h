@@ -6,6 +6,7 @@
 #include "job/settings.h"
 #include "train/scores.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -55,8 +56,8 @@ static inline struct dt_head_metrics dt_head_metrics(const struct dt_outputs *he
 {
     const struct dt_output *head = &heads->list[k];
     const double *sums = &sum->metrics[DT_OUTPUT_METRICS * k];
-    return (struct dt_head_metrics){head->name, sums[0] / sums[2], head->measure,
-                                    sums[1] / sums[2]};
+    double n = sums[2] > 0 ? sums[2] : (double)NAN; // 0 / 0 has a sign on some machines
+    return (struct dt_head_metrics){head->name, sums[0] / n, head->measure, sums[1] / n};
 }
 
 // All that an event says of head k: its loss, its measure, its scores. Returns how many.
