@@ -52,12 +52,14 @@ bool dt_is_dir(const char *path);
 // A stamp differs once the file was written to, or another file has its name; the file is not read.
 struct dt_file_stamp {
     int64_t bytes, inode, changed_ns; // of the last write
+    int64_t status_ns;                // of the last change of anything, which nobody can set back
 };
 static inline struct dt_file_stamp dt_file_stamp(const struct stat *file)
 {
-    return (struct dt_file_stamp){file->st_size, (int64_t)file->st_ino,
-                                  file->st_mtim.tv_sec * INT64_C(1000000000) +
-                                      file->st_mtim.tv_nsec};
+    return (struct dt_file_stamp){
+        file->st_size, (int64_t)file->st_ino,
+        file->st_mtim.tv_sec * INT64_C(1000000000) + file->st_mtim.tv_nsec,
+        file->st_ctim.tv_sec * INT64_C(1000000000) + file->st_ctim.tv_nsec};
 }
 int64_t dt_file_size(const char *path); // -1 if unknown or not a regular file
 // Opens a regular file; anything else (folder, FIFO, device) is DT_USER. The caller closes.

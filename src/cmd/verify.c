@@ -124,7 +124,7 @@ static dt_status verify_config(struct tally *tally, const struct dt_call *call)
                        job.settings.data.val_fraction > 0 ? "held out" : "data.val");
     }
     if (status == DT_OK && tally->bad == 0)
-        status = dt_job_check_data(&job);
+        status = dt_job_check_data(&job, false);
     dt_job_close(&job);
     dt_comm_close(comm);
     return status;

@@ -131,6 +131,7 @@ struct dt_shard {
     // all, or of bytes evenly spread over them (dt_dataset_hash_bytes). 0: the kind has none.
     uint64_t data_hash;
     struct dt_file_stamp file;      // when these were computed; zeros: no file
+    uint64_t links;                 // xxh64 of the stamps of the files that its links lead to
     bool doc_starts;                // has /doc_starts
     char warning[DT_SHARD_WARNING]; // what may not be as its author meant it; "": nothing
 };
@@ -151,8 +152,8 @@ struct dt_dataset {
     int64_t tokens;          // positions of all shards
     int64_t episodes;        // of all shards
     int64_t in_windows;      // of all shards
-    bool doc_starts;         // some shard has /doc_starts
     int64_t longest;         // of any shard
+    bool doc_starts;         // some shard has /doc_starts
     bool may_differ;         // from the data of a checkpoint that is resumed from
 };
 

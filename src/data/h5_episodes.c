@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 // Adding episodes.
 
@@ -325,10 +326,20 @@ dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules 
         return DT_FAIL(DT_USER, "remove the shard, or create it again", "%s has no episodes", path);
     DT_TRY(dt_episodes_list_columns(reader, episodes));
     shard->listed = episodes->n;
-    for (int64_t i = 0; i < episodes->n_others; i++)
+    for (int64_t i = 0; i < episodes->n_others; i++) {
+        struct stat file;
+        if (fstat(episodes->others[i]->file.fd, &file) != 0)
+            return DT_FAIL_ERRNO("read", episodes->others[i]->path);
+        struct dt_file_stamp stamp = dt_file_stamp(&file);
+        shard->links = XXH64(&stamp, sizeof stamp, shard->links);
         shard->file_bytes += episodes->others[i]->file.bytes;
+    }
     DT_TRY(count_frames(reader, shard->before));
     shard->in_windows = count_windows(episodes);
+    for (int64_t e = 0; e < episodes->n; e++)
+        for (int64_t i = 0; i < episodes->columns.n; i++)
+            shard->longest =
+                dt_max_i64(shard->longest, dt_episodes_rows(episodes, e, &episodes->columns.at[i]));
     shard->layout = episodes->layout;
     shard->bytes = dt_episodes_list_bytes(episodes);
     shard->type = DT_F32;
@@ -336,10 +347,6 @@ dt_status dt_episodes_open(struct dt_reader *reader, const struct dt_scan_rules 
     shard->count = episodes->at[episodes->n].first;
     shard->windows = episodes->at[episodes->n].window;
     shard->width = episodes->layout.frame_width;
-    for (int64_t e = 0; e < episodes->n; e++)
-        for (int64_t i = 0; i < episodes->columns.n; i++)
-            shard->longest =
-                dt_max_i64(shard->longest, dt_episodes_rows(episodes, e, &episodes->columns.at[i]));
     shard->stride = episodes->rules.stride;
     shard->episodes = episodes->n;
     shard->empty = episodes->empty;

@@ -3,12 +3,14 @@
 // are lost where the mean is far from zero.
 #include "data/statistics.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { BLOCKS_MAX = 256, BLOCKS_MIN = 8, VALUES = 1 << 20, PIECE_BYTES = 1 << 22 };
 
@@ -146,10 +148,9 @@ double dt_statistics_count(const struct dt_dataset *dataset, enum dt_numbers whi
     return count;
 }
 
-int64_t dt_statistics_finish(const struct dt_dataset *dataset, enum dt_numbers which,
-                             const double *blocks, float *mean, float *deviation)
+void dt_statistics_merge(const struct dt_dataset *dataset, enum dt_numbers which, double *blocks)
 {
-    int64_t F = width_of(dataset, which), n = block_count(dataset, which), constant = 0;
+    int64_t F = width_of(dataset, which), n = block_count(dataset, which);
     for (int64_t i = 0; i < F; i++) {
         double all = 0, squares = 0, count = 0;
         for (int64_t b = 0; b < n; b++) {
@@ -162,6 +163,22 @@ int64_t dt_statistics_finish(const struct dt_dataset *dataset, enum dt_numbers w
                        (count == 0 ? 0 : apart * apart * count * more / (count + more));
             count += more;
         }
+        blocks[MEAN * F + i] = all;
+        blocks[SQUARES * F + i] = squares;
+        blocks[COUNT * F + i] = count;
+    }
+    if (n > 0)
+        memset(blocks + KNOWN * F, 0, (size_t)((n - 1) * KNOWN * F) * sizeof *blocks);
+}
+
+int64_t dt_statistics_finish(const struct dt_dataset *dataset, enum dt_numbers which,
+                             double *blocks, float *mean, float *deviation)
+{
+    int64_t F = width_of(dataset, which), constant = 0;
+    dt_statistics_merge(dataset, which, blocks);
+    for (int64_t i = 0; i < F; i++) {
+        double all = blocks[MEAN * F + i], squares = blocks[SQUARES * F + i],
+               count = blocks[COUNT * F + i];
         double root = sqrt(squares > 0 ? squares / count : 0);
         mean[i] = (float)all;
         deviation[i] = (float)root;
@@ -171,4 +188,74 @@ int64_t dt_statistics_finish(const struct dt_dataset *dataset, enum dt_numbers w
         }
     }
     return constant;
+}
+
+// What dt_statistics_read depends on, besides code: FORMAT grows when that computes or refuses
+// other numbers.
+static dt_status kept_path(const char *folder, const struct dt_dataset *dataset,
+                           enum dt_numbers which, char path[DT_PATH])
+{
+    enum { FORMAT = 1 };
+    const struct dt_scan_rules *rules = &dataset->rules;
+    const char *hdf5 = dt_dataset_hdf5_version(), *kind = dataset->kind->name;
+    uint64_t fraction, key;
+    memcpy(&fraction, &rules->val_fraction, sizeof fraction);
+    const uint64_t numbers[] = {FORMAT,   (uint64_t)which, (uint64_t)rules->time_axis,
+                                fraction, rules->held_out, rules->seed};
+    key = XXH64(numbers, sizeof numbers, 0);
+    key = XXH64(kind, strlen(kind), XXH64(hdf5, strlen(hdf5), key));
+    for (int i = 0; i < rules->n_targets; i++) {
+        const int64_t target[] = {rules->target[i].width, rules->target[i].classes};
+        key = XXH64(target, sizeof target, key);
+    }
+    for (int64_t i = 0; i < dataset->n_shards; i++) { // the first hash is of columns and episodes
+        const struct dt_shard *s = &dataset->shards[i];
+        const uint64_t hashes[] = {(uint64_t)s->count, s->first_hash, s->last_hash, s->data_hash,
+                                   s->links};
+        key = XXH64(hashes, sizeof hashes, XXH64(&s->file, sizeof s->file, key));
+    }
+    return dt_path(path, "%s/%016" PRIx64, folder, key);
+}
+
+void dt_statistics_keep(const char *folder, const struct dt_dataset *dataset, enum dt_numbers which,
+                        const double *blocks)
+{
+    char path[DT_PATH], *bytes;
+    size_t size = (size_t)(KNOWN * width_of(dataset, which)) * sizeof *blocks;
+    dt_status status = DT_NEW(&bytes, size + sizeof(uint64_t), "the sums of a dataset");
+    if (status == DT_OK) {
+        uint64_t hash = XXH64(blocks, size, 0);
+        memcpy(mempcpy(bytes, blocks, size), &hash, sizeof hash);
+        status = kept_path(folder, dataset, which, path);
+    }
+    if (status == DT_OK)
+        status = dt_make_dirs(folder);
+    if (status == DT_OK)
+        status = dt_write_file_atomic(path, bytes, (int64_t)(size + sizeof(uint64_t)));
+    if (status != DT_OK) {
+        dt_info("the next run will read all data again to check it: %s",
+                dt_error_current()->message);
+        dt_error_clear();
+    }
+    free(bytes);
+}
+
+bool dt_statistics_recall(const char *folder, const struct dt_dataset *dataset,
+                          enum dt_numbers which, double *blocks)
+{
+    char path[DT_PATH], *bytes = NULL;
+    int64_t size = KNOWN * width_of(dataset, which) * (int64_t)sizeof *blocks, found = 0;
+    uint64_t hash;
+    dt_status status = kept_path(folder, dataset, which, path);
+    if (status == DT_OK)
+        status = dt_read_file(path, size + (int64_t)sizeof hash, &bytes, &found);
+    bool whole = status == DT_OK && found == size + (int64_t)sizeof hash;
+    if (whole)
+        memcpy(&hash, bytes + size, sizeof hash);
+    whole = whole && XXH64(bytes, (size_t)size, 0) == hash;
+    if (whole)
+        memcpy(blocks, bytes, (size_t)size);
+    free(bytes);
+    dt_error_clear(); // not there, or damaged: it is computed again
+    return whole;
 }

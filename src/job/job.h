@@ -91,8 +91,9 @@ dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays
                            bool computed);
 // At the start of a run on data of frames: reads all training and validation data, each rank a
 // share, and checks every value, and that there are targets and weights. What this finds of the
-// training data is kept for dt_job_normalize.
-dt_status dt_job_check_data(struct dt_job *job);
+// training data is kept for dt_job_normalize. keeps: also in the folder of runs, for later runs on
+// the same data, which then read nothing.
+dt_status dt_job_check_data(struct dt_job *job, bool keeps);
 void dt_job_free_blocks(struct dt_job *job);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
 // What the heads of a policy learn from: adds columns of the targets, and which numbers these may

@@ -33,15 +33,16 @@ static void report(void *context, double share)
 }
 
 // Checks one kind of numbers of a dataset. *blocks: what is known of all its blocks, on every rank;
-// of the training data in job->blocks, read once, else from malloc.
+// of the training data in job->blocks, read once, else from malloc. What is kept in `folder` ("":
+// nothing) is not read, and *read stays as it is.
 static dt_status read_blocks(struct dt_job *job, struct dt_shard_cache *shards,
-                             enum dt_numbers which, double **blocks)
+                             enum dt_numbers which, const char *folder, double **blocks, bool *read)
 {
     static const char *const texts[DT_NUMBERS_KINDS] = {
         "checking the frames", "checking the targets", "checking the weights"};
     const struct dt_comm_info *info = &job->comm->info;
     double **kept = shards == job->train_shards ? &job->blocks[which] : NULL;
-    int64_t n = dt_statistics_size(shards->dataset, which);
+    int64_t n = dt_statistics_size(shards->dataset, which), there = 0;
     struct progress progress = {.comm = job->comm, .what = texts[which]};
     *blocks = kept ? *kept : NULL;
     if (*blocks)
@@ -50,14 +51,22 @@ static dt_status read_blocks(struct dt_job *job, struct dt_shard_cache *shards,
     dt_status status = DT_NEW(blocks, n, "%lld sums", (long long)n);
     if (kept)
         *kept = *blocks;
-    if (status == DT_OK)
+    DT_TRY(dt_agree(job->comm, status));
+    if (info->rank == 0 && folder[0])
+        there = dt_statistics_recall(folder, shards->dataset, which, *blocks);
+    DT_TRY(dt_allreduce(job->comm, &there, 1, DT_I64, DT_SUM));
+    if (!there) {
+        *read = true;
         status =
             dt_statistics_read(shards, which, info->rank, info->size, *blocks, report, &progress);
-    status = dt_agree(job->comm, status);
+        DT_TRY(dt_agree(job->comm, status));
+    }
     // Only one rank's bits of each number are not zero: as integers their sum is exact.
-    if (status == DT_OK)
-        status = dt_allreduce(job->comm, *blocks, n, DT_I64, DT_SUM);
-    return status;
+    DT_TRY(dt_allreduce(job->comm, *blocks, n, DT_I64, DT_SUM));
+    dt_statistics_merge(shards->dataset, which, *blocks);
+    if (info->rank == 0 && folder[0] && !there)
+        dt_statistics_keep(folder, shards->dataset, which, *blocks);
+    return DT_OK;
 }
 
 // Targets that are not scaled, such as classes, stay as they are.
@@ -78,7 +87,8 @@ static dt_status compute(struct dt_job *job, const struct numbers *numbers, floa
                          float *deviation)
 {
     double *blocks;
-    DT_TRY(read_blocks(job, job->train_shards, numbers->which, &blocks));
+    bool read;
+    DT_TRY(read_blocks(job, job->train_shards, numbers->which, "", &blocks, &read));
     int64_t constant = dt_statistics_finish(job->train, numbers->which, blocks, mean, deviation);
     if (numbers == &targets)
         return keep_scaled(job, mean, deviation);
@@ -114,8 +124,7 @@ static dt_status check_targets(const struct dt_dataset *dataset, const char *key
 }
 
 // Each head must have a weight somewhere.
-static dt_status check_weights(const struct dt_dataset *dataset, const char *key,
-                               const double *blocks)
+static dt_status check_weights(const struct dt_dataset *dataset, const char *key, double *blocks)
 {
     int64_t H = dataset->layout.weight_width;
     float *mean;
@@ -135,10 +144,10 @@ static dt_status check_weights(const struct dt_dataset *dataset, const char *key
 
 // Checks one kind of numbers of the data that `key` names.
 static dt_status check_numbers(struct dt_job *job, struct dt_shard_cache *shards, const char *key,
-                               enum dt_numbers which)
+                               enum dt_numbers which, const char *folder, bool *read)
 {
     double *blocks;
-    dt_status status = read_blocks(job, shards, which, &blocks), fine = DT_OK;
+    dt_status status = read_blocks(job, shards, which, folder, &blocks, read), fine = DT_OK;
     if (status == DT_OK && which == DT_NUMBERS_TARGETS)
         fine = check_targets(shards->dataset, key, blocks);
     if (status == DT_OK && which == DT_NUMBERS_WEIGHTS)
@@ -148,17 +157,23 @@ static dt_status check_numbers(struct dt_job *job, struct dt_shard_cache *shards
     return status == DT_OK ? dt_agree(job->comm, fine) : status;
 }
 
-dt_status dt_job_check_data(struct dt_job *job)
+dt_status dt_job_check_data(struct dt_job *job, bool keeps)
 {
+    char folder[DT_PATH] = "";
     struct dt_shard_cache *const sets[] = {job->train_shards, job->val_shards};
     static const char *const keys[] = {"data.train", "data.val"};
+    if (keeps)
+        DT_TRY(dt_path(folder, "%s/.checked", job->settings.run.dir[0] ? job->run_path : "runs"));
     for (int i = 0; i < 2; i++) {
         const struct dt_dataset *dataset = sets[i] ? sets[i]->dataset : NULL;
+        bool read = false;
         if (!dataset || dataset->layout.target_width == 0 || dataset->kind->source)
             continue;
         for (int which = 0; which < DT_NUMBERS_KINDS; which++)
             if (which != DT_NUMBERS_WEIGHTS || dataset->layout.weight_width > 0)
-                DT_TRY(check_numbers(job, sets[i], keys[i], (enum dt_numbers)which));
+                DT_TRY(check_numbers(job, sets[i], keys[i], (enum dt_numbers)which, folder, &read));
+        if (!read)
+            dt_info("%s: an earlier run has checked every value (%s)", keys[i], folder);
     }
     return DT_OK;
 }

@@ -234,7 +234,7 @@ dt_status dt_trainer_start(struct trainer *t)
     if (job->resume[0])
         DT_TRY(dt_trainer_resume(t));
     else {
-        DT_TRY(dt_job_check_data(job));
+        DT_TRY(dt_job_check_data(job, true));
         DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, false, &t->snapshot));
         DT_TRY(dt_optimizer_start_ema(&t->stepper->optimizer));
     }

@@ -54,14 +54,26 @@ check "weights of a run with other columns" "$dtrain" columns.ini run.name=tuned
     data.inputs="$other" >tuned.log 2>&1
 check "… say so" grep -qE "other columns: ${changed/the model has/was}" tuned.log
 
-rejected 'all targets of data.train are missing: there is nothing to learn' \
+again() { # what the log of a run, or of verify, says
+    grep -c 'data.[a-z]*: an earlier run has checked every value (runs/.checked)' "$1.log"
+}
+check "values are checked" test "$(again n1)" = 0
+check "… once, on any ranks" test "$(again n2) $(again n4)" = "2 2"
+check "verify reads them again" "$dtrain" verify columns.ini >verify.log 2>&1
+check "… and says so" test "$(again verify)" = 0
+rejected 'targets/c_y\[0:1\]@\+5000 targets/shoulder\[0:1\]@\+5000: all targets of data.train are missing, since its longest episode has [0-9]* rows: there is nothing to learn' \
     data.targets="$(printf 'targets/%s@5000 ' buttons main_x main_y c_x c_y shoulder)"
+longest=$(sed -n 's/.*longest episode has \([0-9]*\) rows.*/\1/p' refused.log)
 check "some heads without targets" "$dtrain" columns.ini run.name=some run.steps=1 data.targets="${targets/@-39/@5000}" >some.log 2>&1
 check "… are warned of" grep -q 'all targets of data.train are missing for some heads, which have no loss: shoulder' some.log
 rejected "there is no head 'button': did you mean 'buttons'" data.weights=targets/c_x:button
 rejected 'targets/buttons has 8 columns; a weight \(data.weights\) is one number' data.weights=targets/buttons
 rejected 'is not a weight \(data.weights\)' 'data.weights=frames[0]'
 rejected "'frames@1:1' is not understood: @FROM:TO means FROM to TO - 1" data.inputs=frames@1:1
+check "… once for all shards" test "$(grep -c 'is not understood' refused.log)" = 1
+late="frames@$((longest - 1)):$((longest + 1)) targets/main_x:id*17@-$longest"
+check "inputs past every episode" "$dtrain" --check columns.ini data.inputs="$late" >plan.txt 2>plan.log
+check "… are warned of once" test "$(grep -c "data.inputs: frames\[0:24\]@+$longest targets/main_x\[0:1\]:id\*17@-$longest is zero in every frame: the longest episode of data.train has $longest rows" plan.log)" = 1
 check "targets among the inputs" "$dtrain" --check columns.ini data.inputs='frames targets/buttons@0:4' >plan.txt 2>plan.log
 check "… are warned of once" test "$(grep -c 'targets/buttons\[0\]@+2 is an input of the same frame, too' plan.log)" = 1
 check "windows that are padding" "$dtrain" --check columns.ini data.seq_len=2000 data.batch=2 >plan.txt 2>plan.log

@@ -3,9 +3,11 @@
 #include "base/log.h"
 #include "data/reader.h"
 #include "data/shard_cache.h"
+#include "data/statistics.h"
 #include "episode_cases.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/stat.h>
 
 enum { N = 20000 };
@@ -212,6 +214,83 @@ static void test_cache(void)
     dt_shard_cache_close(cache);
 }
 
+// Whether an earlier call has kept what is now kept.
+static bool is_kept(const struct dt_dataset *dataset, enum dt_numbers which)
+{
+    int64_t n = dt_statistics_size(dataset, which);
+    double *blocks = calloc((size_t)n, sizeof *blocks);
+    bool found = dt_statistics_recall(in_scratch("kept"), dataset, which, blocks);
+    CHECK(blocks[0] == (found ? 7 : 0) && blocks[1] == 0, "%g is kept", blocks[0]);
+    blocks[0] = 7;
+    dt_statistics_keep(in_scratch("kept"), dataset, which, blocks);
+    free(blocks);
+    return found;
+}
+
+static bool is_kept_by(const struct dt_scan_rules *rules)
+{
+    return is_kept(scan(in_scratch("a.h5"), rules), DT_NUMBERS_FRAMES);
+}
+
+// What was found of all values is recalled for the same data, read in the same way, alone. The last
+// episode is in another file.
+static void test_kept(void)
+{
+    const struct dt_scan_rules rules = rules_of(MINARI, 0);
+    write_a(MINARI);
+    write_episodes(in_scratch("more.hdf5"), MINARI, plain_types(), 5, 7);
+    hid_t to = change("a.h5");
+    H5Ldelete(to, "/episode_5", H5P_DEFAULT);
+    H5Lcreate_external("more.hdf5", "/episode_6", to, "/episode_5", H5P_DEFAULT, H5P_DEFAULT);
+    H5Fclose(to);
+    CHECK(!is_kept_by(&rules), "at first");
+    CHECK(is_kept_by(&rules), "the same again");
+
+    struct dt_scan_rules other[9];
+    for (int i = 0; i < 9; i++)
+        other[i] = rules;
+    strcpy(other[0].inputs, "observations/a");
+    strcpy(other[1].targets, "actions[0:2] actions[0]");
+    strcpy(other[2].weights, "observations/img[0]");
+    other[3].target[1].classes++;
+    other[4].n_targets = 0;
+    other[5].val_fraction = other[6].val_fraction = other[7].val_fraction = 0.25;
+    other[6].held_out = true;
+    other[7].seed = 9;
+    strcpy(other[8].format, "minari");
+    strcpy(other[8].episodes, "/episode_?");
+    for (int i = 0; i < 8; i++)
+        CHECK(!is_kept_by(&other[i]), "rules %d", i);
+    CHECK(is_kept_by(&other[8]), "another pattern for the same episodes");
+    CHECK(!is_kept(scan(in_scratch("a.h5"), &rules), DT_NUMBERS_TARGETS), "other numbers");
+
+    struct dt_dataset *dataset = scan(in_scratch("a.h5"), &rules);
+    struct dt_shard *s = dataset->shards;
+    uint64_t *hashes[] = {&s->first_hash, &s->last_hash, &s->data_hash, &s->links};
+    int64_t *sizes[] = {&s->count,           &s->file.bytes,     &s->file.inode,
+                        &s->file.changed_ns, &s->file.status_ns, &dataset->rules.time_axis};
+    for (int i = 0; i < 10; i++) {
+        *(i < 4 ? hashes[i] : (uint64_t *)sizes[i - 4]) ^= 1;
+        CHECK(!is_kept(dataset, DT_NUMBERS_FRAMES), "part %d", i);
+        *(i < 4 ? hashes[i] : (uint64_t *)sizes[i - 4]) ^= 1;
+    }
+    CHECK(is_kept(dataset, DT_NUMBERS_FRAMES), "all parts as they were");
+    for (int i = 0; i < 2; i++) { // a file whose time is set back after a write is another one
+        touch(in_scratch("%s", i ? "more.hdf5" : "a.h5"), 1000);
+        CHECK(!is_kept_by(&rules), "file %d", i);
+        CHECK(is_kept_by(&rules), "file %d again", i);
+    }
+
+    glob_t files;
+    CHECK_INT(glob(in_scratch("kept/*"), 0, NULL, &files), 0);
+    for (size_t i = 0; i < files.gl_pathc; i++)
+        flip_bit(files.gl_pathv[i], (int64_t)i);
+    globfree(&files);
+    CHECK(!is_kept_by(&rules), "damaged");
+    CHECK(is_kept_by(&rules), "kept again");
+    CHECK_INT(remove(in_scratch("more.hdf5")), 0);
+}
+
 int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
@@ -224,6 +303,7 @@ int main(void)
     test_large();
     test_tokens();
     test_cache();
+    test_kept();
     remove_scratch();
     return test_end();
 }
