@@ -1,22 +1,18 @@
 #!/usr/bin/env bash
-# Measures on the CUDA device: whole steps of the 130M or 370M model, 2048 tokens by 4, 8, 16 and 32 sequences, or every
-# op of the 130M model's step, after which bench's step is compared with a run's. Rows are appended to FILE and shown as
-# soon as each is measured; a batch that does not fit is skipped. Skipped without a device.
+# Measures on the CUDA device: whole steps of the 130M or 370M model, 2048 tokens by 4, 8, 16 and 32 sequences (where
+# none of these fits, fewer), or every op of the 130M model's step at the first batch that fits, after which bench's step
+# is compared with a run's. Rows are appended to FILE and shown as soon as each is measured. Skipped without a device.
 # Arguments: dtrain, FILE.jsonl, and 130m, 370m, ops or small (all of it, for simulated devices).
 rows=$(realpath "$2")
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
-steps=() ops=()
+step="" ops=""
 case $3 in
-130m | 370m)
-    for batch in 4 8 16 32; do
-        steps+=("--model $3 --batch $batch --seconds 3")
-    done
-    ;;
-ops) ops=("--model 130m --batch 16") ;;
+130m | 370m) step="--model $3 --seconds 3" batches="4 8 16 32" fewer="2 1" ;;
+ops) ops="--model 130m" batches="16 8 4 2 1" ;;
 small)
-    tiny="--d-model 16 --n-layer 1 --seq-len 16 --vocab 64 --d-state 4 --seconds 0.001"
-    ops=("$tiny --warm --batch 2") steps=("$tiny --batch 60000" "$tiny --batch 2")
+    step="--d-model 16 --n-layer 1 --seq-len 16 --vocab 64 --d-state 4 --seconds 0.001"
+    ops="$step --warm" batches="60000 2" fewer="1"
     ;;
 *)
     echo "usage: bench.sh dtrain FILE.jsonl 130m|370m|ops|small" >&2
@@ -24,7 +20,6 @@ small)
     ;;
 esac
 
-# shellcheck disable=SC2317
 figures() { # of rows, for the reader
     sed -nE \
         -e 's/.*"bench":"step".*"batch":([0-9]+).*"precision":"([^"]*)".*"step_ms":([^,]*).*"tokens_per_s":([^,]*).*"mfu":([^,]*),"peak_memory_mb":([^,]*).*/\2, batch \1: \3 ms a step, \4 tokens\/s, MFU \5, \6 MiB/p' \
@@ -32,13 +27,15 @@ figures() { # of rows, for the reader
         -e 's/.*"op":"([^"]*)","shape":"([^"]*)","calls":([0-9]+).*"ms":([^,]*),"best_ms".*"floor_ms":([^,]*),"bound":"([^"]*)".*/\1 \2: \3 times \4 ms, floor \5 (\6)/p'
 }
 
-# shellcheck disable=SC2086,SC2317 # options, separated by spaces
-measure() { # options of dtrain bench
+# shellcheck disable=SC2086 # options, separated by spaces
+measure() { # options of dtrain bench: 2 where they do not fit into the device's memory
+    echo "+ dtrain bench $1"
     if limited "$dtrain" bench --device cuda --json $1 >row.jsonl 2>error.txt; then
         cat row.jsonl >>"$rows"
-        figures <row.jsonl | sed "s/^/+ ${1%% --batch*}: /"
+        figures <row.jsonl | sed 's/^/+   /'
     elif grep -q 'needs .* of device memory' error.txt; then
-        echo "+ $1: skipped: $(grep -o 'needs .* free' error.txt)"
+        echo "+   skipped: $(grep -o 'needs .* free' error.txt)"
+        return 2
     else
         cat error.txt >&2
         return 1
@@ -46,11 +43,22 @@ measure() { # options of dtrain bench
 }
 
 about_machine >>"$rows"
-for options in "${steps[@]}"; do
-    check "a step with $options" measure "--step $options"
+if [ -n "$step" ]; then
+    measured=0
+    for batch in $batches $fewer; do
+        [[ " $fewer " != *" $batch "* ]] || [ $measured -eq 0 ] || break
+        measure "--step $step --batch $batch" && code=0 || code=$?
+        check "steps of $batch sequences: exit code $code" test "$code" -ne 1
+        measured=$((measured + (code == 0)))
+    done
+    check "a batch was measured" test $measured -gt 0
+fi
+[ -n "$ops" ] || finish
+for batch in $batches; do
+    measure "$ops --batch $batch" && code=0 || code=$?
+    [ "$code" -eq 2 ] || break
 done
-[ ${#ops[@]} -gt 0 ] || finish
-check "every op" measure "${ops[*]}"
+check "every op is measured: exit code $code" test "$code" -eq 0
 check "a row for every op" test "$(grep -c '"bench":"op"' row.jsonl)" -ge 17
 if command -v python3 >/dev/null; then
     check "the tables are made from them" "$repository/launch/results.py" "$rows" >table.md
