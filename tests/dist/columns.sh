@@ -77,8 +77,12 @@ check "… are warned of once" test "$(grep -c "data.inputs: frames\[0:24\]@+$lo
 check "targets among the inputs" "$dtrain" --check columns.ini data.inputs='frames targets/buttons@0:4' >plan.txt 2>plan.log
 check "… are warned of once" test "$(grep -c 'targets/buttons\[0\]@+2 is an input of the same frame, too' plan.log)" = 1
 check "windows that are padding" "$dtrain" --check columns.ini data.seq_len=2000 data.batch=2 >plan.txt 2>plan.log
-check "… are warned of once" test "$(grep -cE '(8|9)[0-9] % of what is trained is padding: the 32 episodes' plan.log)" = 1
 read -r frames windows < <(sed -n 's/^training data: .* (episodes), \([0-9]*\) frames, \([0-9]*\) windows.*/\1 \2/p' plan.txt)
+check "… are warned of once: $(cat plan.log)" test "$(grep -c "$((100 - (frames + 320) / 640)) % of what is trained is padding: the 32 episodes \
+of data.train have $(((frames + 31) / 32)) frames on average, windows data.seq_len = 2000" plan.log)" = 1
+check "verify" "$dtrain" verify columns.ini >verify.txt
+check "… counts frames whose targets a shift takes beyond either end: $(cat verify.txt)" test 4 -eq \
+    "$(grep -c "episodes: 8, .*, frames with a target missing: $(((40 + 39) * 8)), no checksums, data.train\$" verify.txt)"
 check "padding trains" "$dtrain" columns.ini run.name=padding data.seq_len=2000 data.batch=2 run.steps=1 >padding.log 2>&1
 check "… and throughput counts frames alone" awk -v frames="$frames" -v windows="$windows" -F'[:,]' '
     /"event":"train"/ { for (i = 1; i < NF; i++) { if ($i == "\"tokens\"") tokens = $(i + 1)

@@ -72,9 +72,13 @@ override "too long a pattern" 'data.episodes: longer than 127 bytes' "data.episo
 # 256 MiB are kept decoded.
 "$shard_tool" zeros shards/kept.h5 256 $((1 << 20)) && "$shard_tool" zeros shards/large.h5 257 $((1 << 20)) || exit 1
 chunks() { # shard, overrides …: how often its chunks are warned of
-    "$dtrain" --check small.ini data.train=shards/"$1".h5 data.val= "${@:2}" 2>&1 >chunks.log | grep -c 'compressed chunks of 1024 KiB'
+    "$dtrain" --check small.ini data.train=shards/"$1".h5 data.val= "${@:2}" 2>&1 >chunks.log | tee warned.log | grep -c 'compressed chunks of 1024 KiB'
 }
 check "compressed chunks larger than windows are reported" test "$(chunks large data.block=1)" -eq 1
+# A window is 48 bytes: a chunk of 2^20 has 21845, and 32 times as often as is read are still no cause for a warning.
+check "… with numbers: $(cat warned.log)" grep -q 'data.block = 1 each is decoded about 21845 times .* data.block = 683$' warned.log
+check "… of blocks of two" test "$(chunks large data.block=2)" -eq 1
+check "… are half: $(cat warned.log)" grep -q 'data.block = 2 each is decoded about 10922 times .* data.block = 683$' warned.log
 check "… not with large blocks" test "$(chunks large data.block=700)" -eq 0
 check "… not in the order of the file" test "$(chunks large data.block=1 data.shuffle=false)" -eq 0
 check "… not where all are kept" test "$(chunks kept data.block=1)" -eq 0

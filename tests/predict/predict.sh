@@ -47,6 +47,7 @@ check "windows of another length" "$dtrain" predict runs/gru data.seq_len=7 -o s
 check "… give the same" "$tool" "$(newest runs/gru)" robomimic.h5 64 seven.h5 obs/a actions >tool.log 2>&1
 check "all episodes of --data" "$dtrain" predict runs/gru --data robomimic.h5 --check -o all.h5 >plan.txt 2>&1
 check "the plan: $(cat plan.txt)" grep -q '1 file (robomimic), 13 episodes of 317 frames' plan.txt
+check "… an eighth of them side by side" grep -q '^passes: 2 side by side, 16 frames at a time, in 7 groups, on 1 rank$' plan.txt
 check "the plan has every array" grep -q 'output: all.h5, 52 arrays, 17.3 KiB' plan.txt
 check "the plan says what training saw" grep -q 'in training it was zero at the start of each window of 16' plan.txt
 check "--check writes nothing" test ! -e all.h5 -a ! -e all.h5.part

@@ -37,6 +37,8 @@ for command in $commands; do
     done
 done
 run 0 --version
+run 0 info
+says "memory    $(awk '/^MemTotal/ { printf "%.1f GiB", $2 / 2 ^ 20 }' /proc/meminfo), " out.txt
 wrong 'dtrain CONFIG'
 wrong "unknown option --chek: did you mean '--check'?" --chek c.ini
 wrong "sampel is neither a command nor a configuration file: did you mean 'sample'?" sampel runs/x
@@ -85,6 +87,8 @@ says 'the model (tokens, mamba*2, lm) does not read model.n_head (mamba.ini:8; r
 check "a default value is no mistake" [ "$(grep -cE 'rope_base|d_mlp' error.txt)" -eq 0 ]
 check "--check prints what the model reads" [ "$(grep -cE '^(n_head|rope_base|d_mlp|d_rnn|frame_size) ' out.txt)" -eq 0 ]
 says 'd_state = 16' out.txt
+check "--check: less memory is free than there is" awk -v all="$(awk '/^MemTotal/ { print $2 / 1024 }' /proc/meminfo)" \
+    '/^  free now/ { found = $3 < all - 1 } END { exit !found }' out.txt
 run 2 --check mamba.ini model.d_rnn=16 model.n_kv_head=1
 says 'command line: model.d_rnn: read by gru, lstm only, and the model is tokens, mamba*2, lm' error.txt
 says 'command line: model.n_kv_head: read by attention only' error.txt

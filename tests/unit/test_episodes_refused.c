@@ -1,6 +1,7 @@
 // Shards of episodes that are refused, or read with a warning: which message says so.
 #include "base/file.h"
 #include "base/log.h"
+#include "data/h5_file.h"
 #include "data/pack.h"
 #include "episode_cases.h"
 
@@ -400,6 +401,30 @@ static void mask_gives(const struct dt_scan_rules *rules, int64_t episodes)
         CHECK_INT(dataset->episodes, episodes);
 }
 
+// Strings that fill several heaps, of at most 2^16 bytes each.
+static void test_heaps(hid_t type)
+{
+    enum { MANY = 150, BYTES = 1000 };
+    static char texts[MANY][BYTES + 1];
+    const char *list[MANY];
+    struct dt_h5_file file;
+    struct dt_h5_names names;
+    for (int i = 0; i < MANY; i++) {
+        memset(texts[i], 'A' + i % 26, BYTES - (size_t)i);
+        list[i] = texts[i];
+    }
+    put_mask(type, 1, MANY, H5P_DEFAULT, list);
+    dt_h5_enter(NULL);
+    CHECK_OK(dt_h5_open(in_scratch("a.h5"), &file));
+    CHECK_OK(dt_h5_strings(&file, "/mask/train", MANY, &names));
+    CHECK_INT(names.n, MANY);
+    for (int64_t i = 0; i < names.n; i++)
+        CHECK_STR(names.at[i], texts[i]);
+    dt_h5_names_free(&names);
+    dt_h5_close(&file);
+    dt_h5_leave();
+}
+
 // A list of strings passes the checks of any other dataset.
 static void test_masks(void)
 {
@@ -444,6 +469,7 @@ static void test_masks(void)
     refuse_scan(&rules, "string 0 of /mask/train is damaged, or has more than 1023 bytes");
     put_mask(any, 1, 0, H5P_DEFAULT, NULL);
     refuse_scan(&rules, "a.h5 has no episodes");
+    test_heaps(any);
     H5Tset_size(type, sizeof lengthy);
     put_mask(type, 1, 1, H5P_DEFAULT, lengthy);
     refuse_scan(&rules, "the strings of /mask/train have 2000 bytes, the most are 1023");

@@ -1,6 +1,7 @@
 // Packing and verifying: which files are packed, into which shard, what is refused, and that a
 // failure leaves no file.
 #include "base/log.h"
+#include "captured.h"
 #include "data/h5_reader.h"
 #include "data/h5_starts.h"
 #include "data/pack.h"
@@ -12,7 +13,18 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <xxhash.h>
+
+static double look_s, looked_s; // the clocks of this program go on by so much with each look
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    int code = (int)syscall(SYS_clock_gettime, clock, t);
+    looked_s += look_s;
+    t->tv_sec += (time_t)looked_s;
+    return code;
+}
 
 static struct dt_pack_config config_of(const char *const *inputs, int n, const char *output)
 {
@@ -421,6 +433,38 @@ static void test_verify_pairs(void)
     }
 }
 
+// What the live line says after each MiB: a share, MB of all, MB/s so far, and how long the rest
+// takes at that rate.
+static void test_progress(void)
+{
+    enum { BYTES = 4000000, PIECES = 4 };
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("progress"));
+    struct dt_pack_result result;
+    char *text = malloc(BYTES);
+    const char *line, *input = in_scratch("long.txt");
+    memset(text, 'a', BYTES);
+    put_bytes(input, text, BYTES);
+    free(text);
+    config.progress = true;
+    dt_log_quiet(false);
+    dt_log_assume_terminal(); // cannot be taken back
+    capture_stderr();
+    look_s = 10;
+    CHECK_OK(pack_one(config, input, &result));
+    look_s = 0;
+    line = captured();
+    dt_log_quiet(true);
+    for (int i = 1; i <= PIECES; i++) {
+        char want[160], bar[31] = "";
+        double done = i < PIECES ? i * 1048576.0 : BYTES, rate = done / (10 * i);
+        for (int k = 0; k < 30; k++)
+            bar[k] = k < done / BYTES * 30 ? '#' : '.';
+        snprintf(want, sizeof want, "packing [%s] %3.0f %%  %.0f/4 MB  %.0f MB/s  %.0f s left", bar,
+                 100 * done / BYTES, done / 1e6, rate / 1e6, (BYTES - done) / rate);
+        CHECK(strstr(line, want), "no \"%s\" in %s", want, line);
+    }
+}
+
 int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
@@ -438,6 +482,7 @@ int main(void)
     test_durable();
     test_verify();
     test_verify_pairs();
+    test_progress();
     remove_scratch();
     return test_end();
 }

@@ -1,9 +1,26 @@
-// Who holds the lock of a run's folder, whatever is written in it.
+// Who holds the lock of a run's folder, whatever is written in it, and what state.json says in the
+// end.
 #include "job/run_folder.h"
 
 #include "scratch.h"
 
 #include <sys/file.h>
+
+// Where no other file can be written, the last words take the place of longer ones.
+static void test_in_place(const struct dt_run_folder *folder)
+{
+    char *text;
+    dt_run_folder_best(4, 0.25);
+    CHECK_OK(dt_run_folder_state(folder, "running", 7, "a reason that is longer than the next"));
+    CHECK_OK(dt_make_dirs(in_scratch("state.json.tmp/in the way")));
+    dt_run_folder_watch(scratch);
+    dt_run_folder_step(9);
+    dt_run_folder_note_end("short");
+    text = get_text(in_scratch("state.json"));
+    CHECK_STR(text, "{\"state\":\"failed\",\"step\":9,\"reason\":\"short\",\"best_step\":4,"
+                    "\"best_loss\":0.25}\n");
+    free(text);
+}
 
 int main(void)
 {
@@ -31,6 +48,7 @@ int main(void)
     CHECK(strncmp(after, mine, strlen(mine)) == 0 && strchr(after, '\n') == strchr(after, 0) - 1,
           "the lock holds %s", after);
     free(after);
+    test_in_place(&run.folder);
     dt_run_folder_close(&run.folder);
     dt_error_clear();
     remove_scratch();

@@ -301,6 +301,8 @@ static void test_between_keys(void)
         {{"optim.beta1=0", "optim.beta2=0.9999", "optim.grad_clip=0", "optim.weight_decay=0"}},
         {{"optim.schedule=wsd", "run.steps=3", "optim.warmup_steps=2"}}, // auto: 0.6, one step
         {{"run.seed=9007199254740992"}},
+        {{"optim.rollback=10"}},
+        {{"optim.schedule=cosine_restarts", "optim.restart_steps=90", "optim.warmup_steps=10"}},
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         dt_status status = parse_and_check(&list[i].words);
