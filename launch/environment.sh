@@ -14,6 +14,8 @@ export RES_OPTIONS=${RES_OPTIONS-timeout:1 attempts:1}
 # PMIx's server, as every rank does for a moment at the start.
 export PMIX_MCA_gds=hash
 
-# Allows more ranks than cores; dtrain binds its threads itself.
+# dtrain binds its threads itself. Open MPI binds each rank to a core and refuses more ranks than cores, unless told
+# otherwise; MPICH does neither.
 # shellcheck disable=SC2034
-local_mpirun=(mpirun --oversubscribe --bind-to none)
+local_mpirun=(mpirun)
+[[ $(mpirun --version 2>&1) != *"Open MPI"* ]] || local_mpirun+=(--oversubscribe --bind-to none)

@@ -33,8 +33,8 @@ struct dt_request {
     int n_pieces;
     // under lock
     bool done;
-    bool mismatch;     // it failed because two ranks exchanged different sizes
-    char failure[256]; // "" where it succeeded
+    bool mismatch;                      // it failed because two ranks exchanged different sizes
+    char failure[MPI_MAX_ERROR_STRING]; // "" where it succeeded
 };
 
 // Elements of a request's data: `runs` of n, `stride` apart.

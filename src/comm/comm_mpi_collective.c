@@ -241,7 +241,8 @@ static int ring_start(struct mpi_comm *mpi, struct mpi_ring *ring, struct dt_req
 
 static int ring_progress(struct mpi_comm *mpi, struct mpi_ring *ring, bool *moved)
 {
-    int arrived = 0, code = MPI_Testall(2, ring->mpi, &arrived, MPI_STATUSES_IGNORE);
+    MPI_Status statuses[2]; // gcc takes MPICH's MPI_STATUSES_IGNORE for an array that is too small
+    int arrived = 0, code = MPI_Testall(2, ring->mpi, &arrived, statuses);
     if (code != MPI_SUCCESS || !arrived)
         return code;
     *moved = true;

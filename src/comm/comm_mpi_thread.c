@@ -175,12 +175,11 @@ static dt_status start(struct mpi_comm *mpi)
 static void finish(struct mpi_comm *mpi, struct dt_request *request, int code)
 {
     int length;
-    char text[MPI_MAX_ERROR_STRING];
     dt_trace_end(DT_LANE_COMM, dt_collective_name(&request->call), request->posted,
                  dt_collective_elements(&mpi->base.info, &request->call) * request->element_bytes);
     free(request->pieces);
-    if (code != MPI_SUCCESS && MPI_Error_string(code, text, &length) == MPI_SUCCESS)
-        snprintf(request->failure, sizeof request->failure, "%s", text);
+    if (code != MPI_SUCCESS)
+        MPI_Error_string(code, request->failure, &length);
     request->mismatch |= code == MPI_ERR_TRUNCATE;
     pthread_mutex_lock(&mpi->lock);
     request->done = true;
