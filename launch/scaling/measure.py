@@ -95,7 +95,7 @@ class Failed(Exception):
 class Job:
     def __init__(self, arguments):
         self.arguments = arguments
-        self.dtrain = os.environ.get("DTRAIN", "build/dtrain")
+        self.dtrain = os.environ.get("DTRAIN") or shutil.which("build/dtrain") or shutil.which("dtrain") or "build/dtrain"
         self.given = dict(pair.split("=", 1) for pair in arguments.settings)
         self.failed = []
         self.load = os.getloadavg()[0]
