@@ -334,6 +334,17 @@ static _Noreturn void report_stalled(const struct dt_watch *watch, double timeou
     dt_die();
 }
 
+// Whether a rank of another host is blamed for its silence: whether it stalls or died shows when
+// that has lasted as long as the silence of the dead, where comm.timeout_s is shorter.
+static bool waits_for_silence(const struct dt_watch *watch)
+{
+    for (int r = 0; r < watch->size; r++)
+        if (watch->peers[r].blamed && watch->peers[r].blame == BLAME_SILENT &&
+            !is_neighbour(watch, &watch->peers[r]))
+            return true;
+    return false;
+}
+
 // The end is certain. If this rank is the one to speak, it does, and dt_die does not return. If
 // another one has spoken, or should, its launcher ends this process soon; if not, this process ends
 // itself.
@@ -356,7 +367,8 @@ static void end(struct dt_watch *watch, const struct dt_watch_self *self, int de
         n_dead += watch->peers[r].dead;
     if (dead >= 0)
         report_dead(watch, dead, n_dead);
-    report_stalled(watch, self->timeout, n_blamed);
+    if (n_blamed == 0 || !waits_for_silence(watch))
+        report_stalled(watch, self->timeout, n_blamed);
 }
 
 // ---- a tick
