@@ -17,7 +17,8 @@ static double w[ROWS];
 static int first_of[HEADS]; // column of z
 
 // Logits are multiples of a half, so that many are equal. No row is of class 3 of `kind`; bit 2 is
-// always 0; none is predicted as class 2; the second number of `aim` is always 2.
+// always 0; none is predicted as class 2; the second number of `aim` is always 3.3, whose squares
+// round.
 static void make_rows(void)
 {
     struct dt_philox rng = dt_philox_init(5, 0, 0);
@@ -39,7 +40,7 @@ static void make_rows(void)
         }
         float far = 5e4f + 1.4e4f * dt_philox_normal(&rng);
         t[i][outputs.list[AIM].target] = z[i][first_of[AIM]] + dt_philox_normal(&rng) / 2;
-        t[i][outputs.list[AIM].target + 1] = i % 2 ? 2 : NAN;
+        t[i][outputs.list[AIM].target + 1] = i % 2 ? 3.3f : NAN;
         t[i][outputs.list[FAR].target] = far;
         z[i][first_of[FAR]] = far + 7e3f * dt_philox_normal(&rng);
         t[i][outputs.list[STRAIN].target] = 1e-30f * (far - 5e4f);

@@ -43,6 +43,11 @@ for kind in odd ignored; do
 done
 check "loss_z is logged from the 21st step on" test "$(grep -c '"loss_z":null' runs/without/metrics.jsonl)" -eq 20
 
+check "spikes where nothing returns" ranks 1 "${common[@]/rollback=3/rollback=0}" data.train=odd.h5 run.name=unasked run.steps=64 >unasked.log 2>&1
+check "… are not reported" test "$(grep -c spiked unasked.log)" -eq 0
+check "a checkpoint at each step" ranks 1 "${common[@]/rollback=3/rollback=4}" data.train=odd.h5 run.name=each run.steps=64 checkpoint.every=1 >each.log 2>&1
+check "… but those that may be returned from: $(ls runs/each/checkpoints | tail -n 3 | xargs)" test "$(ls runs/each/checkpoints | tail -n 2 | xargs)" = "step-00000060 step-00000064"
+
 # The save of the step that it returned to fails: its start, 25 and 50 were saved before.
 if ! is_sanitized; then # which must be loaded first
     FAULT="call=fsync path=checkpoints/.step-00000050 at=7 times=0 do=eio" LD_PRELOAD=$library "$dtrain" "${common[@]}" data.train=odd.h5 run.name=unsaved >unsaved.log 2>&1

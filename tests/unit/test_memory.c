@@ -163,6 +163,30 @@ static void test_job(void)
     CHECK_INT(row_bytes(&more, "carried state"), 8 * state); // two of each, and two in a pass
     CHECK_INT(row_bytes(&more, "host states"), 3 * state);
 
+    // Of sums by a tree, of eight micro-batches: a level of gradients for each doubling.
+    struct dt_memory_plan tree = {0};
+    other = job;
+    other.settings.comm.reduce = DT_REDUCE_REPRODUCIBLE;
+    other.local_batch = 8, other.micro_batch = 1;
+    CHECK_OK(dt_job_memory(&other, &tree));
+    CHECK_INT(row_bytes(&tree, "gradient sums"), 3 * 4 * model.params.elements);
+    // Rank 0 gathers the profiles of all; the others have their own.
+    int64_t profiles[3];
+    other = job;
+    other.settings.log.profile = true;
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        struct dt_memory_plan profiled = {0};
+        job.comm->info.size = ranks;
+        CHECK_OK(dt_job_memory(&other, &profiled));
+        profiles[ranks - 1] = row_bytes(&profiled, "host profile");
+    }
+    job.comm->info.size = 1;
+    CHECK(profiles[1] - profiles[0] > 1000, "a second profile has %lld bytes",
+          (long long)(profiles[1] - profiles[0]));
+    CHECK_INT(profiles[2] - profiles[1], profiles[1] - profiles[0]);
+    other.settings.comm.bucket_mb = 25;
+    CHECK_INT(dt_job_stepper(&other).bucket_bytes, 25000000);
+
     memory_free = whole;
     CHECK_OK(dt_job_check_memory(&job));
     memory_free = whole - 1;
@@ -178,6 +202,10 @@ static void test_job(void)
              "data.micro_batch = 6 with model.recompute = none needs %.1f MiB",
              (double)half / 0x1p20);
     CHECK_ADVISES(advice);
+    memory_free = half + half / 128; // which half would fill, without room for what is not planned
+    CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
+    CHECK(!strstr(dt_error_current()->hint, "micro_batch = 6 with model.recompute = none"), "%s",
+          dt_error_current()->hint);
 
     // Code that is loaded later has its room beside the plan, on one device too.
     memory = 128 * 1000;

@@ -134,14 +134,18 @@ static void check_file(int n)
     free(text);
 }
 
-// The time left of a run that was resumed at step 100 of 400: steps of 2 s from its own start on.
-static void test_eta(void)
+// The time left of a run that was resumed at step 100 of 1902, whose steps take 2 s, from its own
+// start on; and its rate, smoothed from the third step on.
+static void test_console(void)
 {
-    static const char *const left[] = {"", "ETA 9:56", "ETA 9:54", "ETA 9:52"};
+    static const char *const shown[] = {"1000 tokens/s", "ETA 1:00:00", "ETA 59:58", "ETA 59:56"};
+    static const char *const rates[] = {"1000 tokens/s", "  100 tokens/s", "110 tokens/s",
+                                        "119 tokens/s"};
+    static const double tokens_per_s[] = {1000, 100, 200, 200};
     struct dt_metrics_config config = {.folder = ".",
                                        .resume_step = 100,
                                        .first_step = 101,
-                                       .steps = 400,
+                                       .steps = 1902,
                                        .every = 1,
                                        .console = DT_CONSOLE_PLAIN,
                                        .unit = "tokens"};
@@ -149,14 +153,31 @@ static void test_eta(void)
     capture_stderr();
     CHECK_OK(dt_sink_console.open(&config, &console));
     for (int i = 0; i < 4; i++, now += 2)
-        CHECK_OK(dt_sink_console.write(
-            console, &(struct dt_metric_event){.kind = DT_METRIC_TRAIN, .step = 101 + i}));
+        CHECK_OK(dt_sink_console.write(console,
+                                       &(struct dt_metric_event){.kind = DT_METRIC_TRAIN,
+                                                                 .step = 101 + i,
+                                                                 .tokens_per_s = tokens_per_s[i]}));
     dt_sink_console.close(console);
     char *text = strdup(captured()), *rest, *line = strtok_r(text, "\n", &rest);
     for (int i = 0; i < 4; i++, line = strtok_r(NULL, "\n", &rest))
-        CHECK(line && (*left[i] ? strstr(line, left[i]) != NULL : !strstr(line, "ETA")),
-              "line %d lacks \"%s\": %s", i, left[i], line ? line : "(none)");
+        CHECK(line && strstr(line, shown[i]) && strstr(line, rates[i]) &&
+                  (i > 0 || !strstr(line, "ETA")),
+              "line %d lacks \"%s\" or \"%s\": %s", i, shown[i], rates[i], line ? line : "(none)");
     free(text);
+}
+
+// A file that is removed is noticed by the first line that comes a second after the last look.
+static void test_removed(void)
+{
+    struct dt_metrics_config config = {.folder = ".", .steps = 2, .every = 1, .unit = "tokens"};
+    void *jsonl;
+    CHECK_OK(dt_sink_jsonl.open(&config, &jsonl));
+    CHECK_OK(dt_sink_jsonl.write(jsonl, &events[0]));
+    CHECK(unlink("metrics.jsonl") == 0, "metrics.jsonl");
+    CHECK_OK(dt_sink_jsonl.write(jsonl, &events[0]));
+    now++;
+    CHECK_FAILS(dt_sink_jsonl.write(jsonl, &events[0]), DT_MACHINE, "was removed or replaced");
+    dt_sink_jsonl.close(jsonl);
 }
 
 int main(void)
@@ -185,7 +206,8 @@ int main(void)
     write_events(0, 0, 1); // a new run: a new file
     check_file(1);
 
-    test_eta();
+    test_removed();
+    test_console();
 
     // A sink that cannot be opened: those before it are closed, and there are no metrics.
     struct dt_metrics *metrics = NULL;

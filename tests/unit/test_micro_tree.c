@@ -65,6 +65,8 @@ static void check_tree(int n)
             fill(&own, k, step);
             if (k < n - 1)
                 CHECK_OK(dt_micro_tree_carry(&micro, k, NULL));
+            CHECK(k > 0 || n == 1 || micro.level[0].gradients == micro.gradients,
+                  "step %d adds in other places than the first, which a graph has", step);
         }
         CHECK_OK(dt_micro_tree_finish_sums(&micro, NULL));
         for (int64_t first = 0, end; first < ELEMENTS; first = end) { // rows, one of them empty

@@ -28,6 +28,10 @@ static void test_statistics(void)
     dt_loss_count(&s, 1e9, 6);
     dt_loss_count(&limit, before.mean + 6 * sqrt(before.variance), 6);
     CHECK(memcmp(&s, &limit, sizeof s) == 0, "a spike counts as one of six deviations");
+    struct dt_loss_statistics low = before;
+    dt_loss_count(&low, -1e9, 6);
+    CHECK(fabs(low.mean + s.mean - 2 * before.mean) < 1e-12 && low.variance == s.variance,
+          "so does one downwards: mean %g", low.mean);
 
     struct dt_loss_statistics flat = {.mean = 2, .count = 50};
     CHECK(dt_loss_z(&flat, 2) == 0 && dt_loss_z(&flat, 2.5) == INFINITY, "no deviation at all");

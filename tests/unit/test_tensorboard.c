@@ -171,6 +171,7 @@ static void test_events(void)
     struct dt_metrics *metrics = NULL;
     glob_t found;
     CHECK_OK(dt_metrics_open(&config, &metrics));
+    train(metrics, 1); // always recorded, as the last one is
     for (int64_t step = 4; step <= 8; step++)
         train(metrics, step);
     CHECK_OK(dt_metrics_write(
@@ -195,7 +196,7 @@ static void test_events(void)
     CHECK_STR(
         text,
         "step 0: brain.Event:2\n"
-        "step 4: start\n" TRAIN(
+        "step 4: start\n" TRAIN(1, 64, 1) TRAIN(
             5, 320, 0) "step 8: eval/loss=nan eval/tokens=0 eval/aim/loss=0.5 eval/aim/error=2\n"
                        "step 8: checkpoint/stall_ms=2 checkpoint/write_ms=0\n"
                        "step 7: start\n"
