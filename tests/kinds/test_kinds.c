@@ -355,6 +355,7 @@ static void test_patterns(void)
     CHECK_FAILS(parse("mamba*-1", 0, names), DT_USER, "expected KIND or KIND*COUNT");
     CHECK_FAILS(parse("mamba*2x dense", 0, names), DT_USER,
                 "expected KIND or KIND*COUNT, not \"mamba*2x\"");
+    CHECK_FAILS(parse("mamba*2147483648", 0, names), DT_USER, "expected KIND or KIND*COUNT");
     CHECK_FAILS(parse("mamba*99999999999999999999", 0, names), DT_USER,
                 "expected KIND or KIND*COUNT");
     CHECK_FAILS(parse("*3", 0, names), DT_USER, "expected KIND or KIND*COUNT, not \"*3\"");

@@ -23,6 +23,11 @@ static void test_sizes(void)
     other = config, WHOLE_OF(other, n_head) = 64;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
                 "d_model / n_head = 1; it must be even and at most 256");
+    other.d_model = 256, WHOLE_OF(other, n_head) = 1, WHOLE_OF(other, n_kv_head) = 1;
+    CHECK_OK(dt_model_config_check(&other));
+    WHOLE_OF(other, attn_window) = 0;
+    CHECK_OK(dt_model_config_resolve(&other, DT_ATTENTION_WINDOW_MAX + 5));
+    CHECK_INT(WHOLE_OF(other, attn_window), DT_ATTENTION_WINDOW_MAX);
     other = config, other.d_model = 514, WHOLE_OF(other, n_head) = 1;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER,
                 "d_model / n_head = 514; it must be even and at most 256");

@@ -124,6 +124,40 @@ static void test_mlp_width(void)
         }
 }
 
+// The last of each size that may be, and one more.
+static void test_limits(void)
+{
+    static const struct {
+        const char *heads, *says; // NULL: nothing
+    } cases[] = {
+        {"a:quantile(.01,.02,.03,.04,.05,.06,.07,.08,.1,.2,.3,.4,.5,.6,.7,.8)", NULL},
+        {"a:quantile(.01,.02,.03,.04,.05,.06,.07,.08,.1,.2,.3,.4,.5,.6,.7,.8,.9)", "expected NAME"},
+        {"a:categorical*2 b:categorical*65536", NULL},
+        {"a:categorical*1", "1 classes (allowed: 2 to 65536)"},
+        {"a:categorical*65537", "65537 classes (allowed: 2 to 65536)"},
+        {"a:bernoulli*1 b:bernoulli*65536", NULL},
+        {"a:bernoulli*0", "0 values (allowed: 1 to 65536)"},
+        {"a:gmm(32)*1023", NULL},
+        {"a:gmm(32)*1024", "65568 numbers to predict"},
+        {"a:gmm(33)", "1 to 32 components"},
+        {"a:huber@1e6", NULL},
+        {"a:huber@1000001", "the weight is above 1e6"},
+    };
+    struct dt_outputs outputs;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (cases[i].says)
+            CHECK_FAILS(dt_heads_parse(cases[i].heads, &outputs), DT_USER, cases[i].says);
+        else
+            CHECK_OK(dt_heads_parse(cases[i].heads, &outputs));
+    CHECK_OK(dt_heads_parse("a:quantile(0.375,0.625)", &outputs));
+    CHECK_INT(outputs.list[0].median, 0); // the first of two that are as near
+    struct dt_model_config config = config_of("tokens", "mamba2", "lm");
+    REAL_OF(config, dt_min) = REAL_OF(config, dt_max) = 0.5;
+    CHECK_OK(dt_model_config_check(&config));
+    REAL_OF(config, dt_max) = 0.25;
+    CHECK_FAILS(dt_model_config_check(&config), DT_USER, "dt_max is 0.25, less than dt_min = 0.5");
+}
+
 enum { WORDS = 8 };
 
 // Of a run with these words, up to NULL, on the command line.
@@ -177,6 +211,7 @@ int main(void)
     }
     test_absent();
     test_mlp_width();
+    test_limits();
     test_required();
     return test_end();
 }

@@ -199,8 +199,9 @@ static void test_config_mamba2(void)
     char text[512], *written;
     for (int i = 0; i < 3; i++) {
         snprintf(text, sizeof text,
-                 MAMBA2 ", \"head_dim\": 16, \"num_heads\": 8, \"note\": "
-                        "\"to Infinity\", \"time_step_limit\": %s}",
+                 MAMBA2
+                 ", \"hidden_act\": \"swish\", \"head_dim\": 16, \"num_heads\": 8, \"note\": "
+                 "\"to Infinity\", \"time_step_limit\": %s}",
                  limits[i]);
         CHECK_OK(parse_config(text, &config));
         CHECK_STR(config.layers, "mamba2*3");
@@ -210,6 +211,7 @@ static void test_config_mamba2(void)
         CHECK_INT(config.tie_embeddings, false);
         CHECK(REAL_OF(config, dt_max) == (i < 2 ? 0.0 : 0.5), "%s: %g", limits[i],
               REAL_OF(config, dt_max));
+        config.quantize = i == 2 ? DT_QUANTIZE_INT8 : DT_QUANTIZE_NONE; // which they lack
         CHECK_OK(dt_hf_config_text(&config, &written));
         CHECK(strstr(written, "Mamba2ForCausalLM") && strstr(written, "\"num_heads\":\t8"), "%s",
               written);
