@@ -34,7 +34,7 @@ while [ $# -gt 0 ]; do
         shift
         ;;
     *)
-        printf '%s\n' "${tests[@]}" | grep -qxF -e "$1" || { echo "tests/gpu.sh: unknown: $1" >&2; usage >&2; exit 2; }
+        [[ " ${tests[*]} " == *" $1 "* ]] || { echo "tests/gpu.sh: unknown: $1" >&2; usage >&2; exit 2; }
         names+=("$1")
         ;;
     esac

@@ -53,6 +53,10 @@ check "… or its share of what is left, but for the time of a kill" grep -qE '^
 check "… and none begins without" grep -q '^device: NOT RUN' last/summary.txt
 bash "$gpu" --build fake --arch 90 device >three.log 2>&1
 check "--arch without a build is refused" grep -q -e '--arch is for a build of its own' three.log
+bash "$gpu" --build fake device nosuch >three.log 2>&1
+check "… and so is an unknown name" grep -q 'unknown: nosuch' three.log
+bash "$gpu" --build fake --budget 1h device >three.log 2>&1
+check "… and a budget that is no number: exit code $?" grep -q 'whole seconds, not 1h' three.log
 
 # Measurements of a call that is cut off.
 cat >fake/dtrain <<'EOF'
