@@ -102,6 +102,13 @@ keep_logs() { # replaced as a whole: the machine may be taken at any time
         tar -C "$logs" --null -T - -czf "$results/logs.part" && mv "$results/logs.part" "$results/logs.tar.gz"
 }
 
+# As the persistence daemon does: while nobody has its file open, the driver puts a GPU out of use, and each program
+# would wait for seconds until it works again.
+# shellcheck disable=SC2034
+for device in /dev/nvidia[0-9]*; do
+    [ ! -r "$device" ] || exec {held}<"$device" || true
+done
+
 passed=0 again=() waiting=${#names[@]} job=""
 trap '[ -z "$job" ] || kill "$job" 2>/dev/null || true' EXIT
 [ -z "$out" ] || : >"$results/summary.txt"
