@@ -336,12 +336,11 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
 
 dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
 {
-    // Times the ops of this step where it is their turn: only one such step may be in flight.
+    // Times the ops of this step where it is their turn. No two such steps are in flight: those
+    // that are traced follow each other only after the one before is collected.
     bool traced = dt_trace_is_on() & DT_TRACE_KEEPS || dt_op_times_has_listener(s->config.times);
     s->timing = s->config.times &&
                 (traced || s->backend->table->unified || s->launched % STEPS_PER_TIMED == 1);
-    for (int64_t i = s->collected; i < s->launched; i++)
-        s->timing &= !s->flights[i % DT_STEPS_IN_FLIGHT].timed;
     s->flights[s->launched % DT_STEPS_IN_FLIGHT].timed = s->timing;
     if (s->timing)
         dt_op_times_start(s->config.times, DT_LANE_OP);
