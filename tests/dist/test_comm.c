@@ -232,6 +232,13 @@ static void check_exchange_of_sizes(void)
             dt_error_clear();
         }
     }
+    float pieces[375] = {0}; // the second of which is short
+    if (rank == 0)
+        CHECK_OK(exchange(pieces, NULL, 300, DT_F32, 1));
+    if (rank == 1)
+        CHECK_FAILS(exchange(NULL, pieces, 375, DT_F32, 0), DT_MACHINE,
+                    "receive: rank 0 sent 1200 bytes instead of 1500");
+    dt_error_clear();
 }
 
 static void check_broadcast(int64_t bytes)

@@ -100,6 +100,30 @@ assert result["model"] is None, result["model"]
 PY
 check "… in the picture too" grep -q 'more ranks than cores' one/scaling.svg
 
+# ---- the figures
+check "figures of a run, of its repeats, and what is kept of them" python <<'PY'
+import os
+import types
+import measure
+steps = [{"tokens": 100 * (i + 1), "step_ms": ms, "comm_wait_ms": 1, "data_wait_ms": 2, "memory_mb": 10 + i}
+         for i, ms in enumerate([50, 10, 12, 14, 30])]
+run = measure.summary(steps, 1)
+assert run == {"step_ms": 13, "exposed_ms": 1, "data_ms": 2, "compute_ms": 10, "jitter_ms": 1.4826 * 2, "tokens": 100,
+               "memory_mb": 14, "steps": 4}, run
+job = types.SimpleNamespace(batch=8, arguments=types.SimpleNamespace(ranks=[1, 2], out="kept"), resolved={},
+                            given_threads=2, cores=2, here=True, on_cpu=True, failed=[])
+row = measure.combine(job, "weak", "data", 2, [dict(run, step_ms=ms) for ms in (20, 50, 10)], 1, False)
+expected = {"fastest_ms": 10, "step_ms": 20, "slowest_ms": 50, "tokens_per_s": 5000, "batch": 16, "sequences": 8,
+            "micro_batches": 1, "turns": 2, "oversubscribed": True, "repeats": 3}
+assert {name: row[name] for name in expected} == expected, row
+rows = [{"mode": "strong", "data": "data", "ranks": n, "tokens_per_s": rate} for n, rate in ((4, 30), (1, 10), (2, 18))]
+measure.add_efficiency(rows)
+assert [r["efficiency"] for r in rows] == [0.75, 1, 0.9], rows
+os.makedirs("kept/runs")
+kept = [measure.Job.kept(job, "a", [word], lambda i=i: i) for i, word in enumerate("xxyx")]
+assert kept == [0, 0, 2, 3], kept  # of the same command alone
+PY
+
 # ---- the model
 check "the model recovers what made-up measurements were made of" python <<'PY'
 import random

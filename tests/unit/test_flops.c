@@ -199,6 +199,13 @@ static void check_costs(void)
     add(&cost.embed_forward, dt_embed_forward_cost(running, &embed));
     struct dt_op_cost seen = dt_attention_forward_cost(running, &attention);
     CHECK(seen.exps == 2 * 5 * 3, "%g pairs of a query and a key", seen.exps);
+    const struct dt_gemm_args products = {.a = dt_view_of(NULL, 4, 3, DT_F32),
+                                          .b = dt_view_of(NULL, 3, 5, DT_F32),
+                                          .c = dt_view_of(NULL, 4, 5, DT_F32),
+                                          .batch = 2};
+    seen = dt_gemm_cost(running, &products);
+    CHECK(seen.bytes == 2 * 4 * (12 + 15 + 20) && seen.flops == 2 * 2 * 4 * 3 * 5,
+          "two products: %g bytes, %g FLOPs", seen.bytes, seen.flops);
     add(&cost.adamw, dt_adamw_cost(running, &adamw));
     add(&cost.sum_squares, dt_sum_squares_cost(running, &squares));
     add(&cost.accumulate, dt_accumulate_cost(running, &accumulate));
