@@ -99,7 +99,8 @@ say() {
 keep_logs() { # replaced as a whole: the machine may be taken at any time
     [ -n "$out" ] || return 0
     find "$logs" -type f \( -name '*.log' -o -name '*.txt' -o -name '*.jsonl' \) -size -4M -printf '%P\0' |
-        tar -C "$logs" --null -T - -czf "$results/logs.part" && mv "$results/logs.part" "$results/logs.tar.gz"
+        tar -C "$logs" --null -T - -czf "$results/logs.part" || true # what is left of a killed test may still write
+    mv "$results/logs.part" "$results/logs.tar.gz"
 }
 
 # As the persistence daemon does: while nobody has its file open, the driver puts a GPU out of use, and each program
