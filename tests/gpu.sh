@@ -142,7 +142,7 @@ for name in "${names[@]}"; do
     124 | 137) word="FAILED (timed out)" again+=("$name") ;;
     *) word=FAILED again+=("$name") ;;
     esac
-    say "$name: $word, $((SECONDS - begun)) s: $(grep -v '^$' "$log" | tail -n 1)"
+    say "$name: $word, $((SECONDS - begun)) s: $(grep -v '^$' "$log" | tail -n 1 | sed 's/^skipped: //')"
     if [ "${word%% *}" = FAILED ]; then # the first failure, and the end
         grep -m 10 -E 'FAILED|CHECK|ERROR|rror:' "$log" | cut -c 1-240 || true
         tail -n 15 "$log" | cut -c 1-240

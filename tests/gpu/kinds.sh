@@ -42,9 +42,13 @@ compare() { # name, key=value …
     shift
     for precision in $precisions; do
         local run=$name-$precision same=("${size[@]}" "$@" run.precision="$precision")
-        check "$run on the CPU" train "cpu-$run" "${same[@]}" run.device=cpu
+        train "cpu-$run" "${same[@]}" run.device=cpu & # side by side: most of the time they start
+        local cpu=$!
+        train "plain-$run" "${same[@]}" run.device=cuda run.cuda_graph=false &
+        local plain=$!
         check "$run" train "cuda-$run" "${same[@]}" run.device=cuda
-        check "$run without graphs" train "plain-$run" "${same[@]}" run.device=cuda run.cuda_graph=false
+        check "$run on the CPU" wait $cpu
+        check "$run without graphs" wait $plain
         check "$run: the first loss is the CPU's" same_losses <(first_step "cuda-$run") <(first_step "cpu-$run") \
             "${first_within[$precision]}"
         check "$run: the curve is the CPU's" same_losses "$(curve "cuda-$run")" "$(curve "cpu-$run")" \
