@@ -54,7 +54,10 @@ dt_status dt_episodes_missing(const struct dt_h5_file *file, const char *key, co
     snprintf(parent, sizeof parent, "%s", full);
     char *slash = strrchr(parent, '/');
     slash[slash == parent] = 0;
-    dt_h5_name_members(file, parent, hint, sizeof hint);
+    if (strrchr(full, '/')[1] == '@')
+        snprintf(hint, sizeof hint, "name an attribute that every episode has");
+    else
+        dt_h5_name_members(file, parent, hint, sizeof hint);
     return DT_FAIL(DT_USER, hint[0] ? hint : "name datasets that every episode has",
                    "%s has no %s (%s)", file->path, full, key);
 }

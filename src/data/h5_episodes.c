@@ -96,8 +96,8 @@ static dt_status check_array(const struct dt_h5_array *array, const struct dt_co
     if (width < 1)
         return DT_H5_REJECT(array, "store at least one number per frame", "has no columns");
     if (end > width)
-        return DT_H5_REJECT(array, NULL, "has %" PRId64 " columns; there is no column %" PRId64,
-                            width, end - 1);
+        return DT_H5_REJECT(array, "columns are counted from 0",
+                            "has %" PRId64 " columns; there is no column %" PRId64, width, end - 1);
     if (column->weight && end - column->first != 1)
         return DT_H5_REJECT(array, "name one column, PATH[i]",
                             "has %" PRId64 " columns; a weight (data.weights) is one number",
@@ -183,12 +183,15 @@ static dt_status count_rows(const struct dt_reader *reader, int64_t *rows)
             first = array;
             *rows = n;
         }
+        bool axis = array->n_dims > 1 || (first && first->n_dims > 1);
         if (n != *rows && !array->constant)
             return DT_H5_REJECT(
                 array,
-                array->n_dims > 1 ? "make all datasets of an episode equally long; where time is "
-                                    "the second dimension, set data.time_axis = 1"
-                                  : "make all datasets of an episode equally long",
+                !axis                    ? "make all datasets of an episode equally long"
+                : array->file->time_axis ? "make all datasets of an episode equally long; where "
+                                           "time is the first dimension, set data.time_axis = 0"
+                                         : "make all datasets of an episode equally long; where "
+                                           "time is the second dimension, set data.time_axis = 1",
                 "has %" PRId64 " rows, %s has %" PRId64 "%s", array->shape[0], first->name,
                 first->shape[0],
                 reader->kind->schema->longer[0] ? " (observations have one more than actions)"

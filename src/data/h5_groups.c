@@ -124,7 +124,8 @@ static dt_status read_mask(const struct dt_h5_file *file, const struct dt_scan_r
     *found = node == DT_H5_DATASET;
     if (!*found && rules->mask[0]) {
         dt_h5_name_members(file, "/mask", hint, sizeof hint);
-        return DT_FAIL(DT_USER, hint, "%s has no list of episodes %s", file->path, path);
+        return DT_FAIL(DT_USER, hint[0] ? hint : "store the names of episodes there",
+                       "%s has no list of episodes %s", file->path, path);
     }
     if (*found) {
         DT_TRY_NOTE(dt_h5_strings(file, path, most, mask), "reading %s", path);
@@ -197,6 +198,9 @@ dt_status dt_groups_list(const struct dt_reader *reader, const char *pattern,
         status = read_mask(file, rules, groups.n + 1, &mask, &masked);
     if (status == DT_OK && masked)
         status = keep_listed(file, list, parent, &mask, &groups);
+    if (status == DT_OK && masked && groups.n == 0)
+        status = DT_FAIL(DT_USER, "create the mask again", "%s: /mask/%s lists no episode",
+                         file->path, list);
     if (masked)
         snprintf(episodes->mask, sizeof episodes->mask, "%s", list);
     for (int64_t i = 0; i < groups.n && status == DT_OK; i++)

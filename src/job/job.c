@@ -186,7 +186,7 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     snprintf(rules->targets, sizeof rules->targets, "%s", s->data.targets);
     snprintf(rules->weights, sizeof rules->weights, "%s", s->data.weights);
     snprintf(rules->mask_default, sizeof rules->mask_default, "%s", automatic ? mask_default : "");
-    return dt_job_targets(&job->model, rules);
+    return dt_job_name_origin(job->config, dt_job_targets(&job->model, rules));
 }
 
 // What is validated on, a glob of shards ("": nothing), and how it is read.
@@ -332,14 +332,14 @@ static dt_status scan_data(struct dt_job *job, bool trains)
                                 "%s has different columns from %s", job->val->shards[0].path,
                                 job->train->shards[0].path);
     DT_TRY(fit_model(job, job->train, trains));
-    if (trains)
-        DT_TRY(check_meaning(job));
     if (job->train->windows < s->data.batch)
         return dt_config_reject(
             job->config, "data.batch", "give more data, a smaller batch or a smaller seq_len",
             "data.train has %lld windows of %lld %s, fewer than data.batch = %lld",
             (long long)job->train->windows, (long long)s->data.seq_len, dt_model_unit(&job->model),
             (long long)s->data.batch);
+    if (trains)
+        DT_TRY(check_meaning(job));
     struct dt_loader_config train = dt_job_train_loader(job), val = dt_job_val_loader(job);
     DT_TRY(check_arrays(job, "data.train", &train));
     return job->val ? check_arrays(job, "data.val", &val) : DT_OK;

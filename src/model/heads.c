@@ -77,8 +77,11 @@ static dt_status parse_entry(const char *entry, struct dt_output *output)
     char *parameters = cut(text, '('), *kind = cut(text, ':');
     *output = (struct dt_output){.size = 1, .weight = 1};
     size_t n = strspn(text, in_name); // a name is also that of a dataset and of a metric
-    if (!kind || n == 0 || n >= DT_OUTPUT_NAME || text[n])
+    if (!kind || n == 0 || text[n])
         return malformed(entry);
+    if (n >= DT_OUTPUT_NAME)
+        return DT_FAIL(DT_USER, NULL, "model.heads: the name of %s is longer than %d bytes", entry,
+                       DT_OUTPUT_NAME - 1);
     DT_TRY(find_type(entry, kind, &output->type));
     const struct dt_output_type *type = output->type;
     if (!parse_parameters(parameters, output) || !parse_pool(pool, &output->pool))

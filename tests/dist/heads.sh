@@ -110,6 +110,7 @@ rejected 'a:bernoulli\(3\)\*2: expected no parameters' 'model.heads=a:bernoulli(
 rejected 'model.autoregressive' 'model.heads=buttons:bernoulli*8/last' model.autoregressive=true
 rejected 'shoulder:categorical: 1 classes \(allowed: 2 to 65536\)' model.heads=shoulder:categorical
 rejected 'duplicate name "shoulder"' 'model.heads=shoulder:categorical*5 shoulder:categorical*5'
+rejected 'command line: model.heads: the name of h{32}:huber is longer than 31 bytes' "model.heads=$(printf 'h%.0s' {1..32}):huber"
 rejected 'more than 32 heads' "model.heads=$(printf 'h%d:huber ' $(seq 33))"
 rejected 'buttons' 'model.heads=buttons:bernoulli*9'
 rejected 'jump' 'model.heads=jump:bernoulli*8'

@@ -38,6 +38,8 @@ if ! is_sanitized; then # which must be loaded first
         # shellcheck disable=SC2086 # words
         refused "… of $change" "${change%%:*}.part holds part of other predictions" "$dtrain" predict runs/a ${change#*:} -o "${change%%:*}"
     done
+    sed -i 's/logits/logitz/g' other.h5.part
+    refused "a file without an array" 'other.h5.part is damaged: it has no /data/demo_[0-9]*/.*/logits' "$dtrain" predict runs/a -o other.h5
     rm other.h5.part drawn.h5.part
     with_fault "at=30 do=kill" killed.h5
     check "killed while the file is created: there is no output" test ! -e killed.h5

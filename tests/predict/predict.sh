@@ -151,6 +151,13 @@ refused "synthetic data" 'synthetic:frames is not a file' "$dtrain" predict runs
 refused "data that is not there" 'nothing.h5' "$dtrain" predict runs/gru --data nothing.h5 -o x.h5
 refused "a folder that is not there" 'cannot create no/x.h5.part' "$dtrain" predict runs/gru -o no/x.h5
 refused "other columns" 'data.inputs: word 2 is obs.img.1:3., the model has nothing' "$dtrain" predict runs/gru data.inputs='obs/a obs/img[1:3]' -o x.h5
+"$dtrain" policy.ini "${lines[@]}" run.name=hidden model.heads=hidden:huber*3 run.steps=1 >train.log 2>&1 || cat train.log >&2
+refused "a head that is called hidden" 'a head is called hidden, as the dataset of --hidden is' "$dtrain" predict runs/hidden --hidden -o x.h5
+(
+    flock 9
+    refused "another job's output" 'another job is writing busy.h5.part' "$dtrain" predict runs/gru -o busy.h5
+    exit $failures
+) 9>busy.h5.part || failures=$((failures + 1))
 refused "two files of one name" 'have the same name' "$dtrain" predict runs/gru --data robomimic.h5,./robomimic.h5 -o x.h5
 check "nothing is left of what was refused" test ! -e x.h5 -a ! -e x.h5.part
 finish

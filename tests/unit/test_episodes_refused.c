@@ -14,6 +14,17 @@ static void refuse_inputs(enum episode_layout layout, const char *text, const ch
     refuse_scan(&rules, phrase);
 }
 
+// The error's hint, too.
+static void refuse_with(const struct dt_scan_rules *rules, const char *phrase, const char *hint)
+{
+    struct dt_dataset *dataset;
+    CHECK_INT(dt_dataset_scan(in_scratch("a.h5"), rules, &dataset), DT_USER);
+    CHECK_SAYS(phrase);
+    CHECK(strstr(dt_error_current()->hint, hint), "'%s' is not in the hint '%s'", hint,
+          dt_error_current()->hint);
+    dt_error_clear();
+}
+
 // The first error of a pass over the data, and of `dtrain verify`'s reading.
 static void refuse_reading(const struct dt_scan_rules *rules, const struct dt_read_rules *read,
                            const char *phrase)
@@ -41,13 +52,13 @@ static void test_columns_refused(void)
 {
     struct dt_scan_rules rules;
     write_a(ROBOMIMIC);
-    struct dt_dataset *dataset;
     rules = rules_of(ROBOMIMIC, 0);
     strcpy(rules.inputs, "obs/c");
-    CHECK_INT(dt_dataset_scan(in_scratch("a.h5"), &rules, &dataset), DT_USER);
-    CHECK_SAYS("a.h5 has no /data/demo_0/obs/c (data.inputs)");
-    CHECK_STR(dt_error_current()->hint, "it has a, b, img");
-    dt_error_clear();
+    refuse_with(&rules, "a.h5 has no /data/demo_0/obs/c (data.inputs)", "it has a, b, img");
+    strcpy(rules.inputs, "@unit");
+    refuse_with(&rules, "a.h5 has no /data/demo_0/@unit (data.inputs)", "name an attribute that");
+    strcpy(rules.inputs, "obs/a[3]");
+    refuse_with(&rules, "has 3 columns; there is no column 3", "columns are counted from 0");
     refuse_inputs(ROBOMIMIC, "obs/a[1:4]",
                   "/data/demo_0/obs/a has 3 columns; there is no column 3");
     refuse_inputs(ROBOMIMIC, "obs/a:id*4", "obs/a holds 32-bit floating-point numbers");
@@ -64,7 +75,7 @@ static void test_columns_refused(void)
     strcpy(rules.targets, "actions[0:2]");
     refuse_scan(&rules, "the targets have 2 columns, the heads need 3 (buttons 2, stick 1)");
     strcpy(rules.mask, "expert");
-    refuse_scan(&rules, "a.h5 has no list of episodes /mask/expert");
+    refuse_with(&rules, "a.h5 has no list of episodes /mask/expert", "it has train, valid");
     strcpy(rules.format, "minari");
     refuse_scan(&rules, "a.h5 has no /episode_*: it is not minari, as data.format says");
     strcpy(rules.format, "tokens");
@@ -146,17 +157,24 @@ static void test_layouts_refused(void)
     refuse_scan(&rules, "a.h5 has no /subject_8/obs/a (data.inputs)");
     rules = rules_of(GROUPS, 0);
     strcpy(rules.mask, "train");
-    refuse_scan(&rules, "a.h5 has no list of episodes /mask/train");
+    refuse_with(&rules, "a.h5 has no list of episodes /mask/train", "store the names of episodes");
     strcpy(rules.episodes, "/");
     refuse_scan(&rules, "is groups: it has no mask train");
     rules = rules_of(GROUPS, 0);
     rules.time_axis = 1;
-    refuse_scan(&rules, "/subject_8/trial_0/obs/img has 2 rows, /subject_8/trial_0/obs/a has 3");
+    refuse_with(&rules, "/subject_8/trial_0/obs/img has 2 rows, /subject_8/trial_0/obs/a has 3",
+                "data.time_axis = 0");
     time_second = true;
     write_a(GROUPS);
     time_second = false;
     rules.time_axis = 0;
-    refuse_scan(&rules, "obs/img has 2 rows, /subject_8/trial_0/obs/a has 3");
+    refuse_with(&rules, "obs/img has 2 rows, /subject_8/trial_0/obs/a has 3", "data.time_axis = 1");
+    strcpy(rules.inputs, "obs/a obs/b:id*7"); // the one that is refused has no other axis
+    refuse_with(&rules, "/subject_8/trial_0/obs/b has ", "data.time_axis = 1");
+    file = change("a.h5");
+    new_group(file, "/subject_8/trial_0/hollow");
+    H5Fclose(file);
+    refuse_inputs(GROUPS, "hollow", "data.inputs: hollow names no dataset of ");
     strcpy(rules.format, "robomimic");
     strcpy(rules.episodes, "subject_*/trial_?");
     rules.time_axis = 1;
@@ -185,9 +203,25 @@ static void test_schemas_refused(void)
     refuse_scan(&rules, "/episode_starts[2] is 10, not in [20, ");
     replace_vector("a.h5", "/episode_starts", H5T_STD_U64LE, 2, late);
     refuse_scan(&rules, "/episode_starts[0] is 1, not in [0, 0]");
+    replace_vector("a.h5", "/episode_starts", H5T_IEEE_F64LE, 2, starts);
+    refuse_scan(&rules, "/episode_starts holds 64-bit floating-point numbers");
+    put_zeros("a.h5", "/episode_starts", 2, 2, 2);
+    refuse_scan(&rules, "/episode_starts has 2 dimensions, not 1");
     put_zeros("a.h5", "/actions", 2, 7, 3);
     remove_name("a.h5", "/episode_starts");
     refuse_scan(&rules, "/actions has 7 rows, /frames has 122");
+    write_episodes(in_scratch("b.h5"), D4RL, plain_types(), 0, 2);
+    write_a(NATIVE);
+    rules.inputs[0] = rules.targets[0] = 0;
+    strcpy(rules.targets, "actions");
+    CHECK_FAILS(dt_dataset_scan(in_scratch("*.h5"), &rules, &(struct dt_dataset *){NULL}), DT_USER,
+                "b.h5 holds d4rl, ");
+    CHECK_INT(remove(in_scratch("b.h5")), 0);
+    hid_t file = change("a.h5");
+    H5Ldelete(file, "/frames", H5P_DEFAULT);
+    new_group(file, "/frames");
+    H5Fclose(file);
+    refuse_scan(&rules, "a.h5: /frames is not a dataset");
 
     write_a(D4RL);
     rules = rules_of(D4RL, 0);
@@ -375,6 +409,15 @@ static void test_unfolding(void)
     }
     H5Fclose(file);
     refuse_scan(&rules, "has more than 32 levels");
+
+    write_a(ROBOMIMIC);
+    file = change("a.h5");
+    for (int i = 0; i < 4096; i++) {
+        snprintf(path, sizeof path, "/data/demo_0/obs/g%d", i);
+        new_group(file, path);
+    }
+    H5Fclose(file);
+    refuse_scan(&rules, "there are more than 4096 groups on the way to /data/demo_0/obs/g");
 }
 
 // A mask of n strings of `type`, [n, 1] with two dimensions; nothing is written where `names` is
@@ -468,7 +511,7 @@ static void test_masks(void)
     put_mask(any, 1, 1, H5P_DEFAULT, &(const char *){lengthy});
     refuse_scan(&rules, "string 0 of /mask/train is damaged, or has more than 1023 bytes");
     put_mask(any, 1, 0, H5P_DEFAULT, NULL);
-    refuse_scan(&rules, "a.h5 has no episodes");
+    refuse_scan(&rules, "a.h5: /mask/train lists no episode");
     test_heaps(any);
     H5Tset_size(type, sizeof lengthy);
     put_mask(type, 1, 1, H5P_DEFAULT, lengthy);
@@ -622,6 +665,15 @@ static void test_wide_frames(void)
     strcpy(rules.inputs, "frames");
     refuse_scan(&rules,
                 "a.h5: a frame has 1073741824 numbers and 3 targets, the most are 67108864");
+    plist = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(plist, 2, (hsize_t[]){1, 1});
+    space = H5Screate_simple(2, (hsize_t[]){INT64_C(1) << 40, INT64_C(1) << 40}, NULL);
+    file = change_without("a.h5", "/frames");
+    H5Dclose(H5Dcreate2(file, "/frames", H5T_STD_U8LE, space, H5P_DEFAULT, plist, H5P_DEFAULT));
+    H5Sclose(space);
+    H5Pclose(plist);
+    H5Fclose(file);
+    refuse_scan(&rules, "a.h5: /frames is impossibly large");
 }
 
 int main(void)
