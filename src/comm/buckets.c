@@ -3,7 +3,8 @@
 // through the host by a copy, whose collective is posted to the communicator as soon as the copy is
 // there. dt_buckets_wait brings the sums back. Each bucket is one part of a step's traffic, and the
 // fp64 sums are the first part. Where the optimizer is sharded, two more phases follow: the norms,
-// which are one part, and the buckets of weights.
+// which are one part, and the buckets of weights, those that a forward pass reads first before
+// others.
 #include "comm/buckets.h"
 
 #include "base/memory.h"
@@ -24,15 +25,16 @@ struct part {
     void *host;             // `wire` itself, or its copy in pinned memory; host path only
     dt_bf16 *copy;          // of what was gathered, or NULL; device memory
     struct dt_event *ready; // on the caller's stream: `data` is final
-    struct dt_event *sent;  // on the own stream: `host` holds it
+    struct dt_event *sent;  // on the own stream: `host` holds it; later: what came is in `data`
     struct dt_request *request;
 };
 
 // A phase sends parts [first, end), in this order.
 struct phase {
     int64_t first, end;
-    int64_t sent;   // parts before this one are sent in this step
-    int64_t posted; // host path: … and their collectives have begun
+    int64_t sent;     // parts before this one are sent in this step
+    int64_t posted;   // host path: … and their collectives have begun
+    int64_t received; // … and the caller's stream waits for them
 };
 
 struct row {
@@ -47,9 +49,8 @@ struct dt_buckets {
     struct dt_device_comm *device_comm; // NULL: through the host
     bool alone;
     struct dt_stream *stream; // the buckets' own, on which parts travel
-    struct dt_event *arrived;
-    dt_bf16 *wire; // [elements], device memory; NULL where fp32 travels
-    char *host;    // pinned copies of all parts; NULL where none are needed
+    dt_bf16 *wire;            // [elements], device memory; NULL where fp32 travels
+    char *host;               // pinned copies of all parts; NULL where none are needed
     struct row *rows;
     struct part *parts; // of all phases
     struct phase gradients, norms, weights;
@@ -152,9 +153,10 @@ static dt_status post(struct dt_buckets *b, struct phase *phase, bool wait)
     return DT_OK;
 }
 
-// From the first part of a phase to the wait for it, ops leave devices that sum among themselves
-// what they need for that. Both are fixed places in a step: what is in flight in between never
-// changes a bit. Sums in the order DT_SUM_TREE give the same bits alone, where nothing is shared.
+// From the first part of the gradients to the wait for them, ops leave devices that sum among
+// themselves what they need for that. Both are fixed places in a step: what is in flight in between
+// never changes a bit. Sums in the order DT_SUM_TREE give the same bits alone, where nothing is
+// shared.
 static void share(struct dt_buckets *b, bool on)
 {
     if (b->device_comm && b->config.order == DT_SUM_FAST && b->backend.table->share)
@@ -167,7 +169,6 @@ static dt_status send_next(struct dt_buckets *b, struct phase *phase)
     const struct part *part = &b->parts[i];
     if (b->alone)
         return DT_OK;
-    share(b, true);
     if (b->config.between_devices && !b->device_comm)
         return DT_FAIL(DT_MACHINE, NULL, "buckets were never connected");
     DT_TRY(dt_event_record(&b->backend, part->ready, b->config.stream));
@@ -177,9 +178,9 @@ static dt_status send_next(struct dt_buckets *b, struct phase *phase)
     if (b->device_comm) {
         struct dt_collective call = collective(b, part, part->wire);
         DT_TRY(b->device_comm->table->enqueue(b->device_comm, (int)i, &call, b->stream));
-        return unpack(b, part);
-    }
-    DT_TRY(copy(b, part, part->out, true));
+        DT_TRY(unpack(b, part));
+    } else
+        DT_TRY(copy(b, part, part->out, true));
     return dt_event_record(&b->backend, part->sent, b->stream);
 }
 
@@ -193,32 +194,42 @@ static dt_status post_some(struct dt_buckets *b, struct phase *phase)
 static dt_status send_complete(struct dt_buckets *b)
 {
     struct phase *phase = &b->gradients;
-    while (phase->sent < phase->end && b->parts[phase->sent].missing == 0)
+    while (phase->sent < phase->end && b->parts[phase->sent].missing == 0) {
+        share(b, true);
         DT_TRY(send_next(b, phase));
+    }
     return post_some(b, phase);
 }
 
 // ---- … and summed
 
-// Makes the caller's stream wait for a phase that was sent, which can then be sent again.
-static dt_status collect(struct dt_buckets *b, struct phase *phase)
+// Makes the caller's stream wait for the parts of a phase before `end`, all of which were sent.
+static dt_status receive(struct dt_buckets *b, struct phase *phase, int64_t end)
 {
-    if (!b->alone && !b->device_comm) {
+    if (b->alone || phase->received >= end)
+        return DT_OK;
+    const struct part *last = &b->parts[end - 1];
+    if (!b->device_comm) {
         DT_TRY(post(b, phase, true));
-        for (struct part *part = b->parts + phase->first; part < b->parts + phase->end; part++) {
+        for (struct part *part = b->parts + phase->received; part <= last; part++) {
             struct dt_request *request = part->request;
             part->request = NULL;
             DT_TRY(dt_wait(b->comm, request));
             DT_TRY(copy(b, part, part->in, false));
             DT_TRY(unpack(b, part));
         }
+        DT_TRY(dt_event_record(&b->backend, last->sent, b->stream));
     }
-    phase->sent = phase->posted = phase->first;
-    if (b->alone)
-        return DT_OK;
-    share(b, false);
-    DT_TRY(dt_event_record(&b->backend, b->arrived, b->stream));
-    return dt_stream_wait(&b->backend, b->config.stream, b->arrived);
+    phase->received = end;
+    return dt_stream_wait(&b->backend, b->config.stream, last->sent); // and so for those before it
+}
+
+// Receives all of a phase, which can then be sent again.
+static dt_status collect(struct dt_buckets *b, struct phase *phase)
+{
+    DT_TRY(receive(b, phase, phase->end));
+    phase->sent = phase->posted = phase->received = phase->first;
+    return DT_OK;
 }
 
 dt_status dt_buckets_wait(struct dt_buckets *b)
@@ -230,6 +241,7 @@ dt_status dt_buckets_wait(struct dt_buckets *b)
     if (b->gradients.sent < b->gradients.end)
         return DT_FAIL(DT_MACHINE, NULL, "the sums of a step were never announced");
     DT_TRY(collect(b, &b->gradients));
+    share(b, false);
     for (int64_t i = b->gradients.first; i < b->gradients.end; i++)
         b->parts[i].missing = b->parts[i].n_rows;
     for (int64_t row = 0; row < b->config.n_rows; row++)
@@ -244,19 +256,30 @@ dt_status dt_buckets_sum_norms(struct dt_buckets *b)
     return collect(b, &b->norms);
 }
 
-dt_status dt_buckets_updated(struct dt_buckets *b)
+dt_status dt_buckets_gather(struct dt_buckets *b)
 {
-    if (b->weights.sent == b->weights.end) // a piece that every rank holds
-        return DT_OK;
-    DT_TRY(send_next(b, &b->weights));
+    if (b->weights.sent > b->weights.first)
+        return DT_FAIL(DT_MACHINE, NULL, "weights are gathered while they are gathered");
+    while (b->weights.sent < b->weights.end)
+        DT_TRY(send_next(b, &b->weights));
     return post_some(b, &b->weights);
 }
 
-dt_status dt_buckets_gather(struct dt_buckets *b)
+dt_status dt_buckets_need(struct dt_buckets *b, int64_t row)
+{
+    while (row < b->config.n_rows && b->rows[row].first == b->rows[row].end) // empty
+        row++;
+    if (row == b->config.n_rows || b->weights.sent == b->weights.first)
+        return DT_OK;
+    // The weights of bucket k are part `end` - 1 - k; a bucket that all ranks hold has none.
+    int64_t bucket = b->rows[row].first - b->n_sums_parts;
+    return receive(b, &b->weights, b->weights.end - bucket);
+}
+
+dt_status dt_buckets_gathered(struct dt_buckets *b)
 {
     if (b->weights.sent < b->weights.end)
-        return DT_FAIL(DT_MACHINE, NULL, "%lld pieces of weights were never announced",
-                       (long long)(b->weights.end - b->weights.sent));
+        return DT_FAIL(DT_MACHINE, NULL, "weights were never gathered");
     return collect(b, &b->weights);
 }
 
@@ -279,7 +302,8 @@ static dt_status check_config(const struct dt_buckets_config *config)
 
 static struct phase phase_from(int64_t first)
 {
-    return (struct phase){.first = first, .end = first, .sent = first, .posted = first};
+    return (struct phase){
+        .first = first, .end = first, .sent = first, .posted = first, .received = first};
 }
 
 static struct part *append(struct dt_buckets *b, struct phase *phase, struct part part)
@@ -334,7 +358,10 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
     if (is_sharded(config, n_ranks))
         append(b, &b->norms, doubles(config->norms, config->n_norms));
     b->weights = phase_from(b->norms.end);
-    for (const struct dt_span *span = spans; span < spans + n && span->first < sharded; span++) {
+    for (int64_t i = n - 1; i >= 0; i--) {
+        const struct dt_span *span = &spans[i];
+        if (span->first >= sharded)
+            continue;
         float *data = config->weights + span->first;
         append(b, &b->weights,
                (struct part){.operation = DT_ALL_GATHER,
@@ -391,7 +418,6 @@ static dt_status equip_parts(struct dt_buckets *b)
         DT_TRY_NOTE(dt_alloc_host(&b->backend, bytes, &b->host),
                     "pinning %.1f MiB for gradient buckets", (double)bytes / 0x1p20);
     DT_TRY(dt_stream_create_urgent(&b->backend, &b->stream));
-    DT_TRY(dt_event_create(&b->backend, &b->arrived));
     for (int64_t i = 0; i < b->weights.end; i++) {
         struct part *part = &b->parts[i];
         part->host = b->host ? b->host + used : part->wire;
@@ -507,7 +533,6 @@ void dt_buckets_destroy(struct dt_buckets *b)
         dt_event_destroy(&b->backend, b->parts[i].ready);
         dt_event_destroy(&b->backend, b->parts[i].sent);
     }
-    dt_event_destroy(&b->backend, b->arrived);
     dt_stream_destroy(&b->backend, b->stream);
     dt_free_host(&b->backend, b->host);
     dt_free(&b->backend, b->wire);

@@ -5,8 +5,8 @@
 // through the host: in place where the host reads the device's memory, else by pinned copies. A
 // lone rank sends nothing.
 //
-// Sharded, a bucket is reduce-scattered: a rank has the sums of its own pieces only, updates the
-// weights of these, and each bucket of weights is gathered as soon as its piece is updated.
+// Sharded, a bucket is reduce-scattered: a rank has the sums of its own pieces only and updates the
+// weights of these. Then the buckets of weights are gathered.
 #pragma once
 
 #include "backend/backend.h"
@@ -71,8 +71,11 @@ dt_status dt_buckets_wait(struct dt_buckets *buckets);
 
 // Sharded, call it after that wait. Makes the stream wait until the norms are those of all ranks.
 dt_status dt_buckets_sum_norms(struct dt_buckets *buckets);
-// Says that the weights of the next piece, in the order of pieces, are final on the stream.
-dt_status dt_buckets_updated(struct dt_buckets *buckets);
-// Call it after all pieces. Makes the stream wait until every rank's weights, and their bf16
-// copies, are here.
+// Call it when all pieces of the weights are final on the stream. Sends each bucket of weights to
+// all ranks, in the order in which a forward pass reads them: the last rows first.
 dt_status dt_buckets_gather(struct dt_buckets *buckets);
+// During that, makes the stream wait until the weights of `row` and of all rows after it, and their
+// bf16 copies, are here.
+dt_status dt_buckets_need(struct dt_buckets *buckets, int64_t row);
+// Ends it: makes the stream wait for all of them.
+dt_status dt_buckets_gathered(struct dt_buckets *buckets);

@@ -11,6 +11,7 @@
 struct dt_part {
     const struct dt_kind *kind;
     int64_t layer;               // of a block
+    int first_row;               // of its rows, in the table
     struct dt_array_list states; // its recurrent state: what it carries for a sequence
     // A block and the head have a norm, which the model runs before them: r = residual + x, h =
     // RMSNorm(r). A part that needs h or dh in an array of its own plans them there.

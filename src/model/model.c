@@ -28,7 +28,7 @@ static dt_status part_create(struct dt_parts *parts, int64_t i, const struct dt_
     struct dt_build build = {config, &parts->params, &parts->arrays, &parts->outputs};
     struct dt_part *part;
     DT_TRY(DT_NEW_BYTES(&part, kind->size, "a part of kind %s", kind->name));
-    *part = (struct dt_part){.kind = kind, .layer = i - 1};
+    *part = (struct dt_part){.kind = kind, .layer = i - 1, .first_row = parts->params.n};
     parts->all[i] = part;
     kind->create(part, &build);
     if (part == parts->all[parts->layers + 1])

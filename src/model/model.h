@@ -104,6 +104,9 @@ const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, 
 // Says that the gradient of table row `row` is complete on the stream; rows come in table order.
 typedef dt_status (*dt_grad_ready)(void *context, int64_t row);
 
+// The weights of this row and all after it are about to be read.
+typedef dt_status (*dt_weights_needed)(void *context, int64_t row);
+
 // A pass over one micro-batch. Forward, loss and backward of it get the same one.
 struct dt_pass {
     struct dt_model_input input;
@@ -112,6 +115,7 @@ struct dt_pass {
     int64_t first;                       // which sequence of these states is the pass's first
     bool accumulate;                     // weight gradients: += (a later micro-batch), else =
     dt_grad_ready grad_ready;            // called in backward; or NULL
+    dt_weights_needed weights_needed;    // called in forward, before each part; or NULL
     void *context;
     struct dt_stream *stream;
     // The model fills in the rest, for its parts.

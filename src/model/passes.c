@@ -46,9 +46,15 @@ static struct dt_pass complete(const struct dt_model *model, const struct dt_pas
     return whole;
 }
 
+static dt_status need(const struct dt_pass *pass, const struct dt_part *part)
+{
+    return pass->weights_needed ? pass->weights_needed(pass->context, part->first_row) : DT_OK;
+}
+
 static dt_status forward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
 {
     struct dt_part *block = model->parts.all[i + 1];
+    DT_TRY(need(pass, block));
     DT_TRY(norm_forward(model, pass, i, false));
     return ((const struct dt_block_kind *)block->kind)
         ->forward(block, pass, dt_view_rows(block->h, 0, pass->rows),
@@ -65,10 +71,12 @@ dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *c
         return DT_FAIL(DT_MACHINE, NULL,
                        "a batch of %lld x %lld does not fit the model's %lld x %lld", (long long)B,
                        (long long)L, (long long)shape->sequences, (long long)shape->length);
+    DT_TRY(need(&pass, parts->all[0]));
     DT_TRY(
         parts->stem->forward(parts->all[0], &pass, dt_view_rows(model->residual[0], 0, pass.rows)));
     for (int64_t i = 0; i < parts->layers; i++)
         DT_TRY_NOTE(forward_layer(model, &pass, i), "forward of layer %lld", (long long)i);
+    DT_TRY(need(&pass, parts->head_part));
     return norm_forward(model, &pass, parts->layers, false);
 }
 

@@ -99,13 +99,13 @@ dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream
         DT_TRY(dt_copy(o->backend, spare + p.first, weights + p.first, bytes, stream));
         DT_TRY(dt_copy(o->backend, weights + p.first, ema + p.at, bytes, stream));
         DT_TRY(dt_copy(o->backend, ema + p.at, spare + p.first, bytes, stream));
-        if (o->buckets)
-            DT_TRY(dt_buckets_updated(o->buckets));
     }
     DT_TRY(dt_fill(o->backend, spare, 0,
                    dt_model_params(o->model)->elements * (int64_t)sizeof *spare, stream));
-    if (o->buckets)
+    if (o->buckets) {
         DT_TRY(dt_buckets_gather(o->buckets));
+        DT_TRY(dt_buckets_gathered(o->buckets));
+    }
     return dt_model_refresh(o->model, stream);
 }
 
@@ -188,8 +188,6 @@ dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
                                       .spans = o->spans,
                                       .control = o->control};
         DT_TRY(dt_adamw(o->backend, &adamw, stream));
-        if (o->buckets)
-            DT_TRY(dt_buckets_updated(o->buckets));
     }
     return DT_OK;
 }

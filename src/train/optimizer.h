@@ -54,6 +54,6 @@ dt_status dt_optimizer_swap_ema(struct dt_optimizer *optimizer, struct dt_stream
 // those of the whole global batch and optimizer->lr is the step's. `expected`: the batch's tokens.
 dt_status dt_optimizer_control(struct dt_optimizer *optimizer, double expected,
                                struct dt_stream *stream);
-// Updates the weights, after dt_optimizer_control. Sharded, each piece is sent to the other ranks
-// at once, and dt_buckets_gather must follow.
+// Updates the weights, after dt_optimizer_control. Sharded: of this rank's pieces, and
+// dt_buckets_gather must follow before others are read.
 dt_status dt_optimizer_update(struct dt_optimizer *optimizer, struct dt_stream *stream);

@@ -59,6 +59,7 @@ dt_status dt_trainer_roll_back(struct trainer *t)
     DT_TRY(dt_saver_settle(t->saver, DT_WAIT));
     while (dt_stepper_in_flight(t->stepper) > 0)
         DT_TRY(dt_stepper_collect(t->stepper, &dropped));
+    DT_TRY(dt_stepper_complete(t->stepper));
     dt_comm_progress(job->comm, last, "returning to a checkpoint");
     int64_t batch = dt_skips_batch(&t->left_out, first_bad - 1);
     dt_status status = dt_skips_add(&left_out, batch, dt_skips_batch(&t->left_out, last - 1) + 1);

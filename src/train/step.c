@@ -11,9 +11,12 @@
 #include <math.h>
 
 // The places on the stream where the device's clock is read. LAST_… are set by each micro-batch, so
-// those of the last one remain. GATHERED is set for sharded weights only.
+// those of the last one remain. Of sharded weights, WANTED and ARRIVED are set by the first
+// micro-batch of a step that gathers them, GATHERED where they travel through the host.
 enum mark {
     BEGIN,
+    WANTED,
+    ARRIVED,
     LAST_BEGIN,
     LAST_FORWARD_DONE,
     BACKWARD_DONE,
@@ -219,23 +222,57 @@ static dt_status row_ready(void *stepper, int64_t row)
     return dt_buckets_ready(s->buckets, row);
 }
 
+// Forward is about to read the weights of these rows. The first wait is measured; the others should
+// find them there.
+static dt_status weights_needed(void *stepper, int64_t row)
+{
+    struct dt_stepper *s = stepper;
+    bool measured = s->waits;
+    s->waits = false;
+    if (measured)
+        DT_TRY(mark(s, WANTED));
+    DT_TRY(dt_buckets_need(s->buckets, row));
+    return measured ? mark(s, ARRIVED) : DT_OK;
+}
+
+static dt_status gather(struct dt_stepper *s)
+{
+    DT_TRY(dt_buckets_gather(s->buckets));
+    return dt_buckets_gathered(s->buckets);
+}
+
+dt_status dt_stepper_complete(struct dt_stepper *s)
+{
+    if (!s->incomplete)
+        return DT_OK;
+    s->incomplete = false;
+    DT_TRY(gather(s));
+    return dt_stream_sync(s->backend, s->stream);
+}
+
 // Runs one micro-batch. Gradients are accumulated over micro-batches, by the model itself or by a
 // tree. The last micro-batch sends them as they become ready, and updates the weights.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int variant)
 {
     const double tokens = (double)s->config.tokens;
-    const bool last = variant & DT_VARIANT_LAST;
+    const bool last = variant & DT_VARIANT_LAST, gathers = variant & DT_VARIANT_GATHER;
     const struct dt_pass pass = {.input = *input,
                                  .before = s->carry.before,
                                  .after = s->carry.after,
                                  .accumulate = !(variant & DT_VARIANT_FIRST),
                                  .grad_ready = last ? row_ready : NULL,
+                                 .weights_needed = gathers ? weights_needed : NULL,
                                  .context = s,
                                  .stream = s->stream};
     say(s, "forward");
+    s->waits = gathers;
+    if (gathers)
+        DT_TRY(dt_buckets_gather(s->buckets));
     DT_TRY(mark(s, LAST_BEGIN));
     DT_TRY(dt_model_forward(s->model, &pass));
+    if (gathers)
+        DT_TRY(dt_buckets_gathered(s->buckets));
     DT_TRY(dt_model_loss(s->model, &pass, 1 / tokens, s->optimizer.sum));
     say(s, "backward");
     DT_TRY(mark(s, LAST_FORWARD_DONE));
@@ -257,10 +294,10 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     s->hold = NULL;
     DT_TRY(dt_optimizer_update(&s->optimizer, s->stream));
     DT_TRY(mark(s, UPDATED));
-    if (!s->optimizer.buckets)
+    if (!s->optimizer.buckets || s->config.between_devices)
         return DT_OK;
     say(s, "gathering weights");
-    DT_TRY(dt_buckets_gather(s->buckets));
+    DT_TRY(gather(s));
     return mark(s, GATHERED);
 }
 
@@ -315,13 +352,15 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
         DT_TRY(dt_input_micro_batch(&s->input, s->stream, &input));
         if (first)
             DT_TRY(dt_fill(s->backend, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
-        const int variant = (first ? DT_VARIANT_FIRST : 0) | (last ? DT_VARIANT_LAST : 0);
+        const int variant = (first ? DT_VARIANT_FIRST : 0) | (last ? DT_VARIANT_LAST : 0) |
+                            (i == 0 && s->incomplete ? DT_VARIANT_GATHER : 0);
         DT_TRY(dt_carry_load(&s->carry, s->carry.kept, i, s->stream));
         DT_TRY(run_micro_batch(s, &input, variant, &flight->graphs));
         if (tree && !last)
             DT_TRY(dt_micro_tree_carry(&s->tree, i, s->stream));
         DT_TRY(dt_carry_store(&s->carry, s->carry.next, i, s->stream));
     }
+    s->incomplete = s->optimizer.buckets && s->config.between_devices;
     DT_TRY(dt_carry_commit(&s->carry, s->optimizer.control, s->stream));
 
     DT_TRY(mark(s, END));
@@ -353,7 +392,8 @@ dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int6
 static void trace_device(const struct dt_stepper *s, const uint64_t *marks)
 {
     static const char *const phases[MARKS] = {
-        [BEGIN] = "between steps",        [LAST_BEGIN] = "earlier micro-batches",
+        [BEGIN] = "between steps",        [WANTED] = "input",
+        [ARRIVED] = "gathering weights",  [LAST_BEGIN] = "earlier micro-batches",
         [LAST_FORWARD_DONE] = "forward",  [BACKWARD_DONE] = "backward",
         [SUMMED] = "summing gradients",   [UPDATED] = "optimizer",
         [GATHERED] = "gathering weights", [END] = "end of step",
@@ -391,8 +431,10 @@ dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result
         .seconds = now - fmax(flight->start, s->last_collect),
         .data_wait_ms = flight->data_wait_ms,
         .host_wait_ms = (now - waiting) * 1e3,
-        .comm_wait_ms = milliseconds(marks[BACKWARD_DONE], marks[SUMMED]) +
-                        (s->optimizer.buckets ? milliseconds(marks[UPDATED], marks[GATHERED]) : 0),
+        .comm_wait_ms =
+            milliseconds(marks[BACKWARD_DONE], marks[SUMMED]) +
+            milliseconds(marks[UPDATED], marks[GATHERED]) +
+            (marks[WANTED] > marks[BEGIN] ? milliseconds(marks[WANTED], marks[ARRIVED]) : 0),
         .idle_ms = s->last_end ? milliseconds(s->last_end, marks[BEGIN]) : 0,
         .graphs = flight->graphs,
         .timed = flight->timed};

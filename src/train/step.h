@@ -42,7 +42,7 @@ struct dt_flight {
 
 // Variants of the work on a micro-batch differ in more than data: by its place in the step.
 // Every batch of a run has the same arrays.
-enum { DT_VARIANT_FIRST = 1, DT_VARIANT_LAST = 2, DT_VARIANTS = 4 };
+enum { DT_VARIANT_FIRST = 1, DT_VARIANT_LAST = 2, DT_VARIANT_GATHER = 4, DT_VARIANTS = 8 };
 
 struct dt_variant {
     bool has_run;
@@ -68,6 +68,8 @@ struct dt_stepper {
     struct dt_flight flights[DT_STEPS_IN_FLIGHT];
     int64_t launched, collected;
     int64_t step;        // launched last, for progress and messages
+    bool incomplete;     // weights of other ranks are those before the last update
+    bool waits;          // for the first of them: the next wait is measured
     bool timing;         // the ops of the step that is being launched
     uint64_t last_end;   // mark END of the step collected last; 0: none
     double last_collect; // dt_seconds
@@ -82,7 +84,7 @@ struct dt_step_result {
     double data_wait_ms; // the host waited for the loader
     double host_wait_ms; // the host waited for the device
     double comm_wait_ms; // the device was idle until gradients were summed over ranks, and sharded
-                         // weights gathered
+                         // weights gathered: between devices, those that forward reads first
     double idle_ms;      // … between the end of the previous step and this one's first work
     int graphs;          // launched, of at most one for each micro-batch
     bool timed;          // its ops were: all steps on the CPU, some elsewhere, which use no graphs
@@ -110,6 +112,10 @@ dt_status dt_stepper_launch(struct dt_stepper *stepper, struct dt_loader *loader
 // The update of the next step waits for this event, which is recorded: the weights and states are
 // being copied until then.
 void dt_stepper_hold(struct dt_stepper *stepper, struct dt_event *event);
+// Where the optimizer is sharded between devices, the next step gathers the weights that this one
+// updates, while its forward pass runs. Whoever else reads the weights or their moving average
+// after a step calls this first, when no step is in flight and on all ranks together.
+dt_status dt_stepper_complete(struct dt_stepper *stepper);
 int dt_stepper_in_flight(const struct dt_stepper *stepper);
 // Waits for the oldest step in flight.
 dt_status dt_stepper_collect(struct dt_stepper *stepper, struct dt_step_result *result);

@@ -263,6 +263,8 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     if (s->optim.rollback > 0 && t->state.bad_in_a_row > 0) // no place to return to
         saves = must_save;
 
+    if (ends)
+        DT_TRY(dt_stepper_complete(t->stepper));
     if (verifies)
         DT_TRY(dt_replicas_compare(&t->replicas, job->comm, t->state.step));
     bool improved = false;

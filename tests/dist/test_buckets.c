@@ -146,13 +146,17 @@ static void check_sharded(enum dt_dtype wire, int64_t bucket_bytes, int smaller)
         for (int64_t k = 0; k < s.pieces.n; k++)
             for (int64_t i = s.pieces.spans[k].first; i < s.pieces.spans[k].end; i++)
                 s.config.weights[i] = (float)((i + step) % 251);
-        for (int64_t k = 0; k < s.pieces.n; k++)
-            CHECK_OK(dt_buckets_updated(s.buckets));
         CHECK_OK(dt_buckets_gather(s.buckets));
+        CHECK_INT(dt_buckets_gather(s.buckets), s.pieces.n_own > 0 ? DT_MACHINE : DT_OK);
+        dt_error_clear();
         int64_t wrong = 0;
-        for (int64_t i = 0; i < s.config.elements; i++)
-            wrong += s.config.weights[i] != (float)((i + step) % 251);
+        for (int row = SHARDED_ROWS - 1; row >= 0; row--) { // as forward reads them
+            CHECK_OK(dt_buckets_need(s.buckets, row));
+            for (int64_t i = row > 0 ? s.ends[row - 1] : 0; i < s.ends[row]; i++)
+                wrong += s.config.weights[i] != (float)((i + step) % 251);
+        }
         CHECK_INT(wrong, 0);
+        CHECK_OK(dt_buckets_gathered(s.buckets));
     }
     int64_t wrong = 0, gathered = s.pieces.n_own > 0 ? s.pieces.spans[s.pieces.n - 1].first : 0;
     for (int64_t i = 0; i < gathered; i++)
@@ -196,7 +200,8 @@ static void check_misuse(void)
     CHECK(buckets == NULL, "a refused create left buckets");
     struct sharded s;
     open_sharded(&s, DT_F32, 1 << 20, 1);
-    CHECK_INT(dt_buckets_gather(s.buckets), DT_MACHINE);
+    CHECK_INT(dt_buckets_gathered(s.buckets), DT_MACHINE);
+    CHECK_OK(dt_buckets_need(s.buckets, 0)); // nothing is under way
     close_sharded(&s);
     dt_error_clear();
 }

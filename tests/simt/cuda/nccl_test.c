@@ -3,10 +3,12 @@
 // start is one error for all. With REAL_NCCL over GPUs, a rank each; skipped (77) without.
 #include "comm/comm_nccl.h"
 
+#include "backend/cuda.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "comm/buckets.h"
 #include "comm/selftest.h"
+#include "kernels/sum_squares.h"
 #include "sums.h"
 
 #include <stdlib.h>
@@ -481,9 +483,11 @@ enum { DELAYED_ROW = 7 };
 static void run_delayed(struct delayed *d)
 {
     need(dt_buckets_ready(d->buckets, 0));
+    CHECK(backend.device->shares, "products use what collectives need");
     need(dt_stamp(&backend, &(struct dt_stamp_args){.count = d->worked}, stream));
     need(dt_buckets_ready(d->buckets, 1));
     need(dt_buckets_wait(d->buckets));
+    CHECK(!backend.device->shares, "products leave what no collective needs");
 }
 
 // Rank 1 begins its step only after rank 0 has done the work that follows its first bucket: the
@@ -548,6 +552,72 @@ static void check_delayed(void)
     dt_free(&backend, d.gradients);
 }
 
+// Rank 0's stream goes on while the gather of weights waits for rank 1, up to the first weights
+// that it needs; these come first, and without those of the rows before them.
+static void check_late_weights(void)
+{
+    const int64_t row = comm->info.size * (int64_t)DT_NORM_BLOCK, n = 2 * row;
+    const int64_t row_ends[] = {row, n}, bytes = n * (int64_t)sizeof(float);
+    int64_t turn = 1, wrong = 0, *worked;
+    struct dt_pieces pieces;
+    struct buffers gradients, weights;
+    double *norms;
+    take(&gradients, bytes);
+    take(&weights, bytes);
+    need(dt_alloc(&backend, n / DT_NORM_BLOCK * (int64_t)sizeof *norms, &norms));
+    need(dt_alloc_host(&backend, sizeof *worked, &worked));
+    const struct dt_buckets_config config = {.gradients = gradients.device,
+                                             .elements = n,
+                                             .row_ends = row_ends,
+                                             .n_rows = 2,
+                                             .largest_row = row,
+                                             .bucket_bytes = row * (int64_t)sizeof(float),
+                                             .stream = stream,
+                                             .between_devices = true,
+                                             .shard = true,
+                                             .weights = weights.device,
+                                             .norms = norms,
+                                             .n_norms = n / DT_NORM_BLOCK};
+    struct dt_buckets *buckets;
+    need(dt_buckets_pieces(&config, &backend, &comm->info, &pieces));
+    CHECK_INT(pieces.n_own, 2);
+    need(dt_buckets_create(comm, &backend, &config, &buckets));
+    need(dt_buckets_connect(buckets));
+    float *host = weights.host;
+    for (int64_t i = 0; i < n; i++)
+        host[i] = -1;
+    for (int64_t k = 0; k < pieces.n; k++)
+        for (int64_t i = pieces.spans[k].first; i < pieces.spans[k].end; i++)
+            host[i] = (float)i;
+    to_device(&weights, bytes);
+    need(dt_stream_sync(&backend, stream));
+    dt_comm_set_timeout(comm, 60);
+    if (comm->info.rank != 0)
+        need(dt_allreduce(comm, &turn, 1, DT_I64, DT_MAX));
+    need(dt_buckets_gather(buckets));
+    need(dt_stamp(&backend, &(struct dt_stamp_args){.count = worked}, stream));
+    while (comm->info.rank == 0 && __atomic_load_n(worked, __ATOMIC_ACQUIRE) < 1)
+        dt_sleep(1e-4);
+    if (comm->info.rank == 0)
+        need(dt_allreduce(comm, &turn, 1, DT_I64, DT_MAX));
+    for (int r = 1; r >= 0; r--) {
+        need(dt_buckets_need(buckets, r));
+        to_host(&weights, bytes);
+        for (int64_t i = r * row; i < (r + 1) * row; i++)
+            wrong += host[i] != (float)i;
+    }
+    CHECK_INT(wrong, 0);
+    need(dt_buckets_gathered(buckets));
+    need(dt_stream_sync(&backend, stream));
+    dt_comm_set_timeout(comm, 600);
+    dt_buckets_destroy(buckets);
+    free(pieces.spans);
+    dt_free(&backend, norms);
+    dt_free_host(&backend, worked);
+    give(&gradients);
+    give(&weights);
+}
+
 static void check_stand_in(void)
 {
     char version[64];
@@ -558,6 +628,7 @@ static void check_stand_in(void)
     if (comm->info.size == 1)
         return;
     check_delayed();
+    check_late_weights();
     // The stall first: heartbeats of a failed opening can still be heard in the next one, whose
     // ranks then wait for each other, which must not meet a short time-out.
     check_start("stall@1", 3, "timed out after comm.timeout_s = 3 s");
