@@ -181,6 +181,8 @@ class Job:
         self.job = {"gradient_bytes": wire * self.parameters,
                     "bucket_bytes": wire / 4 * 1e6 * float(self.resolved.get("comm.bucket_mb", 25))}
         self.job["sharded"] = self.resolved.get("optim.shard") == "true"
+        self.job["ahead"] = (not self.on_cpu and self.resolved.get("comm.backend") != "mpi"
+                             and self.resolved.get("run.share_device") != "true")
         self.job["bucket_bytes"] = min(self.job["bucket_bytes"], self.job["gradient_bytes"])
 
     def sorts(self):

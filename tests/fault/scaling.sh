@@ -131,7 +131,7 @@ import model
 random.seed(1)
 true = {"within": [12.0, 2e-4], "between": None, "straggler_ms": 1.5, "contention": 1.8, "data_ms": 0.01,
         "ms_per_sequence": 6.0, "fixed_ms": 4.0, "beside_ms": 3.0}
-job = {"gradient_bytes": 120e6, "bucket_bytes": 25e6, "ranks_per_host": 8, "sharded": False}
+job = {"gradient_bytes": 120e6, "bucket_bytes": 25e6, "ranks_per_host": 8, "sharded": False, "ahead": False}
 points, collectives = [], []
 for ranks in (1, 2, 4, 8, 16):
     p = model.predict(true, job, ranks, 64 / ranks, turns=max(1, ranks / 8))
@@ -155,6 +155,8 @@ for ranks in (64, 4096):
     assert abs(got / want - 1) < 0.02, (ranks, got, want)
 whole, halves = (model.exposed_ms(true, dict(job, sharded=s), 8, 0.0) for s in (False, True))
 assert abs(whole / halves - 1) < 1e-9, (whole, halves)  # nothing to hide behind
+ahead = [model.exposed_ms(true, dict(job, sharded=True, ahead=True), 8, ms) for ms in (0.0, 1e6)]
+assert abs(ahead[0] / halves - 1) < 1e-9 and abs(5 * ahead[1] / whole - 1) < 1e-6, (ahead, whole)  # one of five buckets
 slow = model.fit(points[:4], collectives, job, network=[50, 1])
 assert model.collective_ms(slow, job, 16, 1e9) > 1800 and model.collective_ms(slow, job, 8, 1e9) < 400
 PY
