@@ -34,6 +34,10 @@ says "the summary" 'val +3 tokens' out.log
 check "nothing on stderr, which is not a terminal" test ! -s err.log
 run 0 "$dtrain" verify out
 check "one line per shard" test "$(grep -c '^good  out/' out.log)" -eq 2
+yes words | head -c 3000000 >large.txt
+run 0 "$dtrain" pack -o large --shard-mb 1 --val 0.25 large.txt
+check "shards of either side: $(cat out.log)" cmp -s out.log <(printf '%s\n' 'packed 1 file, vocabulary 256' \
+    'train  2250000 tokens in 3 shards: large/train-*.h5' 'val    750000 tokens in 1 shard: large/val-*.h5')
 cp out/train-00000.h5 before.h5
 refused 'out already contains shards' pack -o out in
 check "the old shards stay" cmp -s before.h5 out/train-00000.h5

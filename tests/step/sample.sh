@@ -22,6 +22,9 @@ for prompt in "" "3 15"; do
     ids=$("$dtrain" sample ids --tokens 3 --device cpu ${prompt:+--prompt "$prompt"} 2>&1)
     check "a prompt of ${prompt:-0} and three ids: $ids" grep -qE "^${prompt:-0} ([0-9]+ ){3}$" <<<"$ids"
 done
+code=0
+"$dtrain" sample ids --tokens 1 --device cpu --prompt "19 20" >out.txt 2>error.txt || code=$?
+check "a token past the vocabulary: $code, $(cat error.txt)" eval '[ $code -eq 2 ] && grep -q "\"20\" does not begin with a token id below 20" error.txt'
 overflowing run/checkpoints/step-* large
 code=0
 "$dtrain" sample large --prompt int --tokens 2 --device cpu >out.txt 2>error.txt || code=$?

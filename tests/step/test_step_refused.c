@@ -371,6 +371,9 @@ static void bad_stream(dtrain_step *handle, const struct dtrain_step_info *info,
         FINE(dtrain_step_restore(handle, s, before + s * info->state_bytes,
                                  (size_t)info->state_bytes));
     snprintf(says, sizeof says, "of stream %d", bad);
+    frames[bad * 19 + 18] = NAN; // of each stream every number is looked at
+    REFUSED(dtrain_step_batch(handle, 0, S, frames, ids, 1, drawn[1], outputs[1]), says);
+    check_unchanged(handle, info, before, what);
     for (int i = 0; i < 19; i++)
         frames[bad * 19 + i] = i % 2 ? 3e38f : -3e38f;
     NOT_FINITE(dtrain_step_batch(handle, 0, S, frames, ids, 1, drawn[1], outputs[1]), says);

@@ -394,6 +394,31 @@ static void put_wide(const char *name, hid_t type, int64_t from)
     }
 }
 
+// A number that a shift leaves missing is the mean of its column, whatever bytes come before it.
+static void test_missing(void)
+{
+    struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
+    static float means[67] = {[64] = 5, 6, 7};
+    struct dt_loader *loader;
+    const struct dt_batch *batch;
+    strcpy(rules.inputs, "obs/wide[0:64] obs/a@-1");
+    struct dt_dataset *dataset = scan_all(&rules);
+    struct dt_loader_config config = {.dataset = dataset,
+                                      .batch = 1,
+                                      .block = 1,
+                                      .size = 1,
+                                      .prefetch = 1,
+                                      .sequential = true,
+                                      .rules = {.frames_type = DT_F32, .missing = means}};
+    config.rules.bytes = dataset->bytes;
+    CHECK_OK(dt_loader_open(&config, 0, &loader));
+    CHECK_OK(dt_loader_next(loader, &batch, NULL));
+    const struct dt_array *frames = dt_batch_find(batch, "frames");
+    CHECK_INT(frames->spec.width, 3);
+    CHECK(memcmp(frames->data, means + 64, 3 * sizeof *means) == 0, "not the means");
+    dt_loader_close(loader);
+}
+
 // Which columns travel as bytes: neighbours together, none where there are few, or where an episode
 // or a shard has another type.
 static void test_bytes(void)
@@ -411,6 +436,7 @@ static void test_bytes(void)
     CHECK_INT(dataset->bytes.at[1].first, 204);
     CHECK_INT(dataset->bytes.at[1].end, 268);
     CHECK_INT(dt_bytes_before(&dataset->bytes, 268), 134 + 64);
+    test_missing();
 
     write_episodes(in_scratch("b.h5"), ROBOMIMIC, plain_types(), 0, 6);
     put_wide("b.h5", H5T_STD_U16LE, 0);

@@ -107,6 +107,10 @@ static void make_folder(void)
     put_text(in_scratch("in/.hidden"), "hidden");
     put_text(in_scratch("in/.git/config"), "hidden");
     put_bytes(in_scratch("in/binary"), "ab\0cd", 5);
+    char late[8192];
+    memset(late, 'x', sizeof late);
+    late[sizeof late - 1] = 0; // the last byte that is looked at
+    put_bytes(in_scratch("in/sub/late"), late, sizeof late);
     put_text(in_scratch("outside"), "outside");
     CHECK(symlink("../outside", in_scratch("in/link")) == 0, "no link");
     CHECK(symlink("nowhere", in_scratch("in/dangling")) == 0, "no link");
@@ -137,7 +141,7 @@ static void test_folder(void)
     }
     config.format = DT_PACK_U8; // binary files are welcome, but not our own shards
     CHECK_OK(dt_pack(&config, &result));
-    CHECK_INT(result.files, 8);
+    CHECK_INT(result.files, 9);
     CHECK_OK(dt_remove_tree(config.output));
 }
 
@@ -184,6 +188,8 @@ static void test_split(void)
             CHECK(p[2] == 0 || p[2] > p[0], "out of order: %s", train);
         if (i % 2)
             CHECK_STR(expect[1], expect[0]);
+        for (char *p = expect[i % 2]; *p; p += 2)
+            CHECK(*p == '|', "not a document for each file: %s", expect[i % 2]);
         for (char *p = expect[i % 2] + 1; p[0] && p[1]; p += 2)
             unsorted += p[2] != 0 && p[2] < p[0];
         differ += i > 0 && strcmp(expect[i % 2], first) != 0;

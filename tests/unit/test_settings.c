@@ -295,7 +295,7 @@ static void test_between_keys(void)
         {{"data.reset_token=258", "data.reset_after=true"}},
         {{"log.eval_every=5", "data.val=v.h5"}},
         {{"log.eval_every=5", "data.val_fraction=0.5"}},
-        {{"log.trace_steps=100:101"}},
+        {{"log.trace_steps=100:100"}},
         {{"optim.min_lr=3e-3", "optim.warmup_steps=99"}},
         {{"optim.schedule=wsd", "optim.decay_steps=90", "optim.warmup_steps=10"}},
         {{"optim.beta1=0", "optim.beta2=0.9999", "optim.grad_clip=0", "optim.weight_decay=0"}},

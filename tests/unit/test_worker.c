@@ -87,6 +87,25 @@ static void test_idle(struct dt_worker *worker)
     CHECK_OK(dt_worker_outcome(worker));
 }
 
+static dt_status count(void *n)
+{
+    ++*(int *)n;
+    return DT_OK;
+}
+
+// What was begun is done before the thread ends, even where it has not taken it up yet.
+static void test_stop(void)
+{
+    int n = 0;
+    for (int i = 0; i < 100; i++) {
+        struct dt_worker *worker;
+        CHECK_OK(dt_worker_start(&worker));
+        dt_worker_begin(worker, count, &n);
+        dt_worker_stop(worker);
+    }
+    CHECK_INT(n, 100);
+}
+
 int main(void)
 {
     struct dt_worker *worker;
@@ -99,6 +118,7 @@ int main(void)
     test_failure(worker);
     dt_worker_stop(worker);
     dt_worker_stop(NULL);
+    test_stop();
     check_threads(threads);
     remove_scratch();
     return test_end();
