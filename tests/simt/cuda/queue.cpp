@@ -203,6 +203,7 @@ template <class Done> static cudaError_t wait_until(guard &hold, Done done)
     the.changed.notify_all();
     the.changed.wait(hold, done);
     the.waiting--;
+    the.oldest_put = the.newest_put = now(); // it may put more: as if nothing had been to do before
     return broken();
 }
 
