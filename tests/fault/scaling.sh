@@ -148,7 +148,9 @@ for name, tolerance in (("ms_per_sequence", 0.03), ("fixed_ms", 0.03), ("beside_
 for got, want in zip(found["within"], true["within"]):
     assert abs(got / want - 1) < 0.03, found
 held_out = model.held_out(points, collectives, job)
-assert [h["fitted_on"] for h in held_out][-1] == [1, 2, 4, 8], held_out
+assert [h["fitted_on"] for h in held_out] == [[2, 4, 8], [1, 4, 8], [1, 2, 8], [1, 2, 4], [1, 2, 4, 8]], held_out
+once, twice = (model.predict(true, job, 8, 8, turns=turns) for turns in (1, 2))  # all of a step but its data
+assert all(abs(twice[name] / once[name] - 2) < 1e-9 for name in ("compute_ms", "exposed_ms", "straggler_ms")), twice
 assert max(abs(h["error"]) for h in held_out) < 0.03, held_out
 for ranks in (64, 4096):
     got, want = (model.predict(p, job, ranks, 8)["step_ms"] for p in (found, true))

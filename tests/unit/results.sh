@@ -9,7 +9,7 @@ results=$repository/launch/results.py
 measured() { # date, tokens/s
     cat <<EOF_JSON
 {"gpu":"Card","date":"$1T10:00:00Z","commit":"abc","driver":"580.1","info":["NCCL 2"]}
-{"bench":"step","d_model":768,"n_layer":24,"precision":"bf16","batch":16,"seq_len":2048,"step_ms":100,"tokens_per_s":$2,"mfu":0.25,"peak_memory_mb":2048}
+{"bench":"step","d_model":768,"n_layer":24,"precision":"bf16","batch":16,"seq_len":2048,"step_ms":100,"tokens_per_s":$2,"mfu":0.25,"peak_memory_mb":4300}
 {"bench":"machine","precision":"bf16","copy_gb_per_s":4000,"gemm_bf16_gflops":700000,"gemm_fp32_gflops":50000,"gexp2_per_s":4000}
 {"bench":"op","op":"gemm","calls":24,"ms":0.5,"floor_ms":0.25,"bound":"gemm"}
 {"bench":"op","op":"gemm","calls":1,"ms":3,"floor_ms":3,"bound":"copy"}
@@ -21,8 +21,8 @@ measured 2026-01-02 1000 >old.jsonl
 sed -n '1p;s/"batch":16/"batch":4/p' old.jsonl >other.jsonl # the rest of that day, in a call of its own
 measured 2026-01-03 327680 >new.jsonl
 "$results" old.jsonl other.jsonl new.jsonl >tables.md
-check "the newest of a step is told" grep -qF '| Card | 130M, bf16 | 16 x 2048 | 100.0 ms | 327,680 | 25 % | 2.0 GiB | 2026-01-03, abc |' tables.md
-check "… with what an earlier call measured" grep -qF '| 4 x 2048 | 100.0 ms | 1,000 | 25 % | 2.0 GiB | 2026-01-02, abc |' tables.md
+check "the newest of a step is told" grep -qF '| Card | 130M, bf16 | 16 x 2048 | 100.0 ms | 327,680 | 25 % | 4.2 GiB | 2026-01-03, abc |' tables.md
+check "… with what an earlier call measured" grep -qF '| 4 x 2048 | 100.0 ms | 1,000 | 25 % | 4.2 GiB | 2026-01-02, abc |' tables.md
 check "… and nothing twice" test "$(grep -c '^| Card | 130M' tables.md)" -eq 2
 check "… in whatever order they are given" cmp <(sort tables.md) <("$results" new.jsonl other.jsonl old.jsonl | sort)
 # 24 · 0.5 + 3 ms, 24 · 0.25 + 3 ms.
