@@ -340,8 +340,8 @@ static dt_status measure_backend(struct bench *b)
         status = measure_operation(b, (enum dt_operation)i, row);
     if (status == DT_OK && b->skipped && b->info->rank == 0)
         dt_info("%s: skipping arrays of %lld bytes and more: each rank needs two, and the "
-                "limit for one is %lld MiB (%s)",
-                b->route.name, (long long)b->skipped, (long long)(b->limit >> 20),
+                "limit for one is %.1f MiB (%s)",
+                b->route.name, (long long)b->skipped, (double)b->limit / 0x1p20,
                 b->options->max_memory > 0 ? "--max-memory"
                                            : "half of the free memory; --max-memory changes it");
     free(row);

@@ -50,6 +50,11 @@ refused "resuming with other weights" 'data.weights is targets/c_x, the checkpoi
     "$dtrain" columns.ini run.name=n1 run.steps=9 data.weights=targets/c_x
 refused "resuming with other targets" 'data.targets: word 1 is targets/buttons\[0:8\]@\+3, the model has targets/buttons\[0:8\]@\+2' \
     "$dtrain" columns.ini run.name=n1 run.steps=9 data.targets="${targets/@+2/@+3}"
+check "a run that differs from the defaults in what may not change" "$dtrain" columns.ini run.name=own run.steps=1 data.val= data.val_fraction=0.25 \
+    data.stride=7 >own.log 2>&1
+for recorded in '"stride":\s*7,' '"val_fraction":\s*0.25,'; do
+    check "… its checkpoint records $recorded" grep -qE "$recorded" runs/own/checkpoints/step-00000001/trainer.json
+done
 check "weights of a run with other columns" "$dtrain" columns.ini run.name=tuned run.steps=1 run.init_from=runs/n1/$last \
     data.inputs="$other" >tuned.log 2>&1
 check "… say so" grep -qE "other columns: ${changed/the model has/was}" tuned.log

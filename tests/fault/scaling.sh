@@ -40,9 +40,10 @@ check "bench --comm of a few bytes" ranks 2 bench --comm --first 1 --last 20 --f
 for size in "broadcast 8 16" "all-reduce 8 16" "reduce-scatter 16" "all-gather 16"; do
     check "… $size: $(grep "${size%% *}" few.json)" test "$(grep "\"${size%% *}\",\"sum\":\"\(-\|fast\)\"" few.json | grep -o '"bytes":[0-9]*' | cut -d: -f2 | paste -sd' ')" = "${size#* }"
 done
-ranks 2 bench --comm --last 2M --factor 512 --collective all-gather --seconds 0.001 --max-memory 1 >comm.txt 2>comm.log
+# Two arrays of 512 KiB, and no more, are within 1 MiB.
+ranks 2 bench --comm --first 256K --last 1M --factor 2 --collective all-gather --seconds 0.001 --max-memory 1 >comm.txt 2>comm.log
 check "what needs too much memory is skipped" test "$(grep -c '^  mpi  *all-gather' comm.txt)" -eq 2
-check "… with a word" grep -q 'mpi: skipping arrays of 2097152 bytes and more: .*(--max-memory)' comm.log
+check "… with a word" grep -q 'mpi: skipping arrays of 1048576 bytes and more: .* 0.5 MiB (--max-memory)' comm.log
 check "every two of three ranks" ranks 3 bench --comm --pairs --last 64K --json >pairs.json
 check "… are in the table once" test "$(grep -oE '"rank":[0-9]+|"with":[0-9]+' pairs.json | cut -d: -f2 | paste -sd' ')" = "1 0 2 0 2 1"
 ranks 3 bench --comm --pairs --last 64K >pairs.txt 2>pairs.log

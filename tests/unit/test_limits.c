@@ -41,8 +41,19 @@ static dt_status slow_spin(struct dt_device *device, const struct dt_spin_args *
     return DT_OK;
 }
 
+// Of an even number of times the median is between the two in the middle.
+static void check_medians(void)
+{
+    double times[] = {10, 1, 3, 2, 7};
+    CHECK_NEAR(dt_bench_median_of(times, 4), 2.5, 0); // sorted now
+    CHECK_NEAR(dt_bench_median_of(times, 5), 3, 0);
+    CHECK_NEAR(dt_bench_median_of(times, 1), 1, 0);
+    CHECK_NEAR(dt_bench_median_of(times, 0), 0, 0);
+}
+
 int main(void)
 {
+    check_medians();
     struct dt_device_table table = dt_cpu_device_table;
     struct dt_op_table op = dt_cpu_op_table;
     struct dt_bench_rig rig = {0};
