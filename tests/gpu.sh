@@ -86,6 +86,7 @@ command_of() { # name: $command, to run in its scratch folder
 }
 
 logs=$build/gpu-logs
+export OMP_WAIT_POLICY=passive # programs run side by side; and dtrain need not start itself again, below Nsight Compute
 [ -z "$out" ] || results=$out
 mkdir -p "$logs" "$results"
 results=$(realpath "$results")
@@ -125,7 +126,8 @@ for name in "${names[@]}"; do
     most=$((share > budget / 5 ? share : budget / 5))
     most=$((most < left ? most : left))
     most=$((most < limit ? most : limit))
-    export RUN_SECONDS=$((most / 2 + 1)) # of one program in a test: a hang leaves time to what follows it
+    # Of one program in a test: a hang leaves time to what follows it, or, where nothing waits for it, to say so.
+    export RUN_SECONDS=$((most / 2 + 1)) STEP_SECONDS=$((most - 2))
     mkdir -p "$scratch"
     command_of "$name"
     echo "$name: for up to $most s …"

@@ -15,7 +15,7 @@ ncu=$(command -v ncu || echo /usr/local/cuda/bin/ncu)
 
 # The clocks are left as they are: what is wanted is the time of training. A layer's step has six launches at most. It
 # replays each some forty times, so the measurement gets all of the time.
-RUN_SECONDS=1000 limited "$ncu" --set full --clock-control none -k regex:scan_ -c 6 -f -o scan \
+RUN_SECONDS=${STEP_SECONDS:-1000} limited "$ncu" --set full --clock-control none -k regex:scan_ -c 6 -f -o scan \
     "$dtrain" bench --step --device cuda --cuda-graph false --model 130m --n-layer 1 --vocab 256 --batch 16 --seconds 0.001 >ncu.log 2>&1
 if [ ! -e scan.ncu-rep ]; then
     why=$(grep -m 1 -E 'ERR_NVGPUCTRPERM|Failed to initialize the profiler|not supported' ncu.log) && skip "$why"
