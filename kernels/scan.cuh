@@ -5,11 +5,15 @@
 // A warp owns 8 CC channels and a tile of TILE tokens at a time, and its lanes have two duties. To
 // carry: a lane brings V neighbouring channels of one token (16 bytes of bf16 forward), computes
 // what needs no state (softplus, gate), and puts it into shared memory; nothing of that is done
-// twice. To scan: lane 8 j + g holds the states [j S, j S + S) of channels g CC … g CC + CC - 1 in
-// registers (S = NP / 4; N is padded to NP by columns of B and C that are zero), so that a value of
-// B or C that is read serves CC channels, sums over n take 3 shuffles for 4 values (or a store of
-// each lane, added up by the carrier), and a device is full at a small batch. Warps need each other
-// for the sums over channels only. Tokens beyond the segment's end have Δ = 0 and change nothing.
+// twice. To scan: the lane of part j and group g holds the states [j S, j S + S) of channels g CC …
+// g CC + CC - 1 in registers (S = NP / 4; N is padded to NP by columns of B and C that are zero),
+// so that a value of B or C that is read serves CC channels, sums over n take 3 shuffles for 4
+// values (forward a store of each lane, added up by the carrier), and a device is full at a small
+// batch. Lanes t and t ^ 1 have the same part, t and t ^ 2 the same group: where all lanes are
+// equal in one of these ways a read of 8 or 16 bytes a lane of shared memory takes half the time
+// (https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228). Warps need
+// each other for the sums over channels only. Tokens beyond the segment's end have Δ = 0 and change
+// nothing.
 //
 // Where whole sequences do not fill a device evenly, some are cut into segments that run side by
 // side (scan_cut.h), in two launches:
@@ -24,9 +28,10 @@
 #include "kernels/scan_cut.h"
 
 enum {
-    SCAN_PARTS = 4,  // lanes that share a channel's states
-    SCAN_GROUPS = 8, // of channels in a warp
-    SCAN_WARPS = 4,  // of a block
+    SCAN_PARTS = 4,     // lanes that share a channel's states, …
+    SCAN_PART_STEP = 2, // … so far apart
+    SCAN_GROUPS = 8,    // of channels in a warp
+    SCAN_WARPS = 4,     // of a block
     SCAN_THREADS = SCAN_WARPS * DT_WARP,
     SCAN_PAIRED_STATES_MOST = 16, // a lane has registers for two channels of these
 };
@@ -72,16 +77,24 @@ struct scan_place {
     int warp, lane, row, column, group, part, n; // column: carry, counted from the warp's first
 };
 
+// The lane of a part and a group, which is the lane of the part alone ^ that of the group alone.
+DT_DEVICE unsigned scan_lane_of(unsigned part, unsigned group)
+{
+    return group % SCAN_PART_STEP + (part ^ group / SCAN_PART_STEP) * SCAN_PART_STEP +
+           group / SCAN_PART_STEP * 8;
+}
+
 // The block's place with the lane's part.
-template <class F> DT_DEVICE scan_place scan_lane_place(const scan_place &block)
+template <class F>
+DT_DEVICE scan_place scan_lane_place(const scan_place &block, unsigned thread = threadIdx.x)
 {
     scan_place place = block;
-    place.warp = (int)(threadIdx.x / DT_WARP); // unsigned: no code for negative ones
-    place.lane = (int)(threadIdx.x % DT_WARP);
+    place.warp = (int)(thread / DT_WARP); // unsigned: no code for negative ones
+    place.lane = (int)(thread % DT_WARP);
     place.row = place.lane / F::CARRIERS;
     place.column = place.lane % F::CARRIERS * F::V;
-    place.group = place.lane % SCAN_GROUPS;
-    place.part = place.lane / SCAN_GROUPS;
+    place.group = place.lane % SCAN_PART_STEP + place.lane / 8 * SCAN_PART_STEP;
+    place.part = (place.lane / SCAN_PART_STEP ^ place.lane / 8) % SCAN_PARTS;
     place.n = place.part * F::S;
     const int first = (place.block * SCAN_WARPS + place.warp) * F::WIDTH;
     place.carry = first + place.column;
@@ -117,11 +130,14 @@ template <class T> DT_DEVICE T *scan_row(T *p, unsigned row, unsigned bytes)
     asm("" : "+r"(row));
     asm("" : "+r"(bytes));
 #endif
-    T *const at = reinterpret_cast<T *>((uint64_t)(uintptr_t)p + (uint64_t)row * bytes);
+    uint64_t at = (uint64_t)(uintptr_t)p + (uint64_t)row * bytes;
 #ifdef __CUDACC__
-    __builtin_assume(__isGlobal(at));
+    // no instruction, and from here on the compiler knows that the address is of global memory
+    asm("cvta.to.global.u64 %0, %0;" : "+l"(at));
+    return static_cast<T *>(__cvta_global_to_generic(at));
+#else
+    return reinterpret_cast<T *>((uintptr_t)at);
 #endif
-    return at;
 }
 
 // x, of which the compiler knows nothing: what follows from it is computed where it stands, and
@@ -474,20 +490,6 @@ static inline int scan_blocks_held(void (*kernel)(P...), int threads, int64_t sh
         return held;
     (void)cudaGetLastError();
     return 0;
-}
-
-// For a launcher: does a multiprocessor hold as many blocks of `kernel` with `bytes` of dynamic
-// shared memory, which it then may have, as of `other` with `other_bytes`?
-template <class... P>
-static inline bool scan_held_as_often(void (*kernel)(P...), int64_t bytes, void (*other)(P...),
-                                      int64_t other_bytes, int threads)
-{
-    if (!dt_allow_shared(kernel, bytes))
-        return false;
-    scan_prefer_shared(kernel);
-    scan_prefer_shared(other);
-    const int held = scan_blocks_held(kernel, threads, bytes);
-    return held > 0 && held >= scan_blocks_held(other, threads, other_bytes);
 }
 #endif
 

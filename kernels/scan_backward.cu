@@ -9,21 +9,20 @@
 // by pieces of 16 bytes; whole tiles without a document's start take a way without a look at single
 // tokens. s is what forward kept, so dz is stored before the sweep. dB and dC are sums over
 // channels: a lane adds its own two, then stores them; after a phase of 4 tokens the block adds the
-// parts of all its lanes, 8 of them a thread, by loads of 16 bytes. Sums over n go through shared
-// memory where a multiprocessor has 62 KB for each of its blocks (backward_room); elsewhere through
-// shuffles. With segments a first launch makes what each one hands back to the one before it, as if
-// nothing came from after it.
+// parts of all its lanes, 8 of them a thread, by loads of 16 bytes. Sums over n are swapped
+// between four lanes by shuffles, which takes less of the shared memory's data path than storing
+// all parts. With segments a first launch makes what each one hands back to the one before it, as
+// if nothing came from after it.
 //
 // Per channel and token, with S bytes of storage: reads u, delta, z, dy, writes du, ddelta, dz: 7
 // S; 4 of s, 4 N / 8 of states; partials of dB and dC written and read, 2 * 4 * 2 N / 64 (two
 // channels a lane) or / 32 (one): 46 KB a token in a layer of the 130M model (D = 1536, N = 16,
 // bf16), 10.7 ns on an H200 at 4.3 TB/s. Exponentials: 2 N with two channels a lane, N with one;
 // four more special functions. The bound is the data path of shared memory, 128 bytes a cycle and
-// SM; in cycles for a token and 16 channels (tests/sass):
-// scan_backward_registers<16,2,8,bf16,true>: 62.1 shared, 44.7 issue, 36 special, 25.7 ns, 178.9
-// slots, 168 registers and 3 blocks. Of the slots three quarters run, sweep and sum over channels,
-// a tenth is softplus, slope and gate. The other form has 48 KB of shared memory, what every GPU
-// gives; two blocks fit where an SM has 100 KB.
+// SM: 21.5 ns; in cycles for a token and 16 channels (tests/sass):
+// scan_backward_registers<16,2,8,bf16>: 51.4 shared, 47.8 issue, 36 special, 191.1 slots, 168
+// registers and 3 blocks. Of the slots three quarters run, sweep and sum over channels, a tenth is
+// softplus, slope and gate.
 #include "kernels/partials.cuh"
 #include "kernels/scan_backward_fast.cuh"
 
@@ -134,31 +133,12 @@ static backward_wide find_wide(const dt_scan_backward_args *args, const backward
     return wide;
 }
 
-// Of the roomy form or the other: bytes of shared memory, and blocks that a multiprocessor holds.
-template <class F, class T, bool ROOMY> static int64_t room(void)
-{
-    return (int64_t)sizeof(backward_block<F, T, ROOMY>);
-}
-
-template <class F, class T, bool ROOMY> static int held(void)
-{
-    return scan_blocks_held(scan_backward_registers<F, T, ROOMY>, SCAN_THREADS,
-                            room<F, T, ROOMY>());
-}
-
-// Does a multiprocessor hold as many blocks of the roomy form? The bits are the same.
-template <class F, class T> static bool takes_roomy(void)
-{
-    return scan_held_as_often(scan_backward_registers<F, T, true>, room<F, T, true>(),
-                              scan_backward_registers<F, T, false>, room<F, T, false>(),
-                              SCAN_THREADS);
-}
-
 template <class F, class T>
 static void launch_fast(const dt_scan_backward_args *args, const scan_cut &cut,
                         const backward_space &space, dt_stream *stream)
 {
-    static_assert(sizeof(backward_block<F, T, false>) <= 48 * 1024, "what every GPU gives");
+    const int64_t shared_bytes = sizeof(backward_block<F, T>);
+    static_assert(shared_bytes <= 49 * 1024, "two blocks where a multiprocessor has 100 KB");
     const int64_t firsts = (args->in.batch - cut.whole) * (cut.segments - 1);
     const unsigned blocks = dt_blocks(scan_runs(&cut, args->in.batch) * cut.channel_blocks, 1);
     const backward_wide wide = find_wide<F, T>(args, space);
@@ -170,14 +150,10 @@ static void launch_fast(const dt_scan_backward_args *args, const scan_cut &cut,
     if (firsts > 0)
         DT_LAUNCH((scan_backward_ends<F, T>), dt_blocks(firsts * cut.channel_blocks, 1),
                   SCAN_THREADS, 0, stream, *args, cut, wide, space.passing);
-    if constexpr (sizeof(T) == 2)
-        if (takes_roomy<F, T>()) {
-            DT_LAUNCH((scan_backward_registers<F, T, true>), blocks, SCAN_THREADS,
-                      (room<F, T, true>()), stream, *args, cut, wide, space);
-            return;
-        }
-    DT_LAUNCH((scan_backward_registers<F, T, false>), blocks, SCAN_THREADS, (room<F, T, false>()),
-              stream, *args, cut, wide, space);
+    dt_allow_shared(scan_backward_registers<F, T>, shared_bytes);
+    scan_prefer_shared(scan_backward_registers<F, T>);
+    DT_LAUNCH((scan_backward_registers<F, T>), blocks, SCAN_THREADS, shared_bytes, stream, *args,
+              cut, wide, space);
 }
 
 template <class T>
@@ -218,9 +194,10 @@ static void launch(const dt_scan_backward_args *args, const scan_cut &cut,
 int dt_cuda_scan_backward_held(int64_t *shared_bytes)
 {
     using F = scan_form<16, 2, TILE>;
-    const bool roomy = takes_roomy<F, dt_bf16>();
-    *shared_bytes = roomy ? room<F, dt_bf16, true>() : room<F, dt_bf16, false>();
-    return roomy ? held<F, dt_bf16, true>() : held<F, dt_bf16, false>();
+    *shared_bytes = sizeof(backward_block<F, dt_bf16>);
+    return dt_allow_shared(scan_backward_registers<F, dt_bf16>, *shared_bytes)
+               ? scan_blocks_held(scan_backward_registers<F, dt_bf16>, SCAN_THREADS, *shared_bytes)
+               : 0;
 }
 
 DT_OP_CUDA_WORKSPACE(scan_backward)

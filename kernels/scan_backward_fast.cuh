@@ -3,22 +3,21 @@
 
 #include "kernels/scan_backward_tile.cuh"
 
-// Blocks a multiprocessor holds at least, and so registers: 12 warps on an H200. Elsewhere, and in
-// the form for bf16 that an H200 does not launch, the compiler would spill.
-template <class F, class T, bool ROOMY = true> constexpr int resident(void)
+// Blocks a multiprocessor holds at least, and so registers: 12 warps on an H200. Elsewhere the
+// compiler would spill.
+template <class F> constexpr int resident(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
     return F::NP * F::CC > 16 ? 2 : 3;
 #else
-    const bool launched = ROOMY || sizeof(T) > 2;
-    return F::NP * (launched ? 1 : F::CC) > 16 ? 2 : SCAN_BACKWARD_RESIDENT;
+    return F::NP > 16 ? 2 : SCAN_BACKWARD_RESIDENT;
 #endif
 }
 
 // ---- first launch: what segment k >= 1 hands back
 
 template <class F, class T>
-static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
+static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F>()))
     scan_backward_ends(const dt_scan_backward_args args, scan_cut cut, backward_wide wide,
                        scan_passing passing)
 {
@@ -65,8 +64,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         for (int i = F::TILE - 1; i >= 0; i--) {
             float c[F::S], step[2 * F::CC], ds[F::CC];
             dt_load(&columns->of[i][1][place.n], c);
-            dt_load(&tile.steps[i][2 * F::CC * place.group], step);
-            dt_load(&tile.ds[i][place.group * F::CC], ds);
+            dt_load(tile.rows[i].steps[place.group % 2][place.group / 2], step);
+            dt_load(&tile.rows[i].ds[place.group * F::CC], ds);
 #pragma unroll
             for (int m = 0; m < F::CC; m++)
 #pragma unroll
@@ -96,130 +95,96 @@ template <class F, class T> struct column_parts {
     float of[PHASE][QUADS][SCAN_THREADS][4];
 };
 
-// What a thread adds of a phase, every SHARES-th part of a quad of a token, and where the sum that
-// it is left with goes.
-struct alignas(16) column_duty {
-    float *to;      // for the phase from the sequence's token 0 on; NULL: nowhere
-    unsigned first; // part: bytes
-    unsigned token; // of the phase
+// What a thread adds of a phase: every SHARES-th part of a quad of a token.
+template <class F, class T> struct column_duty {
+    unsigned share, part, quad, token;
 };
 
-template <class F, class T>
-DT_DEVICE column_duty find_duty(const dt_scan_backward_args &args, const scan_cut &cut,
-                                const scan_place &place, float *columns)
+template <class F, class T> DT_DEVICE column_duty<F, T> find_duty(void)
 {
     using parts = column_parts<F, T>;
-    const unsigned at = (unsigned)scan_opaque((int)threadIdx.x), N = (unsigned)args.in.b.cols;
-    const unsigned share = at % parts::SHARES, part = at / parts::SHARES % SCAN_PARTS;
-    const unsigned quad = at / (parts::SHARES * SCAN_PARTS) % parts::QUADS;
-    const unsigned k = quad * 4 + share * 4 / parts::SHARES, n = part * F::S + k % F::S;
-    column_duty duty;
-    duty.token = at / (parts::SHARES * SCAN_PARTS * parts::QUADS);
-    // odd and even parts in turns: they lie in the same banks
-    duty.first = (duty.token * parts::QUADS + quad) * SCAN_THREADS + part * SCAN_GROUPS +
-                 (share ^ part % 2 * 4);
-    duty.first *= 16;
-    duty.to = columns +
-              ((place.b * cut.length + duty.token) * cut.channel_blocks + place.block) * 2 * N +
-              k / F::S * N + n; // dB, then dC
-    if (n >= N || share * 4 % parts::SHARES != 0)
-        duty.to = NULL;
-    return duty;
+    const unsigned at = (unsigned)scan_opaque((int)threadIdx.x);
+    return {at % parts::SHARES, at / parts::SHARES % SCAN_PARTS,
+            at / (parts::SHARES * SCAN_PARTS) % parts::QUADS,
+            at / (parts::SHARES * SCAN_PARTS * parts::QUADS)};
 }
 
-// To the partials of token t of the sequence and those after it.
-template <class F, class T, bool FAST>
-DT_DEVICE void store_column(const dt_scan_backward_args &args, const scan_cut &cut,
-                            const scan_place &place, const column_duty &duty, int t, float sum)
-{
-    const unsigned N = FAST ? F::NP : (unsigned)args.in.b.cols;
-    constexpr bool ALL = FAST && column_parts<F, T>::SHARES <= 4;
-    if (ALL || (duty.to && t + (int)duty.token < place.end))
-        *scan_row(duty.to, (unsigned)t,
-                  (unsigned)cut.channel_blocks * 2 * N * (unsigned)sizeof(float)) = sum;
-}
-
-// The block's sums over its channels of a phase: of each column a thread adds every SHARES-th part,
-// and SHARES threads then swap sums.
+// Where the sum goes that the thread is left with, for the phase from the sequence's token 0 on;
+// NULL: nowhere.
 template <class F, class T>
-DT_DEVICE float add_columns(const column_parts<F, T> &parts, const column_duty &duty)
+DT_DEVICE float *find_column(const dt_scan_backward_args &args, const scan_cut &cut,
+                             const scan_place &place, float *columns)
 {
     constexpr unsigned SHARES = column_parts<F, T>::SHARES;
+    const column_duty<F, T> duty = find_duty<F, T>();
+    const unsigned N = (unsigned)args.in.b.cols, k = duty.quad * 4 + duty.share * 4 / SHARES;
+    const unsigned n = duty.part * F::S + k % F::S;
+    if (n >= N || duty.share * 4 % SHARES != 0)
+        return NULL;
+    return columns +
+           ((place.b * cut.length + duty.token) * cut.channel_blocks + place.block) * 2 * N +
+           k / F::S * N + n; // dB, then dC
+}
+
+// The block's sums over its channels of the phase from token t on: of each column a thread adds
+// every SHARES-th part, and SHARES threads then swap sums. to: see find_column.
+template <class F, class T, bool FAST>
+DT_DEVICE void add_columns(const dt_scan_backward_args &args, const scan_cut &cut,
+                           const scan_place &place, const column_parts<F, T> &parts, float *to,
+                           int t)
+{
+    constexpr unsigned SHARES = column_parts<F, T>::SHARES;
+    const column_duty<F, T> duty = find_duty<F, T>();
+    // odd and even parts in turns: they lie in the same banks
+    const unsigned first = scan_lane_of(duty.part, duty.share ^ duty.part % 2 * 4);
     float sum[4];
 #pragma unroll
     for (unsigned r = 0; r < SCAN_THREADS / SCAN_PARTS / SHARES; r++) {
-        const unsigned at = duty.first ^ r * SHARES % SCAN_GROUPS * 16;
-        const unsigned warp = r * SHARES / SCAN_GROUPS * DT_WARP * 16;
-        const char *quad = reinterpret_cast<const char *>(&parts) + at + warp;
+        const unsigned lane = first ^ scan_lane_of(0, r * SHARES % SCAN_GROUPS);
+        const unsigned warp = r * SHARES / SCAN_GROUPS;
         float part[4];
-        dt_load(reinterpret_cast<const float *>(quad), part);
+        dt_load(parts.of[duty.token][duty.quad][warp * DT_WARP + lane], part);
 #pragma unroll
         for (int e = 0; e < 4; e++)
             sum[e] = r == 0 ? part[e] : sum[e] + part[e];
     }
     scan_scatter_sum<SHARES, 1, 4>(sum);
-    return sum[0];
+    const unsigned N = FAST ? F::NP : (unsigned)args.in.b.cols;
+    if ((FAST && SHARES <= 4) || (to && t + (int)duty.token < place.end))
+        *scan_row(to, (unsigned)t, (unsigned)cut.channel_blocks * 2 * N * (unsigned)sizeof(float)) =
+            sum[0];
 }
 
-// Token i's sums over the lane's states; from the last token of a tile to the first.
-template <class F, bool ROOMY>
+// Token i's sums over the lane's states; from the last token of a tile to the first. Four lanes
+// swap their parts: each is left with one value of `pending`.
+template <class F>
 DT_DEVICE void put_sums(const float (&dh_b)[F::CC], const float (&dh_a)[F::CC], int i,
                         const scan_place &place, float (&pending)[SCAN_PARTS],
-                        backward_room<F, ROOMY> *room)
+                        backward_sums<F> *sums)
 {
-    if constexpr (ROOMY) {
-        float both[2 * F::CC];
+    constexpr int HALF = SCAN_PARTS / 2, TURN = HALF / F::CC;
 #pragma unroll
-        for (int m = 0; m < F::CC; m++)
-            both[m] = dh_b[m], both[F::CC + m] = dh_a[m];
-        dt_store(&room->sums[i][place.lane * 2 * F::CC], both);
-    } else {
-        constexpr int HALF = SCAN_PARTS / 2, TURN = HALF / F::CC;
-#pragma unroll
-        for (int m = 0; m < F::CC; m++) {
-            pending[i % TURN * F::CC + m] = dh_b[m];
-            pending[HALF + i % TURN * F::CC + m] = dh_a[m];
-        }
-        if (i % TURN != 0)
-            return;
-        scan_scatter_sum<SCAN_PARTS, SCAN_GROUPS, SCAN_PARTS>(pending);
-        const int at = place.part % HALF;
-        room->sums[place.part / HALF][i + at / F::CC][place.group * F::CC + at % F::CC] =
-            pending[0];
+    for (int m = 0; m < F::CC; m++) {
+        pending[i % TURN * F::CC + m] = dh_b[m];
+        pending[HALF + i % TURN * F::CC + m] = dh_a[m];
     }
-}
-
-// The sums over n of the channels that a lane carries.
-template <class F, bool ROOMY>
-DT_DEVICE void read_sums(const backward_room<F, ROOMY> &room, const scan_place &place,
-                         float (&dh_b)[F::V], float (&dh_a)[F::V])
-{
-    if constexpr (ROOMY) {
-        float of[SCAN_PARTS][2 * F::V];
-#pragma unroll
-        for (int part = 0; part < SCAN_PARTS; part++)
-            dt_load(&room.sums[place.row][2 * (part * F::WIDTH + place.column)], of[part]);
-#pragma unroll
-        for (int v = 0; v < F::V; v++) {
-            const int b = v / F::CC * 2 * F::CC + v % F::CC, a = b + F::CC;
-            dh_b[v] = (of[0][b] + of[2][b]) + (of[1][b] + of[3][b]);
-            dh_a[v] = (of[0][a] + of[2][a]) + (of[1][a] + of[3][a]);
-        }
-    } else {
-        dt_load(&room.sums[0][place.row][place.column], dh_b);
-        dt_load(&room.sums[1][place.row][place.column], dh_a);
-    }
+    if (i % TURN != 0)
+        return;
+    scan_scatter_sum<SCAN_PARTS, SCAN_PART_STEP, SCAN_PARTS>(pending);
+    const int left = place.lane / SCAN_PART_STEP % SCAN_PARTS, at = left % HALF;
+    sums->of[left / HALF * backward_sums<F>::A + (i + at / F::CC) * F::WIDTH + place.group * F::CC +
+             at % F::CC] = pending[0];
 }
 
 // The tile forward, then backwards; bit i of `resets`: a document starts at token i. FAST: there
 // is none, and the tile is whole. Where registers allow, exp(Δ A) is kept on the way forward, else
 // made again. h[i] is the state before token i.
-template <class F, class T, bool ROOMY, bool FAST>
+template <class F, class T, bool FAST>
 DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut,
-                          const scan_place &place, int first, unsigned resets, float *sums,
-                          const column_duty *kept_duty, const backward_columns<F> &columns,
-                          const backward_tile<F, T> &tile, float (&h)[F::TILE + 1][F::CC][F::S],
-                          scanner<F> *own, column_parts<F, T> *parts, backward_room<F, ROOMY> *room)
+                          const scan_place &place, int first, unsigned resets, float *const *column,
+                          const backward_columns<F> &columns, const backward_tile<F, T> &tile,
+                          float (&h)[F::TILE + 1][F::CC][F::S], scanner<F> *own,
+                          column_parts<F, T> *parts, backward_sums<F> *of_states)
 {
     constexpr bool keeps = F::CC * F::S <= 4;
     constexpr int PHASE = column_parts<F, T>::PHASE;
@@ -228,7 +193,7 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
     for (int i = 0; i < F::TILE; i++) {
         float b[F::S], step[2 * F::CC];
         dt_load(&columns.of[i][0][place.n], b);
-        dt_load(&tile.steps[i][2 * F::CC * place.group], step);
+        dt_load(tile.rows[i].steps[place.group % 2][place.group / 2], step);
 #pragma unroll
         for (int m = 0; m < F::CC; m++)
 #pragma unroll
@@ -255,8 +220,8 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
             __syncthreads(); // the parts of the phase before were added
         dt_load(&columns.of[i][0][place.n], b);
         dt_load(&columns.of[i][1][place.n], c);
-        dt_load(&tile.steps[i][2 * F::CC * place.group], step);
-        dt_load(&tile.ds[i][place.group * F::CC], ds);
+        dt_load(tile.rows[i].steps[place.group % 2][place.group / 2], step);
+        dt_load(&tile.rows[i].ds[place.group * F::CC], ds);
 #pragma unroll
         for (int m = 0; m < F::CC; m++) {
 #pragma unroll
@@ -288,12 +253,10 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
                 own->da[m][n] += q * step[m];
                 own->carry[m][n] = back;
             }
-        put_sums<F>(dh_b, dh_a, i, place, pending, room);
+        put_sums<F>(dh_b, dh_a, i, place, pending, of_states);
         if (i % PHASE == 0) {
             __syncthreads();
-            const column_duty duty = ROOMY ? *kept_duty : find_duty<F, T>(args, cut, place, sums);
-            const float sum = add_columns<F, T>(*parts, duty);
-            store_column<F, T, FAST>(args, cut, place, duty, first + i, sum);
+            add_columns<F, T, FAST>(args, cut, place, *parts, *column, first + i);
         }
     }
 }
@@ -311,26 +274,31 @@ DT_DEVICE void store_channels(const dt_view &x, const piece_source *to, const sc
 }
 
 // du and ddelta of the token that the lane carries, and its share of the channels' sums.
-template <class F, class T, bool ROOMY, bool FAST>
+template <class F, class T, bool FAST>
 DT_DEVICE void store_tokens(const dt_scan_backward_args &args, const scan_cut &cut,
                             const scan_place &place, const backward_sources<F, T> &sources,
-                            int first, const backward_room<F, ROOMY> &room,
-                            backward_tile<F, T> *tile)
+                            int first, const backward_sums<F> &sums, backward_tile<F, T> *tile)
 {
-    float u[F::V], steps[2 * F::V], ds[F::V], dh_b[F::V], dh_a[F::V];
+    float u[F::V], delta[F::V], ds[F::V], dh_b[F::V], dh_a[F::V];
+    const backward_row<F> &row = tile->rows[place.row];
     float skip[F::V], slope[F::V], dd_skip[F::V], ddt_bias[F::V];
     dt_load(tile->u[place.lane], u);
     dt_load(&tile->skip[place.column], skip);
     dt_load(find_carried<F>(tile->slope, place), slope);
     dt_load(tile->dd_skip[place.lane], dd_skip);
     dt_load(tile->ddt_bias[place.lane], ddt_bias);
-    dt_load(&tile->steps[0][0] + place.lane * 2 * F::V, steps);
-    dt_load(find_carried<F>(tile->ds, place), ds);
-    read_sums<F>(room, place, dh_b, dh_a);
+    dt_load(&row.ds[place.column], ds);
+    dt_load(&sums.of[place.lane * F::V], dh_b);
+    dt_load(&sums.of[backward_sums<F>::A + place.lane * F::V], dh_a);
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int m = 0; m < F::CC; m++)
+            delta[k * F::CC + m] = row.steps[k][place.lane % F::CARRIERS][m];
 #pragma unroll
     for (int v = 0; v < F::V; v++) {
-        dh_a[v] = (dh_a[v] * DT_LN_2 + u[v] * dh_b[v]) * slope[v];  // ddelta
-        dh_b[v] = ds[v] * skip[v] + steps[at_step<F>(v)] * dh_b[v]; // du
+        dh_a[v] = (dh_a[v] * DT_LN_2 + u[v] * dh_b[v]) * slope[v]; // ddelta
+        dh_b[v] = ds[v] * skip[v] + delta[v] * dh_b[v];            // du
         dd_skip[v] += ds[v] * u[v];
         ddt_bias[v] += dh_a[v];
     }
@@ -378,31 +346,31 @@ struct alignas(16) backward_run {
 template <class F, bool WHOLE, class Block>
 DT_DEVICE scan_place find_place_again(const Block &block)
 {
-    return scan_lane_place<F>(WHOLE ? block.place : scan_place{});
+    const unsigned thread = (unsigned)scan_opaque((int)threadIdx.x); // else read for each use
+    return scan_lane_place<F>(WHOLE ? block.place : scan_place{}, thread);
 }
 
 // All of a block's shared memory.
-template <class F, class T, bool ROOMY> struct backward_block {
+template <class F, class T> struct backward_block {
     struct warp {
         backward_tile<F, T> tile;
         backward_fetched<F, T> next;
         backward_sources<F, T> sources;
-        backward_room<F, ROOMY> room;
+        backward_sums<F> sums;
         backward_run run;
     } warps[SCAN_WARPS];
     backward_columns<F> columns;
     column_parts<F, T> parts;
     scan_place place;
-    column_duty duties[ROOMY ? SCAN_THREADS : 1];
+    float *columns_of[SCAN_THREADS]; // see find_column
 };
 
 // What was fetched of the tile from `first` on; meanwhile the one before it is fetched. FAST: the
 // tile is whole, and no document starts in it.
-template <class F, class T, bool ROOMY, bool FAST>
+template <class F, class T, bool FAST>
 DT_DEVICE void run_tile(const dt_scan_backward_args &args, const scan_cut &cut,
                         const scan_place &place, backward_wide wide, int last_whole, bool more,
-                        int first, unsigned resets, float *columns,
-                        backward_block<F, T, ROOMY> *block, scanner<F> *own)
+                        int first, unsigned resets, backward_block<F, T> *block, scanner<F> *own)
 {
     auto &warp = block->warps[place.warp];
     float delta[F::V], gate[F::V], h[F::TILE + 1][F::CC][F::S];
@@ -417,7 +385,7 @@ DT_DEVICE void run_tile(const dt_scan_backward_args &args, const scan_cut &cut,
 #pragma unroll
     for (int n = 0; n < F::S; n++) {
         float neighbours[F::CC];
-        dt_load(&warp.next.states[place.n + n][place.group * F::CC], neighbours);
+        dt_load(&warp.next.states[place.part][n * F::WIDTH + place.group * F::CC], neighbours);
 #pragma unroll
         for (int m = 0; m < F::CC; m++)
             h[0][m][n] = neighbours[m];
@@ -426,18 +394,17 @@ DT_DEVICE void run_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     if (more)
         fetch(args, cut, place, warp.sources, first - F::TILE, wide,
               FAST || first - F::TILE <= last_whole, false, &warp.next);
-    sweep_tile<F, T, ROOMY, FAST>(args, cut, place, first, resets, columns,
-                                  &block->duties[ROOMY ? threadIdx.x : 0], block->columns,
-                                  warp.tile, h, own, &block->parts, &warp.room);
-    store_tokens<F, T, ROOMY, FAST>(args, cut, place, warp.sources, first, warp.room, &warp.tile);
+    sweep_tile<F, T, FAST>(args, cut, place, first, resets, &block->columns_of[threadIdx.x],
+                           block->columns, warp.tile, h, own, &block->parts, &warp.sums);
+    store_tokens<F, T, FAST>(args, cut, place, warp.sources, first, warp.sums, &warp.tile);
 }
 
-template <class F, class T, bool ROOMY>
-static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T, ROOMY>()))
+template <class F, class T>
+static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F>()))
     scan_backward_registers(const dt_scan_backward_args args, scan_cut cut, backward_wide wide,
                             backward_space space)
 {
-    using block_t = backward_block<F, T, ROOMY>;
+    using block_t = backward_block<F, T>;
     DT_SHARED_DYN(block_t, block);
     scan_place place = scan_find_place<F>(cut);
     if (threadIdx.x == 0)
@@ -453,8 +420,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T, ROOMY>())
     if (place.lane == 0)
         warp.run.last_whole = last_whole, warp.run.begin = place.begin;
     open_tile<F, T>(args, cut, place, &warp.tile);
-    if (ROOMY)
-        block->duties[threadIdx.x] = find_duty<F, T>(args, cut, place, space.columns);
+    block->columns_of[threadIdx.x] = find_column<F, T>(args, cut, place, space.columns);
     scan_load_a<F>(args.in.a_log, args.in.b.cols, cut, place, own.a);
     scan_clear(own.da);
     scan_clear(own.carry);
@@ -472,12 +438,11 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T, ROOMY>())
         // fp32 with two channels a lane has no registers for a second way
         constexpr bool fast = sizeof(T) == 2 || F::CC == 1;
         if (fast && resets == 0 && first <= run.last_whole)
-            run_tile<F, T, ROOMY, fast>(args, cut, find_place_again<F, !ROOMY>(*block), wide,
-                                        run.last_whole, more, first, 0, space.columns, block, &own);
+            run_tile<F, T, fast>(args, cut, find_place_again<F, false>(*block), wide,
+                                 run.last_whole, more, first, 0, block, &own);
         else
-            run_tile<F, T, ROOMY, false>(args, cut, find_place_again<F, true>(*block), wide,
-                                         run.last_whole, more, first, resets, space.columns, block,
-                                         &own);
+            run_tile<F, T, false>(args, cut, find_place_again<F, true>(*block), wide,
+                                  run.last_whole, more, first, resets, block, &own);
         if (first % DT_WARP == 0)
             fetch_resets(args, find_place_again<F, true>(*block), first - F::TILE,
                          &warp.run.starts);

@@ -15,8 +15,8 @@ struct backward_wide {
 template <class F, class T> struct alignas(16) backward_fetched { // of a warp, as in memory
     T u[F::TILE][F::WIDTH], delta[F::TILE][F::WIDTH], z[F::TILE][F::WIDTH], dy[F::TILE][F::WIDTH];
     float s[F::TILE][F::WIDTH];
-    float states[F::NP][F::WIDTH];
-    T columns[F::TILE / SCAN_WARPS][2][F::NP]; // B and C of a quarter of the block's tokens
+    float states[SCAN_PARTS][F::S * F::WIDTH + 8]; // of a part; the parts start in different banks
+    T columns[F::TILE / SCAN_WARPS][2][F::NP];     // B and C of a quarter of the block's tokens
 };
 
 // B and C of a block.
@@ -24,25 +24,25 @@ template <class F> struct alignas(16) backward_columns {
     float of[F::TILE][2][F::NP];
 };
 
+// Of a token, for scanners. The rows are as long as lets tokens next to each other start in
+// different banks.
+template <class F> struct backward_row {
+    float steps[2][F::CARRIERS][2 * F::CC]; // even groups, odd ones: Δ of their channels, then Δ u
+    float ds[F::WIDTH];
+};
+
 template <class F, class T> struct backward_tile { // of a warp
     T u[DT_WARP][F::V];                            // a carrier's
-    float steps[F::TILE][2 * F::WIDTH]; // of a token and group Δ of its channels, then Δ u
-    float ds[F::TILE][F::WIDTH], slope[F::TILE][F::WIDTH];
+    backward_row<F> rows[F::TILE];
+    float slope[F::TILE][F::WIDTH];
     float dd_skip[DT_WARP][F::V], ddt_bias[DT_WARP][F::V]; // over a carrier's tokens
     float bias[F::WIDTH], skip[F::WIDTH];
 };
 
-// The sums over n of a tile, dh_b = Σ dh B and dh_a = Σ dh exp(Δ A) h A, are of four lanes' parts.
-// Where a multiprocessor's shared memory has room (ROOMY) each lane stores its own parts and who
-// carries the token adds them; elsewhere the four swap parts by shuffles. Both add in the same
-// order; the first needs fewer instructions and four times the memory.
-template <class F, bool ROOMY> struct backward_room {
-    float sums[2][F::TILE][F::WIDTH]; // dh_b, dh_a
-};
-
-template <class F> struct backward_room<F, true> {
-    static const int MORE = F::CC == 1 ? 16 : 4; // carriers of several rows meet different banks
-    float sums[F::TILE][2 * F::CC * DT_WARP + MORE]; // of a lane dh_b of its channels, then dh_a
+// The sums over n of a tile, in different banks: dh_b = Σ dh B, dh_a = Σ dh exp(Δ A) h A.
+template <class F> struct backward_sums {
+    static const int A = F::TILE * F::WIDTH + 16; // from the one's first to the other's
+    float of[A + F::TILE * F::WIDTH];
 };
 
 // What a lane carries of an array of a tile: rows are as long as what the carriers of a token have.
@@ -194,9 +194,10 @@ DT_DEVICE void copy_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     for (int k = 0; k < STATES; k++) {
         const int n = k * (DT_WARP / from::STATE_ROW) + s_token;
         if (n < F::NP)
-            copy_piece<float, WHOLE>(
-                reinterpret_cast<char *>(fetched->states) + (k * DT_WARP + lane) * 16, states[k],
-                quad * 4 < channels && n < N, wide.states, channels - quad * 4);
+            copy_piece<float, WHOLE>(reinterpret_cast<char *>(fetched->states[n / F::S]) +
+                                         (n % F::S * from::STATE_ROW + quad) * 16,
+                                     states[k], quad * 4 < channels && n < N, wide.states,
+                                     channels - quad * 4);
     }
 }
 
@@ -259,19 +260,14 @@ DT_DEVICE void open_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     __syncwarp();
 }
 
-// Where Δ of the v-th of channels lies; CC after it Δ u.
-template <class F> DT_DEVICE constexpr int at_step(int v)
-{
-    return v / F::CC * 2 * F::CC + v % F::CC;
-}
-
 // Δ, and into the tile its slope, dΔ / ddelta = σ(delta + bias): one exponential for both. ds and
 // gate = dz / s. Beyond the run's end Δ and slope are 0. FAST: nothing lies there.
 template <class F, class T, bool FAST>
 DT_DEVICE void put_channels(backward_fetched<F, T> &fetched, const scan_place &place, int first,
                             backward_tile<F, T> *tile, float (&delta)[F::V], float (&gate)[F::V])
 {
-    float u[F::V], steps[2 * F::V], z[F::V], dy[F::V], bias[F::V], slope[F::V], ds[F::V];
+    float u[F::V], z[F::V], dy[F::V], bias[F::V], slope[F::V], ds[F::V];
+    backward_row<F> &row = tile->rows[place.row];
     dt_load(find_carried<F>(fetched.delta, place), delta);
     dt_load(&tile->bias[place.column], bias);
 #pragma unroll
@@ -290,9 +286,15 @@ DT_DEVICE void put_channels(backward_fetched<F, T> &fetched, const scan_place &p
     *reinterpret_cast<raw *>(tile->u[place.lane]) =
         *reinterpret_cast<const raw *>(find_carried<F>(fetched.u, place));
 #pragma unroll
-    for (int v = 0; v < F::V; v++)
-        steps[at_step<F>(v)] = delta[v], steps[at_step<F>(v) + F::CC] = delta[v] * u[v];
-    dt_store(&tile->steps[0][0] + place.lane * 2 * F::V, steps);
+    for (int k = 0; k < 2; k++) {
+        float steps[2 * F::CC];
+#pragma unroll
+        for (int m = 0; m < F::CC; m++) {
+            steps[m] = delta[k * F::CC + m];
+            steps[F::CC + m] = delta[k * F::CC + m] * u[k * F::CC + m];
+        }
+        dt_store(row.steps[k][place.lane % F::CARRIERS], steps);
+    }
     dt_load(find_carried<F>(fetched.z, place), z);
     dt_load(find_carried<F>(fetched.dy, place), dy);
 #pragma unroll
@@ -301,7 +303,7 @@ DT_DEVICE void put_channels(backward_fetched<F, T> &fetched, const scan_place &p
         ds[v] = part * z[v];
         gate[v] = part + ds[v] * (1.0f - open);
     }
-    dt_store(find_carried<F>(tile->ds, place), ds);
+    dt_store(&row.ds[place.column], ds);
 }
 
 template <class F, class T>

@@ -38,13 +38,14 @@ typedef struct scan_costs {
     int64_t token[2], first_token[2]; // cycles of a scheduler
 } scan_costs;
 
-// N = 16 in bf16, counted from the machine code for sm_90: issue slots of a warp, or eight for each
-// special function where that is more (two channels per lane forward, first runs). Others are near
-// in proportion. The blocks are what the kernels' launch bounds ask for there, and so what the
+// N = 16 in bf16, counted from the machine code for sm_90: four times the cycles that a warp takes
+// of a multiprocessor's slowest pipe, which are issue slots (one channel per lane forward), special
+// functions (two, and first runs) or the data path of shared memory (backward). Others are near in
+// proportion. The blocks are what the kernels' launch bounds ask for there, and so what the
 // compiler gives registers for.
 enum { SCAN_FORWARD_RESIDENT = 4, SCAN_BACKWARD_RESIDENT = 3 };
 static const scan_costs SCAN_FORWARD_COSTS = {SCAN_FORWARD_RESIDENT, {49, 76}, {34, 68}};
-static const scan_costs SCAN_BACKWARD_COSTS = {SCAN_BACKWARD_RESIDENT, {97, 172}, {47, 80}};
+static const scan_costs SCAN_BACKWARD_COSTS = {SCAN_BACKWARD_RESIDENT, {161, 206}, {47, 80}};
 
 typedef struct scan_cut {
     int64_t length, channels;

@@ -12,9 +12,9 @@
 // 130M model (D = 1536, N = 16, bf16, chunk 8) on an H200: 24,576 exponentials at 16 a clock and
 // SM, 132 SMs, 1.755 GHz: 6.6 ns, 7.9 with the three others; 30.7 KB at 4.3 TB/s: 7.1 ns. Cycles of
 // an SM's pipes for a token and 16 channels (tests/sass):
-// scan_forward_registers<16,2,16,bf16>: 21.7 shared, 19.4 issue, 19 special, 9.0 ns, 77.6 slots,
-// 115 registers and 4 blocks; scan_forward_registers<16,1,16,bf16>: 31.9 shared, 97.5 slots. Two
-// thirds of the slots are the recurrence itself.
+// scan_forward_registers<16,2,16,bf16>: 19.3 issue, 19 special, 17.7 shared, 77.2 slots, 117
+// registers and 4 blocks; scan_forward_registers<16,1,16,bf16>: 24.4 issue, 21.9 shared. Two thirds
+// of the slots are the recurrence itself.
 #include "kernels/scan.cuh"
 
 enum {
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 template <class F> struct forward_tile { // of a warp
     float b[F::TILE][F::NP], c[F::TILE][F::NP];
     float steps[F::TILE][2 * F::WIDTH + 4];      // Δ and Δ u of a token's channels, side by side
-    float s[F::TILE][SCAN_PARTS * F::WIDTH + 4]; // C · h, of each lane a part
+    float s[F::TILE][SCAN_PARTS * F::WIDTH + 8]; // C · h, of each lane a part, see find_part
     float bias[F::WIDTH], skip[F::WIDTH];
 };
 
@@ -227,6 +227,13 @@ DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
                 h[c][n] = args.in.h0[state_at(args, cut, place, c, n)];
 }
 
+// Where a part of a row of s begins: with two channels a lane half of a warp stores 32 bytes of
+// each part, which then lie in different banks.
+template <class F> DT_DEVICE int find_part(int part)
+{
+    return part * F::WIDTH + (F::CC > 1 ? part / 2 * (F::WIDTH / 2) : 0);
+}
+
 // Advances the state by a token, and where `y` makes its sums over n.
 template <class F>
 DT_DEVICE void run_token(const scan_place &place, int i, bool y, const float (&a)[F::CC][F::S],
@@ -246,7 +253,7 @@ DT_DEVICE void run_token(const scan_place &place, int i, bool y, const float (&a
         for (int n = 1; n < F::S; n++)
             s[m] += c[n] * h[m][n];
     }
-    dt_store(&tile->s[i][place.part * F::WIDTH + place.group * F::CC], s);
+    dt_store(&tile->s[i][find_part<F>(place.part) + place.group * F::CC], s);
 }
 
 template <class F>
@@ -394,7 +401,7 @@ DT_DEVICE void store_y(const dt_scan_forward_args &args, const scan_cut &cut,
     float of[SCAN_PARTS][F::V], s[F::V], u[F::V], z[F::V], skip[F::V];
 #pragma unroll
     for (int part = 0; part < SCAN_PARTS; part++)
-        dt_load(&tile.s[place.row][part * F::WIDTH + place.column], of[part]);
+        dt_load(&tile.s[place.row][find_part<F>(part) + place.column], of[part]);
     scan_unpack(raw_u, u);
     scan_unpack(raw_z, z);
     dt_load(&tile.skip[place.column], skip);

@@ -17,7 +17,7 @@ SHARES = [
     (r"^scan", r"\[scan_state_at\(", 0, "states are accessed as neighbours"),
     (r"^scan_backward", r"copy_tile<F, T, false>", 0,
      "tiles are whole, accesses wide"),
-    (r"^scan_backward", r"run_tile<F, T, ROOMY, false>|return args\.in\.reset\[", 0,
+    (r"^scan_backward", r"run_tile<F, T, false>|return args\.in\.reset\[", 0,
      "no document starts here"),
     (r"^scan_backward", r"fetch_resets\(args, .*first - ", 0.25, "a tile in four begins 32 tokens"),
     (r"^scan_forward", r"fetch_tile<F, T, false>|scan_store_token<F>|scan_blank_beyond<F>", 0,
@@ -39,58 +39,55 @@ TRIPS = [
 
 # Accesses to shared memory whose cycles do not follow from their width: kernels, statement, cycles, why.
 WIDTHS = [
-    (r"^scan_backward", r"columns[.-]>?of\[i\]", 2, "B and C: lanes in pairs read the same 16 bytes"),
-    (r"^scan_backward.*<16,2,", r"place\.lane \* 2 \* F::V", 8, "lanes 32 bytes apart share banks in pairs"),
-    (r"^scan_backward.*<16,2,", r"next\.states\[", 4, "the rows of four parts lie in the same banks"),
+    (r"^scan", r"columns[.-]>?of\[i\]|tile->[bc]\[i\]", 2, "B and C: lanes t and t ^ 1 read the same 16 bytes"),
+    (r"^scan.*<16,2,", r"\bstep\)", 2, "Δ and Δ u: lanes t and t ^ 2 read the same"),
+    (r"^scan", r"\bds\[place\.group|\bstep\)", 1, "the same"),
+    (r"^scan_forward.*<16,2,", r"&tile\.s\[", 8, "the carriers of a token and its neighbours meet in pairs"),
+    (r"^scan_backward.*<16,2,", r"= row\.steps\[k\]", 4, "Δ, 16 bytes apart: tokens two apart share banks"),
+    (r"^scan_backward", r"sources\.u\[", 2, "pieces of a row: lanes t and t ^ 2 read the same"),
 ]
 
 # A kernel: its name as a regular expression with groups; the unit that costs are stated for; how
 # many units a warp's run of each loop does, from its cost (stores, loads …) and the groups of the
 # name, the loop being the largest that has the statement; None in its place: the kernel as a
-# whole; units a token of a layer of the 130M model has, and bytes moved for it; dynamic shared
-# memory of a block; why.
-Kernel = collections.namedtuple("Kernel", "name unit work units_token bytes_token dynamic reason")
+# whole; dynamic shared memory of a block; why.
+Kernel = collections.namedtuple("Kernel", "name unit work dynamic reason")
 SCAN_UNIT, ELEMENTS = "token and 16 channels", "32 elements"
 WHOLE = None
-E, D, V, N, CHUNK = 1536, 768, 50280, 16, 8
 
 KERNELS = [
-    Kernel(r"^scan_forward scan_forward_(?:registers|ends)<(16),(\d+),(\d+),bf16>$",
-           SCAN_UNIT, [(r"t < place\.end", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16,
-           E * (4 * 2 + 4 + 4 * N / CHUNK), 0, "a run is a tile of 8 or 16 channels"),
-    Kernel(r"^scan_backward scan_backward_registers<(16),(1),(\d+),bf16,true>$", SCAN_UNIT,
-           [(r"more; first -= ", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16,
-           E * (7 * 2 + 4 + 4 * N / CHUNK + 8), 43904, "a run is a tile of 8 channels"),
-    Kernel(r"^scan_backward scan_backward_registers<(16),(2),(\d+),bf16,true>$", SCAN_UNIT,
-           [(r"more; first -= ", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16,
-           E * (7 * 2 + 4 + 4 * N / CHUNK + 4), 63104, "a run is a tile of 16 channels"),
+    Kernel(r"^scan_forward scan_forward_(?:registers|ends)<(16),(\d+),(\d+),bf16>$", SCAN_UNIT,
+           [(r"t < place\.end", lambda c, n, pairs, tile: tile * pairs / 2)], 0,
+           "a run is a tile of 8 or 16 channels"),
+    Kernel(r"^scan_backward scan_backward_registers<(16),(1),(\d+),bf16>$", SCAN_UNIT,
+           [(r"more; first -= ", lambda c, n, pairs, tile: tile * pairs / 2)], 35456,
+           "a run is a tile of 8 channels"),
+    Kernel(r"^scan_backward scan_backward_registers<(16),(2),(\d+),bf16>$", SCAN_UNIT,
+           [(r"more; first -= ", lambda c, n, pairs, tile: tile * pairs / 2)], 50048,
+           "a run is a tile of 16 channels"),
     Kernel(r"^scan_backward scan_backward_ends<(16),(\d+),(\d+),bf16>$", SCAN_UNIT,
-           [(r"first >= place\.begin", lambda c, n, pairs, tile: tile * pairs / 2)], E / 16, E * 4 * 2, 0,
+           [(r"first >= place\.begin", lambda c, n, pairs, tile: tile * pairs / 2)], 0,
            "a run is a tile of 8 or 16 channels"),
     Kernel(r"^conv1d_silu conv_forward<bf16,(8),4>$", ELEMENTS,
-           [(r"t \+= AHEAD", lambda c, v: c["stores"] * v)], E / 32, E * (2 * 2 + 6 / 32), 0,
-           "a store is a row of V channels"),
+           [(r"t \+= AHEAD", lambda c, v: c["stores"] * v)], 0, "a store is a row of V channels"),
     Kernel(r"^conv1d_silu conv_backward<bf16,(4),4>$", ELEMENTS,
-           [(r"t \+= AHEAD", lambda c, v: 64 / 17 * v)], E / 32,
-           E * (3 * 2 + 12 / 64 + 2 * 4 * 5 / 64), 0, "17 runs are a tile of 64 tokens"),
+           [(r"t \+= AHEAD", lambda c, v: 64 / 17 * v)], 0, "17 runs are a tile of 64 tokens"),
     Kernel(r"^rmsnorm_residual forward_kept_kernel<(3),bf16>$", ELEMENTS,
-           [(WHOLE, lambda c, vectors: vectors * 8)], D / 32, D * 12, 0, "a warp has a row"),
+           [(WHOLE, lambda c, vectors: vectors * 8)], 0, "a warp has a row"),
     Kernel(r"^rmsnorm_residual backward_kept_kernel<96,bf16>$", ELEMENTS,
-           [(r"for \(int64_t i = from; i < end", lambda c: 8)], D / 32, D * 16, 0,
+           [(r"for \(int64_t i = from; i < end", lambda c: 8)], 0,
            "a run is a vector of eight elements a lane"),
     Kernel(r"^xent xent_kernel<(4),true,bf16>$", ELEMENTS,
            [(r"STEP < whole.* in reduce_row", lambda c, n: c["loads"] * n),
-            (r"i < whole.* in if \(dx\) write_row", lambda c, n: c["stores"] * n)], V / 32, V * 6,
-           V * 4, "an access is four elements; the row is kept in shared memory"),
+            (r"i < whole.* in if \(dx\) write_row", lambda c, n: c["stores"] * n)], 50280 * 4,
+           "an access is four elements; the row is kept in shared memory"),
     Kernel(r"^embed forward_kernel<(8),bf16>$", ELEMENTS,
-           [(r"i \+= DT_WARP \* N", lambda c, n: c["stores"] / 2 * n)], D / 32, D * 6, 0,
-           "two stores of 16 bytes"),
+           [(r"i \+= DT_WARP \* N", lambda c, n: c["stores"] / 2 * n)], 0, "two stores of 16 bytes"),
 ]
 
 # Constants of the sources that were counted: file, where, the kernel of each group and a warp's share
-# of its unit (with one channel a lane a warp has 8 of the 16 channels), why. A constant is the cycles
-# of a scheduler, one of four, for a warp: its slots, or the special unit. It leaves out the data path
-# of shared memory, until a GPU has been measured.
+# of its unit (with one channel a lane a warp has 8 of the 16 channels), why. A constant is four times
+# the cycles that a warp takes of the slowest pipe.
 _COSTS = r"SCAN_%s_COSTS = \{\w+, \{(\d+), (\d+)\}, \{(\d+), (\d+)\}\}"
 CONSTANTS = [
     ("scan_cut.h", _COSTS % way.upper(),

@@ -31,15 +31,13 @@ RENEW = "python3 tests/sass/sass.py --renew"
 SPECIAL = re.compile(r"(MUFU|F2F|F2I|I2F|FRND|POPC|FLO|BREV)\b")
 SHARED = re.compile(r"(LDS|STS|LDSM|STSM|ATOMS|SHFL|LDGSTS)\b")
 LOCAL = re.compile(r"(LDL|STL)\b")
-LOADS, STORES = re.compile(r"(LDG|LDGSTS|LD|UBLKCP|UTMALDG)\b"), re.compile(r"(STG|ST)\b")
+LOADS, STORES = re.compile(r"(LDG|LDGSTS|UBLKCP|UTMALDG)\b"), re.compile(r"STG\b")
+GENERIC = re.compile(r"(LD|ST|ATOM)\b")  # to an address of any kind of memory, which the hardware looks up
 WIDE = {"64": 2, "128": 4}  # cycles of the data path by the bits that a lane moves
 LABEL = re.compile(r"`\((\.L_x_\d+)\)")
 
-# The GPU that times are stated for.
-GPU, MULTIPROCESSORS, CLOCK, BANDWIDTH = "H200", 132, 1.755e9, 4.3e12
-
-COUNTED = {"slots": 1, "issue": 1, "special": 1, "shared": 1}  # column: digits
-TIMES = {"bytes ns": 1, "ns": 1}
+PIPES = ["issue", "special", "shared"]
+COUNTED = dict.fromkeys(["slots", *PIPES], 1)  # column: digits
 TAKEN = {"local": 0, "registers": 0, "blocks": 0}
 
 HEAD = """# Machine code of the kernels, sm_{architecture}, nvcc {nvcc}
@@ -48,9 +46,7 @@ Made by `{renew}`, checked by the test `sass`; see README.md here.
 
 For a unit of a main loop's work: slots (instructions that a warp issues), and the cycles of a
 multiprocessor that they take of each pipe: issue (four slots a cycle), special (16 lanes of
-exponentials a cycle), shared (128 bytes of shared memory a cycle). Then nanoseconds for a token of a
-layer of the 130M model on an {gpu} ({multiprocessors} multiprocessors, {clock:.3f} GHz,
-{bandwidth:.1f} TB/s): of the bytes that it moves, and of the slowest of all.
+exponentials a cycle), shared (128 bytes of shared memory a cycle).
 
 """
 
@@ -165,12 +161,7 @@ def row_of(kernel, sources):
     count = Count(kernel, sources, rule, groups) if rule else None
     if count:
         row.update(count.of)
-        if rule.units_token:
-            cycle = rule.units_token / MULTIPROCESSORS / CLOCK * 1e9
-            row["bytes ns"] = rule.bytes_token / BANDWIDTH * 1e9
-            row["ns"] = max([row["bytes ns"]] + [cycle * row[pipe]
-                                                 for pipe in ("issue", "special", "shared")])
-    digits = {**COUNTED, **TIMES, **TAKEN}
+    digits = {**COUNTED, **TAKEN}
     return {column: round(value, digits[column]) for column, value in row.items()}, count
 
 
@@ -227,6 +218,8 @@ def tabled(args):
         if kernel.stack > rules.LOCAL_MOST:
             faults.append("%s takes %d bytes of local memory a thread, and %d are reserved "
                           "(src/train/memory.c)" % (kernel.name, kernel.stack, rules.LOCAL_MOST))
+        faults += ["%s: %s %s (%s)" % (kernel.name, one.opcode, one.operands, sources.statement(one.chain[0]))
+                   for one in kernel.code if GENERIC.match(one.opcode) and kernel.name.startswith("scan_")]
         faults += ["%s: no rule decides the %s" % (kernel.name, text) for text in
                    (count.undecided if count else [])]
     return rows, faults
@@ -245,14 +238,19 @@ def write_table(file, head, rows, columns):
 
 
 def renew(args):
+    """Writes the table. Rows of sources that are not among the files stay."""
+    kept, version, _ = read_table()
+    here = machine.nvcc_version(args.nvcc)
+    if args.files and here != version:
+        raise SystemExit("the table is of nvcc %s, and here is %s: renew it as a whole" % (version, here))
+    whole = not args.files
     args.files = args.files or sorted(glob.glob(os.path.join(machine.ROOT, "kernels", "*.cu")))
     rows, faults = tabled(args)
+    renewed = {name.split()[0] for name in rows}
+    rows.update((name, row) for name, row in kept.items() if not whole and name.split()[0] not in renewed)
     with open(TABLE, "w", encoding="utf-8") as file:
-        file.write(HEAD.format(renew=RENEW, nvcc=machine.nvcc_version(args.nvcc), architecture=args.arch,
-                               gpu=GPU, multiprocessors=MULTIPROCESSORS, clock=CLOCK / 1e9,
-                               bandwidth=BANDWIDTH / 1e12))
-        hot, columns = {n: r for n, r in rows.items() if "slots" in r}, {**COUNTED, **TIMES}
-        write_table(file, ["kernel", "unit", *columns], hot, columns)
+        file.write(HEAD.format(renew=RENEW, nvcc=here, architecture=args.arch))
+        write_table(file, ["kernel", "unit", *COUNTED], {n: r for n, r in rows.items() if "slots" in r}, COUNTED)
         file.write("\nOf every kernel: instructions that access local memory (spills, arrays that are "
                    "indexed),\nregisters of a thread, blocks that a multiprocessor holds.\n\n")
         write_table(file, ["kernel", *TAKEN], rows, TAKEN)
@@ -301,7 +299,7 @@ def check(args):
 
 
 # A statement of a comment: `scan_backward_registers<16,2,8,bf16,true>: 172 slots, 168 registers`.
-NUMBER = r"([\d.]+) (%s)\b" % "|".join([*COUNTED, *TAKEN, "ns"])
+NUMBER = r"([\d.]+) (%s)\b" % "|".join([*COUNTED, *TAKEN])
 PLAIN = NUMBER.replace("(", "(?:")
 STATEMENT = re.compile(r"(\w+<[\w,]+>|\w+_kernel): (%s(?:(?:,| and) %s)*)" % (PLAIN, PLAIN))
 # What looks like one and is not in that form.
@@ -354,7 +352,7 @@ def check_constants():
             stated = re.search(pattern, text.read()).groups()
         for number, (kernel, share) in zip(stated, kernels):
             for name, row in rows.items():
-                cycles = 4 * max(row.get(pipe, 0) for pipe in ("issue", "special")) * share
+                cycles = 4 * max(row.get(pipe, 0) for pipe in PIPES) * share
                 if name.startswith(kernel) and cycles and \
                         abs(float(number) / cycles - 1) > rules.CONSTANTS_NEAR:
                     faults.append("kernels/%s: %s for %s, which takes %.0f cycles: %s" % (

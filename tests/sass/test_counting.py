@@ -72,7 +72,7 @@ def counted(folder, shares, trips, widths):
         text += code + "\n"
     rules.SHARES, rules.TRIPS, rules.WIDTHS = shares, trips, widths
     rules.KERNELS = [rules.Kernel("^sample sample_kernel$", "token", [("t < n", lambda uses: 8 * uses["loads"])],
-                                  0, 0, 0, "eight tokens for each load")]
+                                  0, "eight tokens for each load")]
     kernel = machine.read_listing(text)[0]
     kernel.name = "sample sample_kernel"
     kernel.take(168, 0, 41088, 128, "90")

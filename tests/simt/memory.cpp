@@ -5,7 +5,6 @@
 #include "race.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <stdio.h>
@@ -57,12 +56,6 @@ bool allow_shared(const void *kernel, int64_t bytes)
         return false;
     allowed[kernel] = (size_t)bytes;
     return true;
-}
-
-bool held_as_often(const void *kernel, int64_t bytes)
-{
-    static std::atomic<unsigned> asked;
-    return allow_shared(kernel, bytes) && asked.fetch_add(1) % 2 == 0;
 }
 
 size_t shared_limit(const void *kernel)

@@ -108,7 +108,6 @@ void *shared(const void *key, size_t bytes, site at);
 // Later launches of `kernel` may have so many bytes of dynamic shared memory; false: the device has
 // less.
 bool allow_shared(const void *kernel, int64_t bytes);
-bool held_as_often(const void *kernel, int64_t bytes);
 size_t shared_limit(const void *kernel);
 void *shared_dynamic(void);
 void barrier(site at);
@@ -174,14 +173,6 @@ template <class... P> static inline void scan_prefer_shared(void (*)(P...)) {}
 template <class... P> static inline int scan_blocks_held(void (*)(P...), int, int64_t)
 {
     return 0;
-}
-
-// Every other time: so tests see both forms of a kernel, which have the same bits.
-template <class... P>
-static inline bool scan_held_as_often(void (*kernel)(P...), int64_t bytes, void (*)(P...), int64_t,
-                                      int)
-{
-    return simt::held_as_often((const void *)kernel, bytes);
 }
 
 #define DT_SHARED(T, name, ...)                                                                    \

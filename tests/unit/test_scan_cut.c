@@ -251,7 +251,9 @@ int main(int argc, char **argv)
                                    {2048, 2048}, {3072, 2048}, {4096, 2048}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_shape("forward", shapes[i], 16, &SCAN_FORWARD_COSTS, 0.75);
-        check_shape("backward", shapes[i], 8, &SCAN_BACKWARD_COSTS, 0.75);
+        // two channels a lane cost 0.64 of one a channel: segments of such blocks pay where whole
+        // sequences of the others would fill more
+        check_shape("backward", shapes[i], 8, &SCAN_BACKWARD_COSTS, 0.7);
     }
     test_awkward();
     return test_end();
