@@ -8,6 +8,7 @@
 
 #include "test.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 static char durable[1024];
+static int fail_rename; // the n-th rename from now on fails, as on a full disk; 0: none
 
 static inline void note_call(const char *call, const char *path)
 {
@@ -34,6 +36,10 @@ int fsync(int fd)
 int rename(const char *from, const char *to)
 {
     note_call("rename", to);
+    if (fail_rename > 0 && --fail_rename == 0) {
+        errno = ENOSPC;
+        return -1;
+    }
     return (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
 }
 

@@ -1,5 +1,6 @@
 // libdtrain_step through its public header: a step is the training forward at the next position,
 // for every kind of block; states are saved and restored to the bit; streams do not see each other.
+#include "base/safetensors.h"
 #include "model/kinds.h"
 
 #include "step_calls.h"
@@ -321,6 +322,59 @@ static void test_memory(void)
           weight_bytes(DT_BF16, false), whole);
 }
 
+// Rewrites the model's file with every tensor in bf16, or all but the last.
+static void narrow(const char *path, bool all)
+{
+    enum { MOST = 64 };
+    struct dt_safetensors_entry entries[MOST];
+    struct dt_safetensors_writer *writer;
+    struct dt_safetensors *file;
+    CHECK_OK(dt_safetensors_open(path, &file));
+    CHECK(file->n_tensors <= MOST, "%d tensors", file->n_tensors);
+    for (int i = 0; i < file->n_tensors; i++) {
+        const struct dt_safetensor *t = &file->tensors[i];
+        bool wide = !all && i == file->n_tensors - 1;
+        entries[i] =
+            (struct dt_safetensors_entry){t->name, wide ? DT_F32 : DT_BF16, t->n_dims, {0}};
+        memcpy(entries[i].shape, t->shape, sizeof t->shape);
+    }
+    CHECK_OK(
+        dt_safetensors_create(in_scratch("narrow"), entries, file->n_tensors, NULL, 0, &writer));
+    for (int i = 0; i < file->n_tensors; i++) {
+        int64_t n = file->tensors[i].count;
+        float *values = malloc((size_t)n * sizeof *values);
+        dt_bf16 *halves = malloc((size_t)n * sizeof *halves);
+        CHECK_OK(dt_safetensors_read_f32(file, &file->tensors[i], 0, n, values));
+        for (int64_t k = 0; k < n; k++)
+            halves[k] = dt_f32_to_bf16(values[k]);
+        bool wide = entries[i].dtype == DT_F32;
+        CHECK_OK(dt_safetensors_write(writer, wide ? (void *)values : halves, n * (wide ? 4 : 2)));
+        free(values);
+        free(halves);
+    }
+    CHECK_OK(dt_safetensors_finish(writer, NULL, NULL));
+    CHECK_INT(rename(in_scratch("narrow"), path), 0);
+    dt_safetensors_close(file);
+}
+
+// Weights play in bf16 where no tensor of the file is wider.
+static void test_as_stored(void)
+{
+    struct model_folder folder = {.config = small_config("mamba", "")};
+    char path[DT_PATH];
+    for (int all = 0; all < 2; all++) {
+        struct dtrain_step_info info;
+        write_model(&folder, "stored");
+        CHECK_OK(dt_path(path, "%s/model.safetensors", folder.path));
+        narrow(path, all);
+        dtrain_step *handle = open_step(folder.path, DTRAIN_STEP_AS_STORED, 1);
+        FINE(dtrain_step_describe(handle, &info));
+        CHECK_INT(info.weights, all ? DTRAIN_STEP_BF16 : DTRAIN_STEP_FP32);
+        dtrain_step_close(handle);
+        free_model(&folder);
+    }
+}
+
 // No options, or all of them 0; and what the handle says of itself.
 static void test_defaults(void)
 {
@@ -355,6 +409,7 @@ int main(int argc, char **argv)
     int64_t steps = argc > 1 ? atoll(argv[1]) : 20000;
     make_scratch();
     test_defaults();
+    test_as_stored();
     for (int i = 0; dt_block_kinds[i]; i++)
         no_drift(dt_block_kinds[i]->name, steps);
     for (int i = 0; argc == 1 && dt_block_kinds[i]; i++) {

@@ -336,6 +336,10 @@ static void without_exchange(void)
         return;
     }
     test_same_step();
+    fail_rename = 3; // to the name, which is there; of what has it, aside; to the name
+    small.weights[0] = 7;
+    CHECK_FAILS(save(in_scratch("same"), &small, 8), DT_MACHINE, "step-00000008: No space left");
+    check_weight_of(in_scratch("same/step-00000008"), 1); // it has its name again
 }
 
 // A disk that fills up: the write fails at any of many places.
