@@ -65,7 +65,8 @@ _NOT_FINITE = 4
 def _load():
     path = os.environ.get("DTRAIN_STEP_LIBRARY")
     here = os.path.dirname(os.path.abspath(__file__))  # PREFIX/lib/python3.X/site-packages
-    found = glob.glob(os.path.join(here, "..", "..", "libdtrain_step.so.1")) + glob.glob(
+    found = glob.glob(os.path.join(here, "libdtrain_step.so.1")) + glob.glob(  # of a wheel
+        os.path.join(here, "..", "..", "libdtrain_step.so.1")) + glob.glob(
         os.path.join(here, "..", "..", "..", "lib*", "**", "libdtrain_step.so.1"))
     path = path or (found or ["libdtrain_step.so.1"])[0]
     try:

@@ -83,6 +83,13 @@ P
 cmake --install "$(dirname "$dtrain")" --prefix "$PWD/installed" >install.log 2>&1
 check "the installed module finds the installed library" env -u DTRAIN_STEP_LIBRARY \
     PYTHONPATH="$(dirname "$(find "$PWD/installed" -name dtrain_step.py)")" python3 installed.py "$model"
+check "a wheel" python3 "$repository/cmake/wheel.py" "$2" "$repository/launch/dtrain_step.py" 1.2.3 . >wheel.log
+if python3 -m pip --version >wheel.log 2>&1; then
+    check "… which pip installs" python3 -m pip install -q --no-index --no-deps --target installed-wheel dtrain_step-1.2.3-*.whl >wheel.log 2>&1
+else
+    check "… which is a zip file" python3 -m zipfile -e dtrain_step-1.2.3-*.whl installed-wheel
+fi
+check "its module finds its library" env -u DTRAIN_STEP_LIBRARY PYTHONPATH="$PWD/installed-wheel" python3 installed.py "$model"
 
 # Frames: as lists, arrays of any type, and batches.
 cat >frames.ini <<'P'
