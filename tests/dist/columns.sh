@@ -37,6 +37,9 @@ check "… in full, with shifts, tables and weights" grep -qF "inputs frames[0:2
 targets/main_x[0:1]:id*17=axis@-1 targets/main_y[0:1]:id*17=axis@-1; targets targets/buttons[0:8]@+2 targets/main_x[0:1]@+2 \
 targets/main_y[0:1]@+2 targets/c_x[0:1]@-1 targets/c_y[0:1]@+40 targets/shoulder[0:1]@-39; weights targets/c_x" plan.txt
 check "… and warns of nothing" test "$(grep -c warning plan.log)" = 0
+check "--check with a stride" "$dtrain" --check columns.ini data.stride=5 >plan.txt 2>plan.log # 2 x (24 + a flag) numbers
+check "… has the length of windows" grep -q '^training data: .* windows of 40$' plan.txt
+check "… and where they start" grep -q 'a window every 5 frames (data.stride); a frame has 50 values and 2 ids (tables of 17, 17), the targets 13$' plan.txt
 check "one table has both id columns" grep -q '"ids":.*"17=axis 17=axis"' runs/n1/$last/config.json
 
 rejected() { # pattern, override …
