@@ -1,12 +1,12 @@
 // INI configuration over a typed key table. One table generates defaults, parsing, checks, --help
-// and the echo. Sources, the later winning: default, file, environment (PREFIX_SECTION__KEY),
-// command line (section.key=value). Every value remembers where it came from. All errors of all
-// sources are collected and reported as one DT_USER error, a line each: file:line, key, what is
-// allowed, the nearest known name. The reader is strict: `[section]`, `key = value`, comments start
-// a line with # or ; (or follow a value after white space), a value that would otherwise be misread
-// is written in double quotes, where \" and \\ mean " and \; nothing else is accepted. Lines may
-// have up to 64 KiB, NUL bytes and other control characters are errors, a UTF-8 BOM and CRLF are
-// fine. A duplicate key or section in one source is an error too.
+// and the echo. Sources, each stronger than those before: default, file, environment
+// (PREFIX_SECTION__KEY), command line (section.key=value). Every value remembers where it came
+// from. All errors of all sources are collected and reported as one DT_USER error, a line each:
+// file:line, key, what is allowed, the nearest known name. The reader is strict: `[section]`, `key
+// = value`, comments start a line with # or ; (or follow a value after white space), a value that
+// would otherwise be misread is written in double quotes, where \" and \\ mean " and \; nothing
+// else is accepted. Lines may have up to 64 KiB, NUL bytes and other control characters are errors,
+// a UTF-8 BOM and CRLF are fine. A duplicate key or section in one source is an error too.
 #pragma once
 
 #include "base/problems.h"
@@ -42,6 +42,9 @@ struct dt_config_key {
     bool neutral;        // does not change what is computed, only how, where or what is reported
     const char *help;    // one line
     const char *json;    // name of the same value in config.json (model/config.h), or NULL
+    // INT, or one of two alternatives: the full name ("run.steps") of a key that, given by a
+    // stronger source, lowers this value to one less than its own, or replaces it; NULL: none.
+    const char *below, *replaced_by;
     // STRING: one path, or several with commas between them. A leading ~ or ~NAME of each becomes
     // that user's home folder, since no shell expands it in section.key=value; the echo shows the
     // result.
@@ -135,7 +138,8 @@ typedef void dt_config_check(struct dt_problems *problems, const void *settings,
                              const struct dt_config *config);
 // Reads everything and fills `settings` (settings_size bytes). `path` may be NULL (no file) and
 // `overrides` are n words `section.key=value`. Unknown DTRAIN_X__Y variables are errors too. Where
-// it fails *config is NULL and nothing in `settings` is to be used. `check` may be NULL.
+// it fails *config is NULL and nothing in `settings` is to be used. `check` may be NULL: for a
+// first look, without messages.
 dt_status dt_config_load(const struct dt_config_table *table, dt_config_check *check,
                          const char *path, const char *const *overrides, int n_overrides,
                          void *settings, struct dt_config **config);

@@ -5,10 +5,12 @@
 
 #include "base/config_internal.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/nearest.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
@@ -243,6 +245,44 @@ static dt_status read_override(struct loader *loader, const char *word)
     return DT_OK;
 }
 
+// A value that a stronger source overrides by another key: what a file says of a long run must not
+// stand in the way of a short trial.
+static dt_status settle(struct loader *loader, bool report)
+{
+    for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);) {
+        const char *other = row.key->below ? row.key->below : row.key->replaced_by;
+        struct dt_config_value *value = &loader->config->values[row.index];
+        struct dt_config_row by = {0};
+        while (other && dt_config_next(loader->table, &by) && strcmp(by.name, other) != 0)
+            ;
+        const struct dt_config_value *stronger = &loader->config->values[by.index];
+        if (!other || value->source == DT_SOURCE_DEFAULT || stronger->source <= value->source ||
+            value->refused || stronger->refused || !stronger->text[0])
+            continue;
+        char *object = (char *)loader->settings + row.section->offset, text[24] = "";
+        int64_t *whole = (int64_t *)(object + row.key->offset);
+        if (row.key->below) {
+            int64_t most =
+                *(int64_t *)((char *)loader->settings + by.section->offset + by.key->offset) - 1;
+            if (*whole <= most)
+                continue;
+            snprintf(text, sizeof text, "%" PRId64, most);
+            if (report)
+                dt_warn("%s: %s = %s is not below %s = %s (%s): it becomes %s", value->origin,
+                        row.name, value->text, by.name, stronger->text, stronger->origin, text);
+            *whole = most;
+        } else {
+            if (report)
+                dt_info("%s: %s = %s is replaced by %s = %s (%s)", value->origin, row.name,
+                        value->text, by.name, stronger->text, stronger->origin);
+            dt_config_set_default(row.key, object);
+            value->source = DT_SOURCE_DEFAULT;
+        }
+        DT_TRY(dt_config_keep(value, row.key->below ? text : row.key->fallback, stronger->origin));
+    }
+    return DT_OK;
+}
+
 static void check_required(struct loader *loader)
 {
     const char *file = loader->config->name;
@@ -285,6 +325,7 @@ dt_status dt_config_parse(const struct dt_config_table *table, dt_config_check *
     DT_TRY_GOTO(status, out, load_environment(&loader, environment));
     for (int i = 0; i < n_overrides; i++)
         DT_TRY_GOTO(status, out, read_override(&loader, overrides[i]));
+    DT_TRY_GOTO(status, out, settle(&loader, check != NULL));
     check_required(&loader);
     if (check)
         check(&loader.problems, settings, loader.config);

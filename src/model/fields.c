@@ -11,7 +11,7 @@ const struct dt_config_key dt_model_fields[] = {
     ROW(WHOLE, AT(d_model), "", 1, 0x1p20, "model width; required unless run.init_from gives it",
         .json = "hidden_size"),
     ROW(WHOLE, AT(n_layer), "", 1, 4096, "number of layers; required unless run.init_from gives it",
-        .json = "num_hidden_layers"),
+        .json = "num_hidden_layers", .replaced_by = "model.layers"),
     ROW(WORDS, AT(layers), "", "layer kinds, such as mamba*24; empty: n_layer times mamba",
         .json = "layers"),
     ROW(WORDS, AT(stem), "", "what reads the input: tokens or frames; empty: tokens", .json = "stem"),

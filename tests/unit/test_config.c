@@ -19,7 +19,8 @@ struct values {
 static const struct dt_config_key one[] = {
     {AT(one, flag), .type = DT_CONFIG_BOOL, .fallback = "true", .help = "a flag"},
     {AT(one, count), .type = DT_CONFIG_INT, .fallback = "3", .min = -2, .max = 10, .help = "few"},
-    {AT(one, many), .type = DT_CONFIG_INT, .fallback = "", .min = 1, .max = 0x1p62, .help = "lots"},
+    {AT(one, many), .type = DT_CONFIG_INT, .fallback = "", .min = 1, .max = 0x1p62, .help = "lots",
+     .replaced_by = "one.word"},
     {AT(one, word), .type = DT_CONFIG_STRING, .fallback = "", .help = "a word"},
     {AT(one, need), .type = DT_CONFIG_STRING, .fallback = "", .required = true, .help = "needed"},
     {0},
@@ -29,7 +30,8 @@ static const struct dt_config_key two[] = {
      .above_min = true, .help = "a rate"},
     {AT(two, share), .type = DT_CONFIG_FLOAT, .fallback = "auto", .auto_word = "auto",
      .auto_value = -1, .min = 0, .max = 1, .help = "a share"},
-    {AT(two, county), .type = DT_CONFIG_INT, .fallback = "0", .max = 0x1p63, .help = "all"},
+    {AT(two, county), .type = DT_CONFIG_INT, .fallback = "0", .max = 0x1p63, .help = "all",
+     .below = "one.count"},
     {AT(two, mode), .type = DT_CONFIG_ENUM, .fallback = "fast", .choices = "fast|slow|exact",
      .help = "how"},
     {0},
@@ -73,6 +75,34 @@ static void test_defaults(void)
     CHECK_STR(dt_config_find(config, "one.need")->origin, "t.ini:2");
     CHECK_STR(dt_config_find(config, "two.rate")->origin, "default");
     CHECK_STR(dt_config_find(config, "two.rate")->text, "1e-3");
+}
+
+// One key of a stronger source lowers or replaces another of a weaker one; never the other way.
+static void test_stronger_keys(void)
+{
+    static const char text[] = "[one]\nneed=x\ncount=9\nmany=5\n[two]\ncounty=7\n";
+    static const struct {
+        const char *environment, *command;
+        int64_t county, many;
+    } cases[] = {
+        {"", "one.count=8", 7, 5},
+        {"", "one.count=7", 6, 5},
+        {"TRY_ONE__COUNT=2", "one.word=", 1, 5},
+        {"TRY_ONE__COUNT=2", "two.county=7", 7, 5},
+        {"TRY_ONE__WORD=w", "one.many=6", 7, 6},
+        {"TRY_ONE__WORD=w", "one.count=10", 7, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *environment[] = {cases[i].environment, NULL},
+                   *command[] = {cases[i].command, NULL};
+        CHECK_OK(parse(text, environment, command));
+        CHECK_INT(v.county, cases[i].county);
+        CHECK_INT(v.many, cases[i].many);
+        CHECK_INT(dt_config_is_set(config, "one.many"), cases[i].many > 0);
+        char echoed[24] = "";
+        snprintf(echoed, sizeof echoed, "%d", (int)cases[i].county);
+        CHECK_STR(dt_config_find(config, "two.county")->text, echoed);
+    }
 }
 
 static void test_layout(void)
@@ -403,6 +433,7 @@ int main(void)
 {
     test_nearest();
     test_defaults();
+    test_stronger_keys();
     test_layout();
     test_sources();
     test_bad_lines();

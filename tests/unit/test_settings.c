@@ -223,8 +223,8 @@ static void test_between_keys(void)
          "optim.restart_steps: 1001 and optim.warmup_steps = 0 (default) are more than run.steps"},
         {{{"optim.schedule=cosine_restarts", "optim.restart_steps=91", "optim.warmup_steps=10"}},
          "optim.restart_steps: 91 and optim.warmup_steps = 10"},
-        {{{"run.epochs=2"}},
-         "c.ini:2: run.steps: give this or run.epochs, not both (run.epochs: "
+        {{{"run.epochs=2", "run.steps=3"}},
+         "command line: run.steps: give this or run.epochs, not both (run.epochs: "
          "command line)"},
         {{{"run.name="}}, "command line: run.name: '' cannot name a folder"},
         {{{"run.name=.."}}, "run.name: '..' cannot name a folder"},
