@@ -47,6 +47,6 @@ fate 3 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2
 fate 3 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" within 1 2
 fate 3 "rank 0 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" within 0 2
 fate 3 "rank 0 on host $host \(pid [0-9]+\) is stalled $at: .* = 2 s for it; $resume" busy-hang 0 2
-fate 3 "rank 3 on host $host \(pid [0-9]+\) is stalled $at: .* = 2 s for it; $resume" sleep 3 2
+fate 3 "rank 2 on host $host \(pid [0-9]+\) \(and 1 other\) is stalled $at: .* = 2 s for it; $resume" sleep 2 2
 fate 3 "rank 2 on host $host \(pid [0-9]+\) is stalled $at: .* = 2 s for it; $resume" mute 2 2
 finish

@@ -1,4 +1,5 @@
-// A job that only all-reduces, once per step, until one rank fails in the way that FATE names.
+// A job that only all-reduces, once per step, until one rank fails in the way that FATE names; with
+// `sleep` those above it too.
 //   comm_victim FATE RANK [TIMEOUT_S]
 #include "tests/victim.h"
 
@@ -60,7 +61,8 @@ static dt_status pass_on(float *x, int victim)
 static dt_status step(int64_t number, const char *fate, int victim)
 {
     static float x[ELEMENTS];
-    bool mine = comm->info.rank == victim && number == FATAL_STEP;
+    bool above = comm->info.rank > victim && strcmp(fate, "sleep") == 0;
+    bool mine = (comm->info.rank == victim || above) && number == FATAL_STEP;
     dt_comm_progress(comm, number, "forward");
     dt_sleep(0.01);
     dt_comm_progress(comm, number, "backward");
