@@ -2,16 +2,14 @@
 
 import functools
 import glob
+import math
 import os
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-ELF_CUDA = 190
-SIZED, MAX_THREADS = 0x04, 0x05  # an attribute whose size stands before its value; __launch_bounds__
 
 # Of an architecture: registers, KiB of shared memory, warps and blocks of a multiprocessor.
 LIMITS = {"80": (65536, 164, 64, 32), "86": (65536, 100, 48, 16), "89": (65536, 100, 48, 24),
@@ -63,24 +61,13 @@ def extract(cuobjdump, path, architecture, folder):
     return None
 
 
-def most_threads(cubin):
-    """{symbol: threads of a block that __launch_bounds__ allows}, from the sections .nv.info.*"""
-    with open(cubin, "rb") as file:
-        data = file.read()
-    start, = struct.unpack_from("<Q", data, 0x28)
-    size, count, names_at = struct.unpack_from("<HHH", data, 0x3A)
-    sections = [struct.unpack_from("<I20xQQ", data, start + i * size) for i in range(count)]
+def most_threads(elf):
+    """{symbol: threads of a block that __launch_bounds__ allows}, from what `cuobjdump -elf` prints"""
     found = {}
-    for name, offset, length in sections:
-        name += sections[names_at][1]
-        title = data[name:data.index(b"\0", name)].decode()
-        at = offset if title.startswith(".nv.info.") else offset + length
-        while at < offset + length:
-            form, attribute, value = struct.unpack_from("<BBH", data, at)
-            if form == SIZED and attribute == MAX_THREADS:
-                x, y, z = struct.unpack_from("<III", data, at + 4)
-                found[title[len(".nv.info."):]] = x * y * z
-            at += 4 + (value if form == SIZED else 0)
+    for section in re.split(r"^\.nv\.info\.", elf, flags=re.M)[1:]:
+        bounds = re.search(r"EIATTR_MAX_THREADS\n.*\n\s*Value:(.*)", re.split(r"^\.", section, flags=re.M)[0])
+        if bounds:
+            found[section.split("\n")[0].strip()] = math.prod(int(number, 16) for number in bounds.group(1).split())
     return found
 
 
@@ -154,7 +141,7 @@ def read_kernels(cubin, architecture, nvdisasm, cuobjdump):
     """The kernels of a cubin, named with their source: `cast cast_kernel<8,bf16,fp32>`."""
     kernels = read_listing(run([nvdisasm, "-c", "-gi", cubin]))
     names = run([find_tool("c++filt")], input="\n".join(kernel.symbol for kernel in kernels)).split("\n")
-    threads, used = most_threads(cubin), {}
+    threads, used = most_threads(run([cuobjdump, "-elf", cubin])), {}
     for symbol, *numbers in re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)",
                                        run([cuobjdump, "-res-usage", cubin])):
         used[symbol] = [int(number) for number in numbers]
