@@ -1,6 +1,7 @@
 // Shards of episodes that are refused, or read with a warning: which message says so.
 #include "base/file.h"
 #include "base/log.h"
+#include "captured.h"
 #include "data/h5_file.h"
 #include "data/pack.h"
 #include "episode_cases.h"
@@ -608,6 +609,21 @@ static void test_warnings(void)
     remove_name("a.h5", "/timeouts");
     remove_name("a.h5", "/terminals");
     expect_warning(&rules, one);
+
+    rules = rules_of(ROBOMIMIC, 0);
+    strcpy(rules.inputs, "obs/a");
+    write_a(ROBOMIMIC);
+    put_zeros("a.h5", "/data/demo_2/obs/a", 2, 0, A);
+    put_zeros("a.h5", "/data/demo_2/actions", 2, 0, W);
+    capture_stderr();
+    struct dt_dataset *dataset = scan_all(&rules);
+    const char *said = captured();
+    CHECK(strstr(said, "a.h5: skipped empty episodes: 1"), "not in: %s", said);
+    CHECK_INT(dataset->episodes, 5);
+    put_alone(in_scratch("a.h5"), "tokens", H5T_STD_U8LE, T, (uint8_t[T]){0});
+    capture_stderr();
+    CHECK_INT(scan_all(&(struct dt_scan_rules){.seq_len = T})->windows, 0);
+    CHECK(strstr(captured(), "tokens: too short for a window of data.seq_len = "), "no warning");
 }
 
 // The values that mark where episodes of D4RL end.
