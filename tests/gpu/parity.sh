@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Every op on a CUDA device against the CPU, at small, awkward shapes, or, with --model, those of the 130M model. A
 # process for each family of ops: after a kernel that fails nothing else works in its process, so that another one goes
-# on after that case. Several run side by side, since most of the time one core makes operands and compares results.
-# Skipped without a device. Arguments: the program test_parity, perhaps --model.
+# on after that case. Skipped without a device. Arguments: the program test_parity, perhaps --model.
 set -uo pipefail
-parity=$1 shapes=${2:-} side_by_side=$(($(nproc) / 4 + 1))
+# shellcheck source=tests/gpu/families.sh
+. "$(dirname "$0")/families.sh"
+parity=$1 shapes=${2:-}
 
+# shellcheck disable=SC2317
 cases() { # family: in as many processes as they need
-    local code=0 from=1 lost
+    local code=0 from=1 lost begun=$SECONDS
     for _ in 1 2 3 4; do
         timeout --foreground --kill-after=5 "${STEP_SECONDS:-600}" "$parity" ${shapes:+"$shapes"} --from $from cuda "$1" >"$1.txt" 2>&1 ||
             code=$?
@@ -16,25 +18,9 @@ cases() { # family: in as many processes as they need
         [ -n "$lost" ] || break
         from=$((lost + 1))
     done
+    [ $code -eq 77 ] || echo "+ $1: $([ $code -eq 0 ] && echo passed || echo "FAILED, code $code"), $((SECONDS - begun)) s"
+    sed -n 's/^Blocks:/+ &/p' "$1.txt"
     return $code
 }
 
-family() { # its name: its cases, then lines for the reader
-    local code=0 begun=$SECONDS
-    cases "$1" || code=$?
-    echo $code >"$1.code"
-    [ $code -ne 77 ] || return
-    echo "+ $1: $([ $code -eq 0 ] && echo passed || echo "FAILED, code $code"), $((SECONDS - begun)) s"
-    sed -n 's/^Blocks:/+ &/p' "$1.txt"
-}
-
-rm -f ./*.code
-for name in $("$parity" --families); do
-    while [ "$(jobs -rp | wc -l)" -ge $side_by_side ]; do wait -n; done
-    family "$name" &
-done
-wait
-! grep -qx 77 ./*.code || exit 77
-failures=$(grep -Lx 0 ./*.code | wc -l)
-echo "$failures of the families failed"
-[ "$failures" -eq 0 ]
+of_each_family "$parity" cases

@@ -58,6 +58,25 @@ check "… and so is an unknown name" grep -q 'unknown: nosuch' three.log
 bash "$gpu" --build fake --budget 1h device >three.log 2>&1
 check "… and a budget that is no number: exit code $?" grep -q 'whole seconds, not 1h' three.log
 
+# compute-sanitizer, by what it prints; parity.sh runs by the same function.
+mkdir tools
+cat >tools/compute-sanitizer <<'EOF'
+#!/bin/sh
+case "$*" in
+*"--tool racecheck "*) echo "Device not supported"; exit 1 ;;
+*"cuda scan") echo "========= Invalid __global__ write"; echo "========= ERROR SUMMARY: 1 error"; exit 9 ;;
+*) echo "========= ERROR SUMMARY: 0 errors" ;;
+esac
+EOF
+chmod +x tools/compute-sanitizer
+cp lost fake/tests/parity/test_parity
+PATH=$PWD/tools:$PATH bash "$gpu" --build fake --out sane memcheck racecheck >sane.log 2>&1
+check "an error is found: exit code $?" grep -q '^memcheck: FAILED.*1 of the families failed' sane/summary.txt
+check "… and shown" grep -q '^  scan: code 9; ========= ERROR SUMMARY: 1 error' sane/summary.txt
+check "… with its place" grep -q 'Invalid __global__ write' sane.log
+check "the other family has none" grep -q '^  cast: code 0; ========= ERROR SUMMARY: 0 errors' sane/summary.txt
+check "a tool that does not work is no failure" grep -q '^racecheck: skipped, .*does not work on this machine' sane/summary.txt
+
 # Measurements of a call that is cut off.
 cat >fake/dtrain <<'EOF'
 #!/bin/sh
@@ -81,7 +100,6 @@ kill $call
 check "… and ends with the call" wait_until ended bench
 
 # Nsight Compute, by what it prints.
-mkdir tools
 cat >tools/ncu <<'EOF'
 #!/bin/sh
 case "$*" in

@@ -1,0 +1,18 @@
+# shellcheck shell=bash
+# Sourced by parity.sh and sanitizer.sh. Families run side by side, since most of the time one core makes operands and
+# compares results; one that hangs keeps no other from running.
+
+of_each_family() { # the program test_parity, a function for a family, which returns 77 where it is skipped
+    local names name failures
+    names=$("$1" --families) && [ -n "$names" ] || return
+    rm -f ./*.code
+    for name in $names; do
+        while [ "$(jobs -rp | wc -l)" -gt $(($(nproc) / 4)) ]; do wait -n; done
+        { "$2" "$name" && echo 0 >"$name.code" || echo $? >"$name.code"; } &
+    done
+    wait
+    ! grep -qx 77 ./*.code || exit 77
+    failures=$(grep -Lx 0 ./*.code | wc -l)
+    echo "$failures of the families failed"
+    [ "$failures" -eq 0 ]
+}
