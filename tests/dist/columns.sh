@@ -98,4 +98,14 @@ check "… and throughput counts frames alone" awk -v frames="$frames" -v window
     END { want = 2 * frames / windows; got = rate * ms / 1000
           exit !(windows == 32 && want < 2000 && tokens == 4000 && got > want * (1 - 1e-6) && got < want * (1 + 1e-6)) }' \
     runs/padding/metrics.jsonl
+check "… but padding costs operations" awk -v frames="$frames" -v windows="$windows" '
+    { want = 1e-3 * $3 * $1 * 2000 * windows / frames; off = $2 > want ? $2 - want : want - $2 }
+    END { exit !(NR == 1 && off < 0.05 + 0.1 * want) }' <<<"$(sed -n 's|.* \([0-9]*\) frames/s  \([0-9.]*\) GFLOP/s.*|\1 \2|p' padding.log) \
+        $(sed -n 's|.* \([0-9.]*\) MFLOP per frame.*|\1|p' plan.txt)"
+for weights in '' targets/c_y targets/c_y:buttons; do
+    "$dtrain" eval columns.ini run.name=n1 data.weights="$weights" 2>eval.log >eval.json
+    sed 's/.*"buttons":{\([^}]*\).*"main_x":{\([^}]*\).*/\1 \2/; s/"loss":[^,]*,"accuracy":[^,]*,//g; s/"confusion".*//' eval.json
+done >scores.txt
+check "scores have the weights of their head, and no other: $(cat scores.txt)" awk '{ buttons[NR] = $1; x[NR] = $2 }
+    END { exit !(NR == 3 && $2 ~ /auc/ && buttons[1] != buttons[2] && buttons[3] == buttons[2] && x[1] != x[2] && x[3] == x[1]) }' scores.txt
 finish
