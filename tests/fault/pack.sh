@@ -32,8 +32,10 @@ says "the summary" 'packed 2 files, vocabulary 256' out.log
 says "the summary" 'train +3 tokens in 1 shard: out/train-\*\.h5' out.log
 says "the summary" 'val +3 tokens' out.log
 check "nothing on stderr, which is not a terminal" test ! -s err.log
+cp out/train-00000.h5 out/.hidden.h5
 run 0 "$dtrain" verify out
-check "one line per shard" test "$(grep -c '^good  out/' out.log)" -eq 2
+rm out/.hidden.h5
+check "one line per shard that is not hidden" test "$(grep -c '^good  out/' out.log)" -eq 2
 yes words | head -c 3000000 >large.txt
 run 0 "$dtrain" pack -o large --shard-mb 1 --val 0.25 large.txt
 check "shards of either side: $(cat out.log)" cmp -s out.log <(printf '%s\n' 'packed 1 file, vocabulary 256' \

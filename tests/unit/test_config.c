@@ -373,6 +373,12 @@ static void test_echo(void)
               "origins are missing:\n%s", text);
         free(text);
     }
+    dt_config_free(config); // a file's name may hold anything
+    CHECK_OK(dt_config_parse(&table, NULL, "t\n[x\x7f.ini", "[one]\nneed=x", 12, NULL, NULL, 0, &v,
+                             &config));
+    char *text = echo();
+    CHECK(strstr(text, "# t?[x?.ini:2\n"), "the name of the file is in %s", text);
+    free(text);
 }
 
 static void test_reject(void)

@@ -223,6 +223,7 @@ static void test_config_mamba2(void)
     }
 }
 
+#define TEN "0123456789"
 #define BASE                                                                                       \
     "\"model_type\": \"mamba\", \"hidden_size\": 8, \"num_hidden_layers\": 3, \"vocab_size\": 50"
 
@@ -246,6 +247,8 @@ static void test_config_refused(void)
         {"{" BASE ", \"use_conv_bias\": false}", "use_conv_bias is false"},
         {"{" BASE ", \"hidden_act\": \"gelu\"}", "hidden_act is \"gelu\""},
         {"{" BASE ", \"state_size\": -16}", "state_size is -16"},
+        {"{" BASE ", \"state_size\": \"" TEN TEN TEN TEN TEN TEN "\"}", // cut after 60 bytes
+         "state_size is \"" TEN TEN TEN TEN TEN "012345678...; it must be"},
         {"{" BASE ", \"state_size\": 0}", "state_size is 0"},
         {"{" BASE ", \"state_size\": 16.5}", "state_size is 16.5"},
         {"{" BASE ", \"state_size\": 1e300}", "state_size is 1e+300"},
