@@ -19,7 +19,9 @@ struct attention_shared {
     float *angles;   // [before + L, E]: cosines, then sines, of position j in row before + j
     int32_t *starts; // [B, L]: the first position that t sees
     int32_t *firsts; // [B]: the first position that the sequence's last one may see
-    float *delta;    // [B·L, H], backward
+    float2 *slopes;  // [B·L, H], backward: lse · log2 e and delta
+    dt_bf16 *q, *k;  // [B·L, H·E] and [B·L, G·E], rotated, for tensor cores
+    dt_bf16 *k0;     // [B·(W - 1), G·E], likewise
     int64_t before;  // positions before 0 that k0 has rows for
     float scale;     // 1 / sqrt(E)
 };
@@ -29,6 +31,8 @@ static inline int64_t attention_share(const dt_attention_inputs *in, bool backwa
                                       attention_shared *shared)
 {
     const int64_t tokens = in->batch * in->length, F = sizeof(float);
+    const bool turns = dt_attention_on_mma(in->q.dtype, in->width) && in->rope_base > 0;
+    const int64_t turned = turns ? in->width * (int64_t)sizeof(dt_bf16) : 0; // bytes of a head
     dt_carver carver = dt_carve_from(workspace);
     shared->before = in->k0 ? in->window - 1 : 0;
     shared->scale = (float)(1 / sqrt((double)in->width));
@@ -36,7 +40,10 @@ static inline int64_t attention_share(const dt_attention_inputs *in, bool backwa
     dt_carve(&carver, shared->angles, (in->window - 1 + in->length) * in->width * F);
     dt_carve(&carver, shared->starts, tokens * F);
     dt_carve(&carver, shared->firsts, in->batch * F);
-    dt_carve(&carver, shared->delta, backward ? tokens * in->n_head * F : 0);
+    dt_carve(&carver, shared->slopes, backward ? tokens * in->n_head * 2 * F : 0);
+    dt_carve(&carver, shared->q, tokens * in->n_head * turned);
+    dt_carve(&carver, shared->k, tokens * in->n_kv_head * turned);
+    dt_carve(&carver, shared->k0, in->batch * (in->window - 1) * in->n_kv_head * turned);
     return carver.used;
 }
 

@@ -28,6 +28,8 @@
 
 #include "base/view.h"
 
+#include <stdbool.h>
+
 enum { DT_ATTENTION_HEAD_MAX = 256, DT_ATTENTION_WINDOW_MAX = 1 << 24 };
 
 struct dt_attention_inputs {
@@ -59,6 +61,12 @@ struct dt_attention_backward_args {
     void *workspace;
     int64_t workspace_bytes;
 };
+
+// Whether GPUs take bf16 heads of such a width on tensor cores: the powers of two from 16 to 256.
+static inline bool dt_attention_on_mma(enum dt_dtype type, int64_t width)
+{
+    return type == DT_BF16 && width >= 16 && width <= 256 && (width & (width - 1)) == 0;
+}
 
 // clang-format off
 #define DT_ATTENTION_INPUTS                                                     \

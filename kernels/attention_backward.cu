@@ -6,10 +6,10 @@
 // a query and a key that it sees.
 #include "kernels/attention_mma.cuh"
 
-// Makes delta = dy · y: each warp takes a head of a token.
+// Makes delta = dy · y, beside lse in base 2: each warp takes a head of a token.
 template <class T>
 __global__ static void __launch_bounds__(ATTENTION_THREADS)
-    delta_kernel(dt_attention_backward_args a, float *delta)
+    delta_kernel(dt_attention_backward_args a, float2 *slopes)
 {
     const int64_t index = dt_thread_index() / DT_WARP, tokens = a.y.rows;
     const int64_t row = index / a.in.n_head, col = index % a.in.n_head * a.in.width;
@@ -22,7 +22,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
         sum += dt_to_f32(dy[i]) * dt_to_f32(y[i]);
     sum = dt_warp_sum(sum);
     if (threadIdx.x % DT_WARP == 0)
-        delta[index] = sum;
+        slopes[index] = make_float2(a.lse[index] * DT_LOG2_E, sum);
 }
 
 // Scores to probabilities and dp to ds, zero for pairs that are not seen. j: the first key.
@@ -37,7 +37,7 @@ DT_DEVICE void slope(const dt_attention_backward_args &a, const attention_shared
         const int64_t i = ty * R + r, t = tile.at + i,
                       row = tile.b * a.in.length + (i < tile.n ? t : tile.at),
                       at = row * a.in.n_head + tile.head;
-        const float lse = a.lse[at], delta = shared.delta[at];
+        const float lse = a.lse[at], delta = shared.slopes[at].y;
         const int64_t start = shared.starts[row];
 #pragma unroll
         for (int c = 0; c < R; c++) {
@@ -132,108 +132,140 @@ template <int E>
 __global__ static void __launch_bounds__(MMA_THREADS)
     dq_mma_kernel(dt_attention_backward_args a, attention_shared shared)
 {
-    DT_SHARED(mma_rows<E>, rows, [2]); // queries and dy, then keys and values
+    constexpr int ROWS = MMA_ROWS<E>, PAIRS = ROWS / 8, TILE = ROWS * MMA_PITCH<E>;
+    DT_SHARED_DYN(dt_bf16, q);
+    dt_bf16 *const dy = q + MMA_OWN * MMA_PITCH<E>;
+    dt_bf16 *const stages = dy + MMA_OWN * MMA_PITCH<E>; // of keys and values
     const dt_attention_inputs &in = a.in;
-    const attention_tile mine = attention_own<MMA_TILE>(in, in.n_head);
-    const auto [b, h, t0, n] = mine;
+    const attention_tile mine = attention_own<MMA_OWN>(in, in.n_head);
+    const auto [b, h, at, n] = mine;
     const int64_t g = h / (in.n_head / in.n_kv_head);
-    const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
-    unsigned q[E / 16][4], dy[E / 16][4];
-    float sums[E / 8][4] = {}, lse[2], delta[2];
-    int64_t start[2], at[2];
+    const int32_t *starts = shared.starts + b * in.length;
+    const int t0 = (int)at, end = (int)(at + n), low = starts[t0], last = starts[end - 1];
+    const int lane = (int)threadIdx.x % DT_WARP, row = (int)threadIdx.x / DT_WARP * 16;
+    const float factor = shared.scale * DT_LOG2_E;
+    const mma_source keys = mma_from(in, in.k, in.k0, b, g),
+                     values = mma_from(in, in.v, in.v0, b, g);
+    float sums[E / 8][4] = {};
+    float2 slope[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int64_t i = warp * 16 + lane / 4 + r * 8, row = b * in.length + t0 + (i < n ? i : 0);
-        at[r] = t0 + i;
-        start[r] = i < n ? shared.starts[row] : INT64_MAX;
-        lse[r] = a.lse[row * in.n_head + h];
-        delta[r] = shared.delta[row * in.n_head + h];
+        const int64_t t = dt_least(t0 + row + lane / 4 + r * 8, end - 1);
+        slope[r] = shared.slopes[(b * in.length + t) * in.n_head + h];
     }
-    mma_load<E>(in, shared, in.q, nullptr, mine, true, shared.scale, rows[0]);
-    mma_load<E>(in, shared, a.dy, nullptr, mine, false, 1.0f, rows[1]);
-    __syncthreads();
-    mma_take<E>(rows[0], q);
-    mma_take<E>(rows[1], dy);
-    for (int64_t j = shared.starts[b * in.length + t0]; j < t0 + n; j += MMA_TILE) {
-        const attention_tile tile = {b, g, j, dt_least(MMA_TILE, t0 + n - j)};
-        float p[MMA_PAIRS][4] = {}, ds[MMA_PAIRS][4] = {};
-        __syncthreads(); // the rows before are used
-        mma_load<E>(in, shared, in.k, in.k0, tile, true, 1.0f, rows[0]);
-        mma_load<E>(in, shared, in.v, in.v0, tile, false, 1.0f, rows[1]);
-        __syncthreads();
-        mma_scores<E>(q, rows[0], p);
-        mma_scores<E>(dy, rows[1], ds);
-#pragma unroll
-        for (int i = 0; i < 4 * MMA_PAIRS; i++) {
-            const int r = i % 4 / 2;
-            const int64_t key = j + i / 4 * 8 + lane % 4 * 2 + i % 2;
-            const bool seen = key >= start[r] && key <= at[r];
-            const float weight = seen ? dt_exp2(DT_LOG2_E * (p[i / 4][i % 4] - lse[r])) : 0.0f;
-            ds[i / 4][i % 4] = weight * (ds[i / 4][i % 4] - delta[r]);
+    mma_copy<E, MMA_OWN>(mma_from(in, in.q, nullptr, b, h), t0, t0, end, q);
+    mma_copy<E, MMA_OWN>(mma_from(in, a.dy, nullptr, b, h), t0, t0, end, dy);
+    int j = low & -ROWS; // a tile lies before position 0 or not
+    dt_bf16 *tile = stages;
+    mma_copy<E, ROWS>(keys, j, low, end, tile);
+    mma_copy<E, ROWS>(values, j, low, end, tile + TILE);
+    dt_copy_commit();
+    for (; j < end; j += ROWS) {
+        float p[PAIRS][4] = {}, ds[PAIRS][4] = {};
+        dt_bf16 *const next = tile == stages ? stages + 2 * TILE : stages;
+        dt_copy_wait<0>();
+        __syncthreads(); // this tile is there, the one before is used
+        if (j + ROWS < end) {
+            mma_copy<E, ROWS>(keys, j + ROWS, low, end, next);
+            mma_copy<E, ROWS>(values, j + ROWS, low, end, next + TILE);
         }
-        mma_weigh<E>(ds, rows[0], sums);
+        dt_copy_commit();
+        mma_scores<E>(q, tile, p);
+        mma_scores<E>(dy, tile + TILE, ds);
+        if (j + ROWS > t0 + 1 || j < last)
+            mma_hide<false>(starts, end, t0 + row, j, p);
+#pragma unroll
+        for (int i = 0; i < 4 * PAIRS; i++) {
+            const float2 of = slope[i % 4 / 2];
+            ds[i / 4][i % 4] = dt_exp2(p[i / 4][i % 4] * factor - of.x) * (ds[i / 4][i % 4] - of.y);
+        }
+        mma_weigh<E>(ds, tile, sums);
+        tile = next;
     }
-    const float factor[2] = {shared.scale, shared.scale};
-    mma_store<E>(in, shared, a.dq, mine, true, factor, sums);
+    const float scale[2] = {shared.scale, shared.scale};
+    mma_store<E>(in, shared, a.dq, mine, true, scale, sums);
 }
 
-// The numbers of a tile's queries, which are columns here.
-struct mma_columns {
-    float lse[MMA_TILE], delta[MMA_TILE];
-    int32_t start[MMA_TILE];
-};
-
-template <int E>
+// Of heads of 256 the sums of dk and dv are more than a thread's registers hold: there a kernel
+// makes one of them.
+template <int E, bool DK, bool DV>
 __global__ static void __launch_bounds__(MMA_THREADS)
     dkv_mma_kernel(dt_attention_backward_args a, attention_shared shared)
 {
-    DT_SHARED(mma_rows<E>, rows, [2]); // keys and values, then queries and dy
-    DT_SHARED(mma_columns, column, [1]);
+    constexpr int ROWS = MMA_ROWS<E>, PAIRS = ROWS / 8, TILE = ROWS * MMA_PITCH<E>;
+    DT_SHARED_DYN(dt_bf16, k);
+    dt_bf16 *const v = k + MMA_OWN * MMA_PITCH<E>;
+    // of queries, with their slopes where rows are padded, and dy
+    dt_bf16 *const stages = DK ? v + MMA_OWN * MMA_PITCH<E> : v;
     const dt_attention_inputs &in = a.in;
-    const int64_t heads = in.n_head / in.n_kv_head;
-    const attention_tile mine = attention_own<MMA_TILE>(in, in.n_kv_head);
-    const auto [b, g, j, n] = mine;
+    const attention_tile mine = attention_own<MMA_OWN>(in, in.n_kv_head);
+    const auto [b, g, at, n] = mine;
+    const int heads = (int)(in.n_head / in.n_kv_head), L = (int)in.length;
     const int32_t *starts = shared.starts + b * in.length;
-    const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
-    unsigned k[E / 16][4], v[E / 16][4];
-    float dk[E / 8][4] = {}, dv[E / 8][4] = {};
-    mma_load<E>(in, shared, in.k, nullptr, mine, true, 1.0f, rows[0]);
-    mma_load<E>(in, shared, in.v, nullptr, mine, false, 1.0f, rows[1]);
-    __syncthreads();
-    mma_take<E>(rows[0], k);
-    mma_take<E>(rows[1], v);
-    for (int64_t t0 = j; t0 < in.length && starts[t0] < j + n; t0 += MMA_TILE)
-        for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
-            const attention_tile tile = {b, h, t0, dt_least(MMA_TILE, in.length - t0)};
-            float p[MMA_PAIRS][4] = {}, ds[MMA_PAIRS][4] = {};
-            __syncthreads(); // the rows before are used
-            mma_load<E>(in, shared, in.q, nullptr, tile, true, shared.scale, rows[0]);
-            mma_load<E>(in, shared, a.dy, nullptr, tile, false, 1.0f, rows[1]);
-            if (threadIdx.x < MMA_TILE) {
-                const int i = (int)threadIdx.x;
-                const int64_t row = b * in.length + t0 + (i < tile.n ? i : 0);
-                column->lse[i] = a.lse[row * in.n_head + h];
-                column->delta[i] = shared.delta[row * in.n_head + h];
-                column->start[i] = i < tile.n ? shared.starts[row] : INT32_MAX;
-            }
-            __syncthreads();
-            mma_scores<E>(k, rows[0], p);
-            mma_scores<E>(v, rows[1], ds);
+    const int j = (int)at, row = (int)threadIdx.x / DT_WARP * 16, lane = (int)threadIdx.x % DT_WARP;
+    const float factor = shared.scale * DT_LOG2_E;
+    float dk[DK ? E / 8 : 1][4] = {}, dv[DV ? E / 8 : 1][4] = {};
+    int end = j + 1; // of the queries that see a key of the tile: starts never fall
+    for (int beyond = L + 1; end + 1 < beyond;) {
+        const int middle = end + (beyond - end) / 2;
+        if (starts[middle - 1] < j + (int)n)
+            end = middle;
+        else
+            beyond = middle;
+    }
+    const auto fetch = [&](int t0, int h, dt_bf16 *to) {
+        const int64_t head = g * heads + h;
+        mma_copy<E, ROWS>(mma_from(in, in.q, nullptr, b, head), t0, t0, L, to);
+        mma_copy<E, ROWS>(mma_from(in, a.dy, nullptr, b, head), t0, t0, L, to + TILE);
+        const int i = (int)threadIdx.x;
+        dt_bf16 *const slope = to + i * MMA_PITCH<E> + E;
+        if (i < ROWS && t0 + i < L)
+            dt_copy_async<8>(slope, shared.slopes + (b * L + t0 + i) * in.n_head + head);
+        else if (i < ROWS)
+            *reinterpret_cast<uint2 *>(slope) = make_uint2(0, 0);
+    };
+    mma_copy<E, MMA_OWN>(mma_from(in, in.k, nullptr, b, g), j, j, j + (int)n, k);
+    if (DK)
+        mma_copy<E, MMA_OWN>(mma_from(in, in.v, nullptr, b, g), j, j, j + (int)n, v);
+    dt_bf16 *tile = stages;
+    fetch(j, 0, tile);
+    dt_copy_commit();
+    for (int t0 = j, h = 0; t0 < end;) {
+        const int next_h = h + 1 < heads ? h + 1 : 0, next_t0 = next_h ? t0 : t0 + ROWS;
+        const int last = starts[dt_least(t0 + ROWS, L) - 1];
+        float p[PAIRS][4] = {}, ds[PAIRS][4] = {};
+        dt_bf16 *const next = tile == stages ? stages + 2 * TILE : stages;
+        dt_copy_wait<0>();
+        __syncthreads(); // this tile is there, the one before is used
+        if (next_t0 < end)
+            fetch(next_t0, next_h, next);
+        dt_copy_commit();
+        mma_scores<E>(k, tile, p);
+        if (t0 + 1 < j + MMA_OWN || j < last)
+            mma_hide<true>(starts, L, j + row, t0, p);
+        if (DK)
+            mma_scores<E>(v, tile + TILE, ds);
 #pragma unroll
-            for (int i = 0; i < 4 * MMA_PAIRS; i++) {
-                const int query = i / 4 * 8 + lane % 4 * 2 + i % 2;
-                const int64_t key = j + warp * 16 + lane / 4 + i % 4 / 2 * 8;
-                const bool seen = key >= column->start[query] && key <= t0 + query;
-                float &weight = p[i / 4][i % 4];
-                weight = seen ? dt_exp2(DT_LOG2_E * (weight - column->lse[query])) : 0.0f;
-                ds[i / 4][i % 4] = weight * (ds[i / 4][i % 4] - column->delta[query]);
-            }
-            mma_weigh<E>(p, rows[1], dv);
-            mma_weigh<E>(ds, rows[0], dk);
+        for (int i = 0; i < 4 * PAIRS; i++) {
+            const int query = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            float of[2];
+            dt_load<2>(reinterpret_cast<const float *>(tile + query * MMA_PITCH<E> + E), of);
+            p[i / 4][i % 4] = dt_exp2(p[i / 4][i % 4] * factor - of[0]);
+            ds[i / 4][i % 4] = p[i / 4][i % 4] * (ds[i / 4][i % 4] - of[1]);
         }
-    const float factor[2] = {1.0f, 1.0f};
-    mma_store<E>(in, shared, a.dk, mine, true, factor, dk);
-    mma_store<E>(in, shared, a.dv, mine, false, factor, dv);
+        if constexpr (DV)
+            mma_weigh<E>(p, tile + TILE, dv);
+        if constexpr (DK)
+            mma_weigh<E>(ds, tile, dk);
+        tile = next;
+        t0 = next_t0;
+        h = next_h;
+    }
+    const float scale[2] = {shared.scale, shared.scale}, one[2] = {1.0f, 1.0f};
+    if constexpr (DK)
+        mma_store<E>(in, shared, a.dk, mine, true, scale, dk);
+    if constexpr (DV)
+        mma_store<E>(in, shared, a.dv, mine, false, one, dv);
 }
 
 template <class T, int E, int TILE>
@@ -251,15 +283,30 @@ static void launch(const dt_attention_backward_args *a, const attention_shared &
               bytes, stream, *a, shared);
 }
 
+// False where the device has too little shared memory.
 template <int E>
-static void launch_mma(const dt_attention_backward_args *a, const attention_shared &shared,
+static bool launch_mma(const dt_attention_backward_args *args, const attention_shared &shared,
                        dt_stream *stream)
 {
-    const int64_t pieces = a->in.batch * dt_div_up(a->in.length, MMA_TILE);
-    DT_LAUNCH((dq_mma_kernel<E>), dt_blocks(pieces * a->in.n_head, 1), MMA_THREADS, 0, stream, *a,
+    constexpr bool APART = E == 256;
+    const auto dq = dq_mma_kernel<E>;
+    const auto dkv = dkv_mma_kernel<E, true, !APART>;
+    const int64_t pieces = args->in.batch * dt_div_up(args->in.length, MMA_OWN);
+    const int64_t bytes = mma_bytes<E>(2, 2), fewer = mma_bytes<E>(1, 2);
+    const unsigned blocks = dt_blocks(pieces * args->in.n_kv_head, 1);
+    if (!dt_allow_shared(dq, bytes) || !dt_allow_shared(dkv, bytes))
+        return false;
+    dt_attention_backward_args turned = *args;
+    turned.in = attention_turn(&args->in, shared, stream);
+    DT_LAUNCH((dq), dt_blocks(pieces * args->in.n_head, 1), MMA_THREADS, bytes, stream, turned,
               shared);
-    DT_LAUNCH((dkv_mma_kernel<E>), dt_blocks(pieces * a->in.n_kv_head, 1), MMA_THREADS, 0, stream,
-              *a, shared);
+    DT_LAUNCH((dkv), blocks, MMA_THREADS, bytes, stream, turned, shared);
+    if constexpr (APART) {
+        dt_allow_shared(dkv_mma_kernel<E, false, true>, fewer); // it has more for dk
+        DT_LAUNCH((dkv_mma_kernel<E, false, true>), blocks, MMA_THREADS, fewer, stream, turned,
+                  shared);
+    }
+    return true;
 }
 
 DT_OP_CUDA(attention_backward)
@@ -271,13 +318,13 @@ DT_OP_CUDA(attention_backward)
     DT_STORAGE_SWITCH(in->q.dtype, T,
                       DT_LAUNCH((delta_kernel<T>),
                                 dt_blocks(args->y.rows * in->n_head, ATTENTION_THREADS / DT_WARP),
-                                ATTENTION_THREADS, 0, stream, *args, shared.delta));
-    const bool mma = mma_fits(in) && dt_aligned<2>(args->dy, args->dq, args->dk, args->dv);
-    if (mma && in->width == 64)
-        launch_mma<64>(args, shared, stream);
-    else if (mma)
-        launch_mma<32>(args, shared, stream);
-    else
+                                ATTENTION_THREADS, 0, stream, *args, shared.slopes));
+    const bool mma = mma_fits(in) && dt_aligned<8>(args->dy) &&
+                     dt_aligned<2>(args->dq, args->dk, args->dv) &&
+                     mma_switch(in->width, [&](auto width) {
+                         return launch_mma<decltype(width)::value>(args, shared, stream);
+                     });
+    if (!mma)
         ATTENTION_SWITCH(in, T, E, TILE, (launch<T, E, TILE>(args, shared, stream)));
     return DT_LAUNCHED("attention_backward");
 }

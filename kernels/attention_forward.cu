@@ -112,70 +112,75 @@ template <int E>
 __global__ static void __launch_bounds__(MMA_THREADS)
     forward_mma_kernel(dt_attention_forward_args a, attention_shared shared)
 {
-    DT_SHARED(mma_rows<E>, rows, [2]); // queries, then keys; values
+    constexpr int ROWS = MMA_ROWS<E>, PAIRS = ROWS / 8, TILE = ROWS * MMA_PITCH<E>;
+    DT_SHARED_DYN(dt_bf16, q);
+    dt_bf16 *const stages = q + MMA_OWN * MMA_PITCH<E>; // of keys and values
     const dt_attention_inputs &in = a.in;
-    const attention_tile mine = attention_own<MMA_TILE>(in, in.n_head);
-    const auto [b, h, t0, n] = mine;
+    const attention_tile mine = attention_own<MMA_OWN>(in, in.n_head);
+    const auto [b, h, at, n] = mine;
     const int64_t g = h / (in.n_head / in.n_kv_head);
     const int32_t *starts = shared.starts + b * in.length;
-    const int warp = (int)threadIdx.x / DT_WARP, lane = (int)threadIdx.x % DT_WARP;
-    float most[2] = {NOTHING, NOTHING}, sum[2] = {}, out[E / 8][4] = {};
-    unsigned q[E / 16][4];
-    int64_t start[2], at[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        at[r] = t0 + warp * 16 + lane / 4 + r * 8;
-        start[r] = at[r] < t0 + n ? starts[at[r]] : INT64_MAX;
-    }
-    mma_load<E>(in, shared, in.q, nullptr, mine, true, shared.scale, rows[0]);
-    __syncthreads();
-    mma_take<E>(rows[0], q);
-    for (int64_t j = starts[t0]; j < t0 + n; j += MMA_TILE) {
-        const attention_tile tile = {b, g, j, dt_least(MMA_TILE, t0 + n - j)};
-        float pairs[MMA_PAIRS][4] = {};
-        __syncthreads(); // the rows before are used
-        mma_load<E>(in, shared, in.k, in.k0, tile, true, 1.0f, rows[0]);
-        mma_load<E>(in, shared, in.v, in.v0, tile, false, 1.0f, rows[1]);
-        __syncthreads();
-        mma_scores<E>(q, rows[0], pairs);
+    const int t0 = (int)at, end = (int)(at + n), low = starts[t0], last = starts[end - 1];
+    const int lane = (int)threadIdx.x % DT_WARP, row = (int)threadIdx.x / DT_WARP * 16;
+    const float factor = shared.scale * DT_LOG2_E;
+    const mma_source keys = mma_from(in, in.k, in.k0, b, g),
+                     values = mma_from(in, in.v, in.v0, b, g);
+    float most[2] = {MMA_UNSEEN, MMA_UNSEEN}, sum[2] = {}, out[E / 8][4] = {};
+    mma_copy<E, MMA_OWN>(mma_from(in, in.q, nullptr, b, h), t0, t0, end, q);
+    int j = low & -ROWS; // a tile lies before position 0 or not
+    dt_bf16 *tile = stages;
+    mma_copy<E, ROWS>(keys, j, low, end, tile);
+    mma_copy<E, ROWS>(values, j, low, end, tile + TILE);
+    dt_copy_commit();
+    for (; j < end; j += ROWS) {
+        float pairs[PAIRS][4] = {};
+        dt_bf16 *const next = tile == stages ? stages + 2 * TILE : stages;
+        dt_copy_wait<0>();
+        __syncthreads(); // this tile is there, the one before is used
+        if (j + ROWS < end) {
+            mma_copy<E, ROWS>(keys, j + ROWS, low, end, next);
+            mma_copy<E, ROWS>(values, j + ROWS, low, end, next + TILE);
+        }
+        dt_copy_commit();
+        mma_scores<E>(q, tile, pairs);
+        if (j + ROWS > t0 + 1 || j < last)
+            mma_hide<false>(starts, end, t0 + row, j, pairs);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int64_t first = j + lane % 4 * 2;
             float largest = most[r], total = 0.0f;
 #pragma unroll
-            for (int i = 0; i < 2 * MMA_PAIRS; i++) {
-                const int64_t key = first + i / 2 * 8 + i % 2;
-                if (key >= start[r] && key <= at[r])
-                    largest = fmaxf(largest, pairs[i / 2][2 * r + i % 2]);
-            }
+            for (int i = 0; i < 2 * PAIRS; i++)
+                largest = fmaxf(largest, pairs[i / 2][2 * r + i % 2]);
             largest = fmaxf(largest, __shfl_xor_sync(DT_WHOLE_WARP, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(DT_WHOLE_WARP, largest, 2));
 #pragma unroll
-            for (int i = 0; i < 2 * MMA_PAIRS; i++) {
-                const int64_t key = first + i / 2 * 8 + i % 2;
+            for (int i = 0; i < 2 * PAIRS; i++) {
                 float &p = pairs[i / 2][2 * r + i % 2];
-                p = key >= start[r] && key <= at[r] ? dt_exp2(DT_LOG2_E * (p - largest)) : 0.0f;
+                p = dt_exp2(p * factor - largest * factor);
                 total += p;
             }
-            const float shrink = dt_exp2(DT_LOG2_E * (most[r] - largest));
+            // 0 when the row sees its first key: what it has summed until then goes
+            const float shrink = dt_exp2(most[r] * factor - largest * factor);
             sum[r] = sum[r] * shrink + total; // of this thread's columns
             most[r] = largest;
 #pragma unroll
             for (int i = 0; i < E / 8; i++)
                 out[i][2 * r] *= shrink, out[i][2 * r + 1] *= shrink;
         }
-        mma_weigh<E>(pairs, rows[1], out);
+        mma_weigh<E>(pairs, tile + TILE, out);
+        tile = next;
     }
-    float factor[2];
+    float part[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
+        const int t = t0 + row + lane / 4 + r * 8;
         sum[r] += __shfl_xor_sync(DT_WHOLE_WARP, sum[r], 1);
         sum[r] += __shfl_xor_sync(DT_WHOLE_WARP, sum[r], 2);
-        factor[r] = 1.0f / sum[r];
-        if (a.lse && at[r] < t0 + n && lane % 4 == 0)
-            a.lse[(b * in.length + at[r]) * in.n_head + h] = most[r] + logf(sum[r]);
+        part[r] = 1.0f / sum[r];
+        if (a.lse && t < end && lane % 4 == 0)
+            a.lse[(b * in.length + t) * in.n_head + h] = most[r] * shared.scale + logf(sum[r]);
     }
-    mma_store<E>(in, shared, a.y, mine, false, factor, out);
+    mma_store<E>(in, shared, a.y, mine, false, part, out);
 }
 
 // An element of k_last and v_last a thread.
@@ -206,13 +211,19 @@ DT_OP_CUDA(attention_forward)
     attention_share(in, false, args->workspace, &shared);
     attention_prepare(in, shared, stream);
     const int64_t heads = in->batch * in->n_head, L = in->length;
-    const unsigned blocks = dt_blocks(heads * dt_div_up(L, MMA_TILE), 1);
-    const bool mma = mma_fits(in) && dt_aligned<2>(args->y);
-    if (mma && in->width == 64)
-        DT_LAUNCH((forward_mma_kernel<64>), blocks, MMA_THREADS, 0, stream, *args, shared);
-    else if (mma)
-        DT_LAUNCH((forward_mma_kernel<32>), blocks, MMA_THREADS, 0, stream, *args, shared);
-    else
+    const bool mma =
+        mma_fits(in) && dt_aligned<2>(args->y) && mma_switch(in->width, [&](auto width) {
+            constexpr int E = decltype(width)::value;
+            const int64_t bytes = mma_bytes<E>(1, 2);
+            if (!dt_allow_shared(forward_mma_kernel<E>, bytes))
+                return false;
+            dt_attention_forward_args turned = *args;
+            turned.in = attention_turn(in, shared, stream);
+            DT_LAUNCH((forward_mma_kernel<E>), dt_blocks(heads * dt_div_up(L, MMA_OWN), 1),
+                      MMA_THREADS, bytes, stream, turned, shared);
+            return true;
+        });
+    if (!mma)
         ATTENTION_SWITCH(
             in, T, E, TILE,
             const int64_t bytes = attention_floats<E, TILE>(2) * (int64_t)sizeof(float);

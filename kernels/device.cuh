@@ -439,16 +439,17 @@ template <int N> DT_DEVICE void dt_copy_wait(void)
 // 8] elements (2t…, g), (2t + 8…, g), and of C [16, 8] elements (g, 2t…), (g + 8, 2t…): two
 // neighbours each, along k in A and B. (PTX ISA, mma.m16n8k16.)
 
-// C += A · B.
-DT_DEVICE void dt_mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+// C += A · B, B = (b0, b1).
+DT_DEVICE void dt_mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
 #ifdef __CUDACC__
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
     const int lane = (int)threadIdx.x % DT_WARP, g = lane / 4, t = lane % 4;
+    const unsigned b[2] = {b0, b1};
     for (int s = 0; s < 4; s++) { // elements 2s, 2s + 1, 2s + 8, 2s + 9 along k
         unsigned row[4], col[2][2];
         for (int i = 0; i < 4; i++)
@@ -466,40 +467,30 @@ DT_DEVICE void dt_mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)
 #endif
 }
 
-// A of rows in shared memory, k contiguous, `pitch` elements apart.
-DT_DEVICE void dt_mma_load_a(unsigned (&a)[4], const dt_bf16 *rows, int pitch)
+// Loads four matrices of 8 x 8 from shared memory. Lane l names row l % 8 of matrix l / 8, which is
+// aligned to 16 bytes; lane 4 g + t gets of each matrix elements (g, 2t…) or, `across`, (2t…, g).
+template <bool across> DT_DEVICE void dt_mma_load(unsigned (&m)[4], const dt_bf16 *row)
 {
-    const int lane = (int)threadIdx.x % DT_WARP, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        a[i] =
-            *reinterpret_cast<const unsigned *>(rows + (g + i % 2 * 8) * pitch + 2 * t + i / 2 * 8);
-}
-
-// Loads B from its transpose: the rows are columns of B, with k contiguous.
-DT_DEVICE void dt_mma_load_b(unsigned (&b)[2], const dt_bf16 *rows, int pitch)
-{
-    const int lane = (int)threadIdx.x % DT_WARP, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        b[i] = *reinterpret_cast<const unsigned *>(rows + g * pitch + 2 * t + i * 8);
-}
-
-// Loads B as it is: rows along k, each aligned to 16 bytes.
-DT_DEVICE void dt_mma_load_b_rows(unsigned (&b)[2], const dt_bf16 *rows, int pitch)
-{
-    const int lane = (int)threadIdx.x % DT_WARP;
 #ifdef __CUDACC__
-    const dt_bf16 *row = rows + lane % 16 * pitch;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(b[0]), "=r"(b[1])
-                 : "r"((unsigned)__cvta_generic_to_shared(row))
-                 : "memory");
+    const unsigned at = (unsigned)__cvta_generic_to_shared(row);
+    if constexpr (across)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                     : "r"(at)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                     : "r"(at)
+                     : "memory");
 #else
-    const int g = lane / 4, t = lane % 4;
-    simt::matrix_row(rows + lane % 16 * pitch);
-    for (int i = 0; i < 2; i++)
-        b[i] = (unsigned)rows[(2 * t + i * 8) * pitch + g] |
-               (unsigned)rows[(2 * t + i * 8 + 1) * pitch + g] << 16;
+    const int lane = (int)threadIdx.x % DT_WARP, g = lane / 4, t = lane % 4;
+    simt::matrix_row(row);
+    for (int i = 0; i < 4; i++) {
+        const dt_bf16 *x = __shfl_sync(DT_WHOLE_WARP, row, 8 * i + (across ? 2 * t : g));
+        const dt_bf16 *y = __shfl_sync(DT_WHOLE_WARP, row, 8 * i + (across ? 2 * t + 1 : g));
+        m[i] = across ? (unsigned)x[g] | (unsigned)y[g] << 16
+                      : (unsigned)x[2 * t] | (unsigned)y[2 * t + 1] << 16;
+    }
 #endif
 }

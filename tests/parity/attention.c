@@ -245,7 +245,7 @@ static struct op make_op(const struct shape *s)
 // a spacing.
 static bool rounds_more(const struct parity *p, const struct dt_attention_inputs *in)
 {
-    return !p->is_cpu && in->q.dtype == DT_BF16 && (in->width == 32 || in->width == 64);
+    return !p->is_cpu && dt_attention_on_mma(in->q.dtype, in->width);
 }
 
 // Sums over E products and what is seen, in another order; an angle is off by a rounding of fp32.
@@ -310,7 +310,8 @@ static void compare(struct parity *p, const struct shape *s)
 // same to the bit.
 static void check_carry(struct parity *p, int64_t window, dt_dtype type, enum resets resets)
 {
-    const struct shape s = {1, 70, 2, 1, 8, window, type, .before = true, .resets = resets};
+    const int64_t width = type == DT_BF16 ? 16 : 8; // on tensor cores, and not
+    const struct shape s = {1, 70, 2, 1, width, window, type, .before = true, .resets = resets};
     const int64_t begin[] = {0, 19, 20, 53, 70};
     if (!parity_case(p, "attention: a sequence in parts, W %d %s, resets %d", (int)window,
                      dt_dtype_name(type), resets))
@@ -367,6 +368,14 @@ void parity_attention(struct parity *p)
         {1, 70, 3, 3, 12, 50, DT_BF16, .before = true, .resets = MANY},
         {1, 240, 2, 1, 8, 100, DT_F32, .before = true},
         {1, 300, 20, 1, 4, 300, DT_F32, .resets = MANY},
+        {3, 135, 2, 1, 16, 80, DT_BF16, .before = true, .resets = MANY},
+        {2, 63, 3, 3, 16, 63, DT_BF16, .resets = NO_RESETS},
+        {1, 193, 2, 2, 32, 70, DT_BF16, .before = true},
+        {1, 194, 2, 1, 64, 100, DT_BF16, .wide = true, .resets = AT_END},
+        {3, 1, 2, 1, 128, 40, DT_BF16, .before = true},
+        {2, 129, 2, 1, 128, 65, DT_BF16, .before = true, .wide = true, .resets = MANY},
+        {1, 135, 2, 1, 256, 90, DT_BF16, .before = true, .resets = IN_A_ROW},
+        {1, 65, 1, 1, 256, 1, DT_BF16, .resets = NO_RESETS},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
         compare(p, &shapes[i]);

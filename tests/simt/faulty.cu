@@ -81,6 +81,13 @@ __global__ static void misaligned_copy(const float *x)
     dt_copy_async<16>(a + 1, x);
 }
 
+__global__ static void misaligned_matrix(int at)
+{
+    DT_SHARED(dt_bf16, rows, [16 * 24]);
+    unsigned m[4];
+    dt_mma_load<false>(m, rows + threadIdx.x % 16 * 24 + at);
+}
+
 // What a kernel's row launches.
 #define ROW(says, kernel, grid, block, shared_bytes, ...)                                          \
     {                                                                                              \
@@ -102,6 +109,7 @@ const struct planted_bug planted_bugs[] = {
     ROW("32 x 32 x 2 threads", barrier_missed_by_one, 1, dim3(32, 32, 2), 0, 5000),
     ROW("bytes of shared memory", write_past_dynamic_shared, 1, 1, (48 << 10) + 16, 30),
     ROW("asynchronous copy of 16 bytes", misaligned_copy, 1, 1, 0, source),
+    ROW("a matrix row at", misaligned_matrix, 1, 32, 0, 4),
     ROW("past the end of a (120 bytes", write_past_shared, 1, 1, 0, 30),
     ROW("past the end of dynamic shared memory (120 bytes", write_past_dynamic_shared, 1, 1,
         30 * sizeof(float), 30),
