@@ -27,6 +27,8 @@ SHARES = [
     (r"^conv", r"in\.x0 \+|row\[v\] = 0\.0f|return in\.reset", 0, "rows within the sequence"),
     (r"^conv", r"dt_least\(i, left - 1\)", 0, "rows within the sequence"),
     (r"^conv", r"\(unsigned\)starts", 0, "resets are read by words"),
+    (r"^attention", r"mma_hide<", 0, "tiles inside: one in 16 of a query's lies on a border"),
+    (r"^attention", r"else \*reinterpret_cast<uint4 \*>", 0, "rows within the sequence"),
     (r"^conv", r"back_plainly", 15 / 17, "the first and the last of a tile's 17 runs are careful"),
     (r"^conv", r"bool reset = reset_at … dx \+= gradient\.dx_stride;", 2 / 17, "these two"),
 ]
@@ -52,8 +54,17 @@ WIDTHS = [
 # name, the loop being the largest that has the statement; None in its place: the kernel as a
 # whole; dynamic shared memory of a block; why.
 Kernel = collections.namedtuple("Kernel", "name unit work dynamic reason")
-SCAN_UNIT, ELEMENTS = "token and 16 channels", "32 elements"
+SCAN_UNIT, ELEMENTS, TILE = "token and 16 channels", "32 elements", "64x64 tile and warp"
 WHOLE = None
+
+
+def attention(name, width, loop, kept, more=""):
+    """A kernel of heads of a width, on tensor cores: arrays of 64 rows that it keeps in shared memory,
+    beside two stages of two tiles."""
+    tile = min(64, 4096 // width)
+    return Kernel(r"^attention_%s<%d%s\b.*>$" % (name, width, more), TILE, [(loop, lambda c: tile / 64)],
+                  2 * (width + 8) * (kept * 64 + 4 * tile), "a run is a tile")
+
 
 KERNELS = [
     Kernel(r"^scan_forward scan_forward_(?:registers|ends)<(16),(\d+),(\d+),bf16>$", SCAN_UNIT,
@@ -83,7 +94,11 @@ KERNELS = [
            "an access is four elements; the row is kept in shared memory"),
     Kernel(r"^embed forward_kernel<(8),bf16>$", ELEMENTS,
            [(r"i \+= DT_WARP \* N", lambda c, n: c["stores"] / 2 * n)], 0, "two stores of 16 bytes"),
-]
+    attention("backward dkv_mma_kernel", 256, r"t0 < end", 1, ",false"),
+] + [kernel for width in (16, 32, 64, 128, 256) for kernel in (
+    attention("forward forward_mma_kernel", width, r"j \+= ROWS", 1),
+    attention("backward dq_mma_kernel", width, r"j \+= ROWS", 2),
+    attention("backward dkv_mma_kernel", width, r"t0 < end", 2))]
 
 # Constants of the sources that were counted: file, where, the kernel of each group and a warp's share
 # of its unit (with one channel a lane a warp has 8 of the 16 channels), why. A constant is four times

@@ -33,7 +33,7 @@ SHARED = re.compile(r"(LDS|STS|LDSM|STSM|ATOMS|SHFL|LDGSTS)\b")
 LOCAL = re.compile(r"(LDL|STL)\b")
 LOADS, STORES = re.compile(r"(LDG|LDGSTS|UBLKCP|UTMALDG)\b"), re.compile(r"STG\b")
 GENERIC = re.compile(r"(LD|ST|ATOM)\b")  # to an address of any kind of memory, which the hardware looks up
-WIDE = {"64": 2, "128": 4}  # cycles of the data path by the bits that a lane moves
+WIDE = {"64": 2, "128": 4, "4": 4}  # cycles of the data path by the bits that a lane moves, or matrices
 LABEL = re.compile(r"`\((\.L_x_\d+)\)")
 
 PIPES = ["issue", "special", "shared"]
