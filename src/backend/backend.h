@@ -119,6 +119,7 @@ struct dt_op_table {
     int64_t scan_chunk;  // steps between saved scan states that suit this backend
     bool scan_keeps_s;   // the scan's backward reads the s_t that forward kept
     int64_t ssd_chunk;   // the same for ssd
+    bool attention_mma;  // dt_attention_on_mma holds; backward computes s and dp twice
     int64_t logits_tile; // logits that a head should compute at a time
 #define DT_OP_SLOT(op)                                                                             \
     dt_status (*op)(struct dt_device * device, const struct dt_##op##_args *args,                  \

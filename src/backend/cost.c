@@ -188,8 +188,8 @@ COST(scan_backward)
 
 // Counts pairs of a query and a key that it sees, without document borders, which make them fewer.
 // Each pair costs `products` products over the width of a head.
-static void attention_cost(struct dt_op_cost *cost, const struct dt_attention_inputs *in,
-                           double products, double other)
+static void attention_cost(const struct dt_backend *backend, struct dt_op_cost *cost,
+                           const struct dt_attention_inputs *in, double products, double other)
 {
     double L = (double)in->length, W = (double)dt_min_i64(in->window, in->length);
     double seen = in->k0 ? L * (double)in->window : W * (W + 1) / 2 + (L - W) * W;
@@ -197,19 +197,21 @@ static void attention_cost(struct dt_op_cost *cost, const struct dt_attention_in
     shape(cost, "%lldx%lldx%lld, %lld of %lld heads, window %lld", (long long)in->batch,
           (long long)in->length, (long long)in->width, (long long)in->n_kv_head,
           (long long)in->n_head, (long long)in->window);
-    cost->lanes = pairs * (products * (double)in->width + other);
+    cost->gemm = backend->op->attention_mma && dt_attention_on_mma(in->q.dtype, in->width);
+    cost->type = in->q.dtype;
+    cost->lanes = pairs * ((cost->gemm ? 0 : products * (double)in->width) + other);
     cost->flops = pairs * (2 * products * (double)in->width + other);
     cost->exps = pairs;
 }
 
 COST(attention_forward)
 {
-    attention_cost(cost, &a->in, 2, 3); // maximum, subtract, sum
+    attention_cost(backend, cost, &a->in, 2, 3); // maximum, subtract, sum
 }
 
 COST(attention_backward)
 {
-    attention_cost(cost, &a->in, 5, 3);
+    attention_cost(backend, cost, &a->in, backend->op->attention_mma ? 7 : 5, 3);
 }
 
 // The recurrent product, counted at the rate of GEMM, and the cell's exponentials.

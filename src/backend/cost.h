@@ -13,7 +13,7 @@ struct dt_op_cost {
     double exps;      // of kernels/math_cpu.h
     double exp2s;     // of the scan's recurrence, which are cheaper
     const char *name; // of the rows of a profile; NULL: the op's
-    bool gemm;        // flops are done by matrix units, at the rate of GEMM on `type`; lanes are 0
+    bool gemm;        // flops are done by matrix units, at the rate of GEMM on `type`
     enum dt_dtype type;
     char shape[64]; // "8x512x1024, 4 taps"; "" while the thread's ops are timed and
                     // nobody listens (op_times.h)

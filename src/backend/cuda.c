@@ -398,6 +398,7 @@ const struct dt_op_table dt_cuda_op_table = {
     .name = "cuda",
     .scan_chunk = DT_SCAN_CHUNK_CUDA,
     .scan_keeps_s = true,
+    .attention_mma = true,
     .ssd_chunk = DT_SSD_CHUNK_CUDA,
     // Counted in kernels/scan_*.cu. An exponential is one instruction of the special function unit;
     // a reciprocal is one too and counts as an exponential. A run computes Δ a, the decay and B,

@@ -8,5 +8,6 @@
 const struct dt_op_table simt_op_table = {.name = "simt",
                                           .scan_chunk = DT_SCAN_CHUNK_CUDA,
                                           .scan_keeps_s = true,
+                                          .attention_mma = true,
                                           .ssd_chunk = DT_SSD_CHUNK_CUDA,
                                           DT_OPS_BY_WORKSPACE(WORKSPACE_SLOT, SLOT)};

@@ -195,6 +195,28 @@ static void check_costs(void)
                                                                .v = heads,
                                                                .k0 = state},
                                                         .y = heads};
+    // Tensor cores take the products of bf16 heads of 64, and a maximum, a difference and a sum are
+    // left for the lanes; backward computes two of five products again.
+    const struct dt_view wide = dt_view_of(NULL, 2 * 5, 64, DT_BF16);
+    const struct dt_attention_backward_args slope = {.in = {.batch = 2,
+                                                            .length = 5,
+                                                            .n_head = 1,
+                                                            .n_kv_head = 1,
+                                                            .width = 64,
+                                                            .window = 1,
+                                                            .q = wide,
+                                                            .k = wide,
+                                                            .v = wide}};
+    struct dt_op_table table = dt_cpu_op_table;
+    const struct dt_backend plain = {.op = &table};
+    running = &plain;
+    struct dt_op_cost on_lanes = dt_attention_backward_cost(running, &slope);
+    table.attention_mma = true;
+    struct dt_op_cost on_mma = dt_attention_backward_cost(running, &slope);
+    CHECK(!on_lanes.gemm && on_lanes.lanes == 10 * (5 * 64 + 3), "%g lanes", on_lanes.lanes);
+    CHECK(on_mma.gemm && on_mma.type == DT_BF16 && on_mma.lanes == 10 * 3 &&
+              on_mma.flops == 10 * (2 * 7 * 64 + 3),
+          "%g lanes, %g FLOPs", on_mma.lanes, on_mma.flops);
     memset(&cost, 0, sizeof cost);
     add(&cost.embed_forward, dt_embed_forward_cost(running, &embed));
     struct dt_op_cost seen = dt_attention_forward_cost(running, &attention);
