@@ -69,11 +69,6 @@ override "groups of tokens" 'data.(train|val)|has no episodes: no group is named
 override "a third axis" 'data.time_axis: 2 is out of range' data.time_axis=2
 override "time of tokens" 'holds tokens: data.time_axis is for episodes of frames' data.time_axis=1
 override "too long a pattern" 'data.episodes: longer than 127 bytes' "data.episodes=$(printf 'x%.0s' {1..200})"
-printf short >short.txt
-"$dtrain" pack -oshort --val 0 short.txt >pack.log 2>&1 || cat pack.log
-check "a shard without a window beside others" "$dtrain" --check small.ini "data.train=data/train-*.h5,short/*.h5" >plan.txt 2>short.log
-check "… is skipped with a warning: $(cat short.log)" grep -q \
-    'short/train-00000.h5 holds 5 tokens: too short for a window of data.seq_len = 48, skipped$' short.log
 # 256 MiB are kept decoded.
 "$shard_tool" zeros shards/kept.h5 256 $((1 << 20)) && "$shard_tool" zeros shards/large.h5 257 $((1 << 20)) || exit 1
 chunks() { # shard, overrides …: how often its chunks are warned of

@@ -37,7 +37,7 @@ run 0 "$dtrain" verify out
 rm out/.hidden.h5
 check "one line per shard that is not hidden" test "$(grep -c '^good  out/' out.log)" -eq 2
 yes words | head -c 3000000 >large.txt
-run 0 "$dtrain" pack -o large --shard-mb 1 --val 0.25 large.txt
+run 0 "$dtrain" pack -olarge --shard-mb 1 --val 0.25 large.txt
 check "shards of either side: $(cat out.log)" cmp -s out.log <(printf '%s\n' 'packed 1 file, vocabulary 256' \
     'train  2250000 tokens in 3 shards: large/train-*.h5' 'val    750000 tokens in 1 shard: large/val-*.h5')
 cp out/train-00000.h5 before.h5
