@@ -23,7 +23,7 @@ installed/bin/dtrain man | cmp - installed/share/man/man1/dtrain.1 || complain "
 for shell in bash zsh; do
     installed/bin/dtrain completion $shell | cmp - "$(find installed/share/*$shell* -name '*dtrain')" || complain "the completion of $shell is another"
 done
-for script in run.sh curve.sh scaling.sh; do
+for script in run.sh curve.sh $(command -v python3 >/dev/null && echo scaling.sh); do
     installed/share/dtrain/launch/$script --help >script.log 2>&1 || complain "$script: $(cat script.log)"
 done
 cpack -G TGZ --config "$build/CPackConfig.cmake" -B "$PWD/packages" >cpack.log 2>&1 || complain "$(cat cpack.log)"
@@ -57,7 +57,7 @@ if command -v pkg-config >/dev/null; then
     "$compiler" -Wall -Wextra -Werror -pedantic -std=c99 program.c $flags -o program || complain "no program"
     printf '%s\n' 'cmake_minimum_required(VERSION 3.25)' 'project(player C)' 'find_package(dtrain 0.1 REQUIRED)' \
         'add_executable(player program.c)' 'target_link_libraries(player dtrain::dtrain_step)' >CMakeLists.txt
-    { cmake -B found -DCMAKE_PREFIX_PATH="$PWD/installed" && cmake --build found; } >cmake.log 2>&1 || complain "$(cat cmake.log)"
+    { cmake -B found -G Ninja -DCMAKE_PREFIX_PATH="$PWD/installed" && cmake --build found; } >cmake.log 2>&1 || complain "$(cat cmake.log)"
     grep -q 'nowhere/config.json' <(./found/player nowhere 2>&1) || complain "CMake's program says something else"
     LD_LIBRARY_PATH=$(dirname "$pc")
     export LD_LIBRARY_PATH
