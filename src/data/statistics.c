@@ -172,10 +172,9 @@ void dt_statistics_merge(const struct dt_dataset *dataset, enum dt_numbers which
 }
 
 int64_t dt_statistics_finish(const struct dt_dataset *dataset, enum dt_numbers which,
-                             double *blocks, float *mean, float *deviation)
+                             const double *blocks, float *mean, float *deviation)
 {
     int64_t F = width_of(dataset, which), constant = 0;
-    dt_statistics_merge(dataset, which, blocks);
     for (int64_t i = 0; i < F; i++) {
         double all = blocks[MEAN * F + i], squares = blocks[SQUARES * F + i],
                count = blocks[COUNT * F + i];

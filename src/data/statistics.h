@@ -25,13 +25,13 @@ void dt_statistics_keep(const char *folder, const struct dt_dataset *dataset, en
 // Whether an earlier run kept one, which is then the first of the blocks.
 bool dt_statistics_recall(const char *folder, const struct dt_dataset *dataset,
                           enum dt_numbers which, double *blocks);
-// Merges the blocks; mean and deviation have one of each a column: 0 and 1 where all of its numbers
-// are missing. Returns how many other columns are constant: their deviation is zero up to the
-// rounding of fp32, in which they are read: at most FLT_EPSILON times the mean, or subnormal. What
-// is left of such a column must not be magnified: its deviation is 1 or, if rounding errors make it
-// vary and its mean is larger than 1, the mean's magnitude.
+// From merged blocks, one mean and deviation a column: 0 and 1 where all of its numbers are
+// missing. Returns how many other columns are constant: their deviation is zero up to the rounding
+// of fp32, in which they are read: at most FLT_EPSILON times the mean, or subnormal. What is left
+// of such a column must not be magnified: its deviation is 1 or, if rounding errors make it vary
+// and its mean is larger than 1, the mean's magnitude.
 int64_t dt_statistics_finish(const struct dt_dataset *dataset, enum dt_numbers which,
-                             double *blocks, float *mean, float *deviation);
+                             const double *blocks, float *mean, float *deviation);
 // How many numbers of a column are there.
 double dt_statistics_count(const struct dt_dataset *dataset, enum dt_numbers which,
                            const double *blocks, int64_t column);

@@ -32,9 +32,9 @@ static void report(void *context, double share)
         dt_info("%s: %.0f %%", progress->what, 100 * share);
 }
 
-// Checks one kind of numbers of a dataset. *blocks: what is known of all its blocks, on every rank;
-// of the training data in job->blocks, read once, else from malloc. What is kept in `folder` ("":
-// nothing) is not read, and *read stays as it is.
+// Checks one kind of numbers of a dataset. *blocks: what is known of them all, merged, on every
+// rank; of the training data in job->blocks, read once, else from malloc. What is kept in `folder`
+// ("": nothing) is not read, and *read stays as it is.
 static dt_status read_blocks(struct dt_job *job, struct dt_shard_cache *shards,
                              enum dt_numbers which, const char *folder, double **blocks, bool *read)
 {
@@ -124,7 +124,8 @@ static dt_status check_targets(const struct dt_dataset *dataset, const char *key
 }
 
 // Each head must have a weight somewhere.
-static dt_status check_weights(const struct dt_dataset *dataset, const char *key, double *blocks)
+static dt_status check_weights(const struct dt_dataset *dataset, const char *key,
+                               const double *blocks)
 {
     int64_t H = dataset->layout.weight_width;
     float *mean;

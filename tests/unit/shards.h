@@ -136,6 +136,7 @@ static inline int64_t statistics_of(const struct dt_dataset *dataset, void (*not
     double *blocks = calloc((size_t)dt_statistics_size(dataset, DT_NUMBERS_FRAMES), sizeof *blocks);
     CHECK_OK(dt_shard_cache_open(dataset, &shards));
     CHECK_OK(dt_statistics_read(shards, DT_NUMBERS_FRAMES, 0, 1, blocks, note, context));
+    dt_statistics_merge(dataset, DT_NUMBERS_FRAMES, blocks);
     int64_t constant = dt_statistics_finish(dataset, DT_NUMBERS_FRAMES, blocks, mean, deviation);
     dt_shard_cache_close(shards);
     free(blocks);

@@ -75,6 +75,7 @@ static void check_statistics(const struct dt_dataset *dataset)
             CHECK(share == 1, "rank %d of %d ends at %g", rank, size, share);
             dt_shard_cache_close(shards);
         }
+        dt_statistics_merge(dataset, DT_NUMBERS_FRAMES, blocks);
         dt_statistics_finish(dataset, DT_NUMBERS_FRAMES, blocks, size == 1 ? one : some,
                              size == 1 ? one + F : some + F);
         CHECK(size == 1 || memcmp(one, some, sizeof one) == 0, "%d ranks differ", size);
@@ -97,6 +98,7 @@ static void check_statistics(const struct dt_dataset *dataset)
     double *same = calloc((size_t)n, sizeof *same);
     for (int64_t i = 0; i < n; i++)
         same[i] = (double[]){5, 0, 3}[i / F % 3]; // the mean of each block, no squares, numbers
+    dt_statistics_merge(dataset, DT_NUMBERS_FRAMES, same);
     dt_statistics_finish(dataset, DT_NUMBERS_FRAMES, same, some, some + F);
     CHECK(some[0] == 5 && some[F] == 1, "a constant is divided by %g", some[F]);
     free(same);
