@@ -27,8 +27,8 @@ template <int E> constexpr int MMA_PITCH = E + 8; // of rows in shared memory
 // where a row has seen nothing yet, exponents are 0 and not the rounding of a large number.
 static const float MMA_UNSEEN = -0x1p126f;
 
-// For a launcher: bytes of dynamic shared memory of `own` arrays of 64 rows, and of `tiles` arrays
-// of two stages.
+// Launchers ask for so many bytes of dynamic shared memory: `own` arrays of 64 rows and `tiles`
+// arrays of two stages take them.
 template <int E> constexpr int64_t mma_bytes(int own, int tiles)
 {
     return (int64_t)sizeof(dt_bf16) * MMA_PITCH<E> * (own * MMA_OWN + 2 * tiles * MMA_ROWS<E>);
@@ -225,7 +225,7 @@ static inline bool mma_fits(const dt_attention_inputs *in)
            dt_aligned<8>(in->q, in->k, in->v, (const dt_bf16 *)in->k0, (const dt_bf16 *)in->v0);
 }
 
-// For a launcher: run(E) with the width of the heads as a constant.
+// Launchers call it: runs run(E), where E is the width of the heads as a constant.
 template <int E = 16, class F> static inline bool mma_switch(int64_t width, const F &run)
 {
     if (width == E)

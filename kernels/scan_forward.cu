@@ -227,8 +227,8 @@ DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
                 h[c][n] = args.in.h0[state_at(args, cut, place, c, n)];
 }
 
-// Where a part of a row of s begins: with two channels a lane half of a warp stores 32 bytes of
-// each part, which then lie in different banks.
+// Returns where a part of a row of s begins. With two channels a lane, half of a warp stores 32
+// bytes of each part, which then lie in different banks.
 template <class F> DT_DEVICE int find_part(int part)
 {
     return part * F::WIDTH + (F::CC > 1 ? part / 2 * (F::WIDTH / 2) : 0);

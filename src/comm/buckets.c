@@ -153,10 +153,11 @@ static dt_status post(struct dt_buckets *b, struct phase *phase, bool wait)
     return DT_OK;
 }
 
-// From the first part of the gradients to the wait for them, ops leave devices that sum among
-// themselves what they need for that. Both are fixed places in a step: what is in flight in between
-// never changes a bit. Weights that are gathered do not count: after a checkpoint a step gathers
-// none. Sums in the order DT_SUM_TREE give the same bits alone, where nothing is shared.
+// Devices that sum among themselves keep some multiprocessors for it: ops leave these free from the
+// first part of the gradients that is sent to the wait for all of them. Both are fixed places in a
+// step: what is in flight in between never changes a bit. Weights that are gathered do not count:
+// after a checkpoint a step gathers none. Sums in the order DT_SUM_TREE give the same bits alone,
+// where nothing is shared.
 static void share(struct dt_buckets *b, bool on)
 {
     if (b->device_comm && b->config.order == DT_SUM_FAST && b->backend.table->share)

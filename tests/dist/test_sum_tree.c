@@ -30,8 +30,8 @@ static void check_tree(int64_t n, enum dt_dtype type)
     free(y);
 }
 
-// Of 16 members on hosts of 4, numbered host by host, each sends 2 · (1/2 + 1/4) of the whole
-// within its host and 2 · (1/8 + 1/16) to others.
+// 16 members run on hosts of 4 and are numbered host by host: each sends 2 · (1/2 + 1/4) of the
+// whole within its host and 2 · (1/8 + 1/16) to others.
 static void check_hosts(void)
 {
     for (int member = 0; member < 16; member++) {

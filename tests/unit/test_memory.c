@@ -163,7 +163,7 @@ static void test_job(void)
     CHECK_INT(row_bytes(&more, "carried state"), 8 * state); // two of each, and two in a pass
     CHECK_INT(row_bytes(&more, "host states"), 3 * state);
 
-    // Of sums by a tree, of eight micro-batches: a level of gradients for each doubling.
+    // Sums of eight micro-batches by a tree keep a level of gradients for each doubling.
     struct dt_memory_plan tree = {0};
     other = job;
     other.settings.comm.reduce = DT_REDUCE_REPRODUCIBLE;
