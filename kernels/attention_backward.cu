@@ -155,21 +155,8 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     }
     mma_copy<E, MMA_OWN>(mma_from(in, in.q, nullptr, b, h), t0, t0, end, q);
     mma_copy<E, MMA_OWN>(mma_from(in, a.dy, nullptr, b, h), t0, t0, end, dy);
-    int j = low & -ROWS; // a tile lies before position 0 or not
-    dt_bf16 *tile = stages;
-    mma_copy<E, ROWS>(keys, j, low, end, tile);
-    mma_copy<E, ROWS>(values, j, low, end, tile + TILE);
-    dt_copy_commit();
-    for (; j < end; j += ROWS) {
+    mma_walk<E>(keys, values, low, end, stages, [&](int j, const dt_bf16 *tile) {
         float p[PAIRS][4] = {}, ds[PAIRS][4] = {};
-        dt_bf16 *const next = tile == stages ? stages + 2 * TILE : stages;
-        dt_copy_wait<0>();
-        __syncthreads(); // this tile is there, the one before is used
-        if (j + ROWS < end) {
-            mma_copy<E, ROWS>(keys, j + ROWS, low, end, next);
-            mma_copy<E, ROWS>(values, j + ROWS, low, end, next + TILE);
-        }
-        dt_copy_commit();
         mma_scores<E>(q, tile, p);
         mma_scores<E>(dy, tile + TILE, ds);
         if (j + ROWS > t0 + 1 || j < last)
@@ -180,8 +167,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
             ds[i / 4][i % 4] = dt_exp2(p[i / 4][i % 4] * factor - of.x) * (ds[i / 4][i % 4] - of.y);
         }
         mma_weigh<E>(ds, tile, sums);
-        tile = next;
-    }
+    });
     const float scale[2] = {shared.scale, shared.scale};
     mma_store<E>(in, shared, a.dq, mine, true, scale, sums);
 }

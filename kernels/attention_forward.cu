@@ -127,21 +127,8 @@ __global__ static void __launch_bounds__(MMA_THREADS)
                      values = mma_from(in, in.v, in.v0, b, g);
     float most[2] = {MMA_UNSEEN, MMA_UNSEEN}, sum[2] = {}, out[E / 8][4] = {};
     mma_copy<E, MMA_OWN>(mma_from(in, in.q, nullptr, b, h), t0, t0, end, q);
-    int j = low & -ROWS; // a tile lies before position 0 or not
-    dt_bf16 *tile = stages;
-    mma_copy<E, ROWS>(keys, j, low, end, tile);
-    mma_copy<E, ROWS>(values, j, low, end, tile + TILE);
-    dt_copy_commit();
-    for (; j < end; j += ROWS) {
+    mma_walk<E>(keys, values, low, end, stages, [&](int j, const dt_bf16 *tile) {
         float pairs[PAIRS][4] = {};
-        dt_bf16 *const next = tile == stages ? stages + 2 * TILE : stages;
-        dt_copy_wait<0>();
-        __syncthreads(); // this tile is there, the one before is used
-        if (j + ROWS < end) {
-            mma_copy<E, ROWS>(keys, j + ROWS, low, end, next);
-            mma_copy<E, ROWS>(values, j + ROWS, low, end, next + TILE);
-        }
-        dt_copy_commit();
         mma_scores<E>(q, tile, pairs);
         if (j + ROWS > t0 + 1 || j < last)
             mma_hide<false>(starts, end, t0 + row, j, pairs);
@@ -168,8 +155,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
                 out[i][2 * r] *= shrink, out[i][2 * r + 1] *= shrink;
         }
         mma_weigh<E>(pairs, tile + TILE, out);
-        tile = next;
-    }
+    });
     float part[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {

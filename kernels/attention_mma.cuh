@@ -69,6 +69,33 @@ DT_DEVICE void mma_copy(const mma_source &source, int j, int low, int high, dt_b
     }
 }
 
+// Walks the tiles of keys and values of positions [low, end): use(first position, keys, and a tile
+// further the values), while the next tile is copied. `stages`: two of such pairs. Copies that were
+// begun before are there, too, when `use` is first called.
+template <int E, class Use>
+DT_DEVICE void mma_walk(const mma_source &keys, const mma_source &values, int low, int end,
+                        dt_bf16 *stages, const Use &use)
+{
+    constexpr int ROWS = MMA_ROWS<E>, TILE = ROWS * MMA_PITCH<E>;
+    int j = low & -ROWS; // a tile lies before position 0 or not
+    dt_bf16 *tile = stages;
+    mma_copy<E, ROWS>(keys, j, low, end, tile);
+    mma_copy<E, ROWS>(values, j, low, end, tile + TILE);
+    dt_copy_commit();
+    for (; j < end; j += ROWS) {
+        dt_bf16 *const next = tile == stages ? stages + 2 * TILE : stages;
+        dt_copy_wait<0>();
+        __syncthreads(); // this tile is there, the one before is used
+        if (j + ROWS < end) {
+            mma_copy<E, ROWS>(keys, j + ROWS, low, end, next);
+            mma_copy<E, ROWS>(values, j + ROWS, low, end, next + TILE);
+        }
+        dt_copy_commit();
+        use(j, tile);
+        tile = next;
+    }
+}
+
 // Where a lane's row is for dt_mma_load: of A and of B by rows along k, or of B by its columns.
 template <int E> DT_DEVICE int mma_lane(bool columns)
 {
