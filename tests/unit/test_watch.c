@@ -130,11 +130,16 @@ struct scene {
     int size, per_host;
     enum fate fates[RANKS];
     double timeout;
-    bool device;        // what they wait for is done by their devices
-    bool exchange;      // each waits for the next rank
-    bool record;        // they have records to write
-    double terminated;  // SIGTERM comes so much later; 0: never
-    double pause;       // for so long no process runs
+    bool device;       // what they wait for is done by their devices
+    bool exchange;     // each waits for the next rank
+    bool record;       // they have records to write
+    double terminated; // SIGTERM comes so much later; 0: never
+    double pause;      // for so long no process runs
+    enum {
+        NO_GUARD,
+        HERE,
+        ANYWHERE
+    } guard;            // looks on rank 0, 0.1 s later, for ranks of these hosts
     int failed, speaks; // 1 + the rank whose device fails, or that claims the last words
     // Who speaks (-1: nobody within 12 s), between these seconds; how many have been told to write
     // their record.
@@ -156,6 +161,7 @@ static const struct scene scenes[] = {
     {"a death while a lower rank hangs", 4, 4, {HANGS, GONE}, 60, .speaker = 2, .from = 1.8, .to = 2.2, .says = "rank 1 on host n0 (pid 101) died"},
     {"a death, with records", 4, 4, {[1] = GONE}, 60, .record = true, .speaker = 0, .from = 0.75, .to = 1.1, .says = "rank 1 on host n0", .recorded = 3},
     {"a death before SIGTERM", 4, 1, {[1] = GONE}, 60, .terminated = 0.05, .speaker = 0, .from = 0.6, .to = 0.7, .says = "rank 1 on host n1 (pid 101) died"},
+    {"a death before SIGTERM, of eight", 8, 1, {[5] = GONE}, 60, .terminated = 0.05, .speaker = 0, .from = 0.6, .to = 0.7, .says = "rank 5 on host n5 (pid 105) died"},
     {"SIGTERM", 4, 1, {RUNS}, 60, .terminated = 0.05, .speaker = -1},
     {"SIGSTOP", 4, 4, {[2] = SUSPENDED}, 2, .speaker = 0, .from = 2, .to = 2.3, .says = "rank 2 on host n0 (pid 102) is suspended (SIGSTOP) at step 41 during reading data: the others waited comm.timeout_s = 2 s"},
     {"SIGSTOP of rank 0", 4, 4, {SUSPENDED}, 2, .speaker = 1, .from = 2, .to = 2.3, .says = "rank 0 on host n0 (pid 100) is suspended"},
@@ -165,10 +171,16 @@ static const struct scene scenes[] = {
     {"a late device", 4, 4, {[3] = LATE}, 2, .device = true, .speaker = 0, .from = 2, .to = 2.3, .says = "rank 3 on host n0 (pid 103) is stalled"},
     {"a busy rank", 4, 4, {[3] = BUSY}, 2, .speaker = 0, .from = 6.9, .to = 7.4, .says = "rank 3 on host n0 (pid 103) is stalled"},
     {"a chain of exchanges", 4, 4, {[3] = LATE}, 2, .exchange = true, .speaker = 0, .from = 2, .to = 2.3, .says = "rank 3 on host n0 (pid 103) is stalled"},
+    {"a chain of exchanges with rank 0", 4, 4, {LATE}, 2, .exchange = true, .speaker = 1, .from = 2, .to = 2.3, .says = "rank 0 on host n0 (pid 100) is stalled"},
     {"a network that is silent", 4, 4, {RUNS}, 2, .speaker = 0, .from = 2, .to = 2.3, .says = "a collective of all ranks, at step 41 during backward, timed out after comm.timeout_s = 2 s;"},
     {"a pause of all", 4, 2, {RUNS}, 14, .pause = 100, .speaker = -1},
     {"a device that fails", 4, 4, {RUNS}, 60, .record = true, .failed = 1 + 2, .speaker = -1, .recorded = 3},
     {"an error that a rank reports", 4, 4, {RUNS}, 60, .speaks = 1 + 2, .speaker = 3, .from = 2, .to = 2.6, .says = "timed out"},
+    {"the guard of a rank that nobody left", 4, 4, {RUNS}, 60, .guard = HERE, .speaker = -1},
+    {"the guard of a rank with dead neighbours", 4, 4, {[2] = GONE, GONE}, 60, .guard = HERE, .speaker = 0, .from = 0.1, .to = 0.1, .says = "rank 2 on host n0 (pid 102) (and 1 other) died at step 41 during reading data; the"},
+    {"the guard of one of two hosts", 2, 1, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.1, .to = 0.1, .says = "rank 1 on host n1 (pid 101) died at step 41 during backward, or its host cannot"},
+    {"the guard of one of four hosts", 8, 2, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.1, .to = 0.1, .says = "one of 6 ranks on other hosts died at step 41 during backward, or its host cannot be "
+        "reached; the job ends. It is one of rank 2 on host n1 (pid 102), rank 3 on host n1 (pid 103), rank 4 on host n2 (pid 104), rank 5 on host n2 (pid 105), …: see"},
 };
 // clang-format on
 
@@ -231,6 +243,8 @@ static void make_round(void)
         me.beat.reports = (int64_t)(10 * fmin(now - start, 5));
     me.terminated = scene->terminated > 0 && fabs(now - start - scene->terminated) < tick / 2;
     dt_watch_tick(watch, &me);
+    if (scene->guard != NO_GUARD && self == 0 && fabs(now - start - 0.1) < tick / 2)
+        dt_watch_report_lost(watch, scene->guard == ANYWHERE);
     recorded[self] |= watch->wants_record;
 }
 
@@ -274,7 +288,7 @@ int main(void)
               result->speaker, scene->speaker, result->recorded, scene->recorded, result->says);
         if (scene->speaker < 0)
             continue;
-        CHECK(result->at >= scene->from - 1e-6 && result->at <= scene->to,
+        CHECK(result->at >= scene->from - 1e-6 && result->at <= scene->to + 1e-6,
               "%s: after %g s, not %g to %g: %s", scene->what, result->at, scene->from, scene->to,
               result->says);
         CHECK(strstr(result->says, scene->says), "%s: %s", scene->what, result->says);
