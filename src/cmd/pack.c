@@ -9,7 +9,7 @@
 struct options {
     const char *output;
     int format; // enum dt_pack_format
-    int64_t shard_mb, vocab, seed;
+    int64_t shard_mb, vocab, seed, rows, length, items;
     double val;
     bool force;
 };
@@ -31,16 +31,49 @@ static const struct dt_option options[] = {
                "largest token "
                "+ 1",
                .auto_word = "auto")},
-    {DT_OPTION(WHOLE, seed, "1337", 0, 0x1p63, "seed for choosing validation files")},
+    {DT_OPTION(WHOLE, seed, "1337", 0, 0x1p63,
+               "seed for choosing validation files, and of a task's rows")},
+    {DT_OPTION(WHOLE, rows, "100000", 1, 0x1p40, "TASK: rows, validation included")},
+    {DT_OPTION(WHOLE, length, "auto", 1, 0x1p31, "TASK: tokens of a row; auto: as published",
+               .auto_word = "auto")},
+    {DT_OPTION(WHOLE, items, "auto", 1, 0x1p31,
+               "TASK: tokens to copy, or pairs to recall, in a row; auto: as published",
+               .auto_word = "auto")},
     {DT_OPTION(FLAG, force, "false", "replace the shards in DIR")},
     {.key = {0}},
 };
 
-static void print_side(const char *name, int64_t tokens, int64_t shards, const char *output)
+static void print_side(const char *name, const char *unit, int64_t n, int64_t shards,
+                       const char *output)
 {
     if (shards > 0)
-        printf("%-5s  %" PRId64 " tokens in %" PRId64 " shard%s: %s/%s-*.h5\n", name, tokens,
-               shards, shards > 1 ? "s" : "", output, name);
+        printf("%-5s  %" PRId64 " %s in %" PRId64 " shard%s: %s/%s-*.h5\n", name, n, unit, shards,
+               shards > 1 ? "s" : "", output, name);
+}
+
+static int64_t chosen(int64_t option, int64_t published)
+{
+    return option > 0 ? option : published;
+}
+
+// The options that a task reads; the others are an error where they are given.
+static dt_status configure_task(const struct dt_call *call, struct dt_pack_config *config)
+{
+    const struct options *o = call->options;
+    const struct dt_task *task = call->n_words == 1 ? dt_task_find(call->words[0]) : NULL;
+    const char *const foreign[2][3] = {{"rows", "length", "items"}, {"format"}};
+    for (int i = 0; i < 3 && foreign[task != NULL][i]; i++)
+        if (dt_call_given(call, foreign[task != NULL][i]))
+            return DT_FAIL(DT_USER, "leave it out", "pack: --%s does not apply to %s",
+                           foreign[task != NULL][i], task ? task->name : "files");
+    if (!task)
+        return DT_OK;
+    config->task = task;
+    config->rows = o->rows;
+    config->shape = (struct dt_task_shape){.length = chosen(o->length, task->published.length),
+                                           .vocab = chosen(o->vocab, task->published.vocab),
+                                           .items = chosen(o->items, task->published.items)};
+    return DT_OK;
 }
 
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
@@ -60,22 +93,29 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     };
     struct dt_pack_result result;
     (void)comm;
+    DT_TRY(configure_task(call, &config));
     DT_TRY(dt_pack(&config, &result));
-    printf("packed %" PRId64 " file%s, vocabulary %" PRId64 "\n", result.files,
-           result.files > 1 ? "s" : "", result.vocab_size);
-    print_side("train", result.train_tokens, result.train_shards, config.output);
-    print_side("val", result.val_tokens, result.val_shards, config.output);
+    if (config.task)
+        printf("packed %s: rows of %" PRId64 " tokens, vocabulary %" PRId64 "\n", config.task->name,
+               config.shape.length, result.vocab_size);
+    else
+        printf("packed %" PRId64 " file%s, vocabulary %" PRId64 "\n", result.files,
+               result.files > 1 ? "s" : "", result.vocab_size);
+    const char *unit = config.task ? "rows" : "tokens";
+    print_side("train", unit, result.train_tokens, result.train_shards, config.output);
+    print_side("val", unit, result.val_tokens, result.val_shards, config.output);
     return DT_OK;
 }
 
 const struct dt_command dt_cmd_pack = {
     .name = "pack",
-    .usage = "-o DIR [options] INPUT…",
-    .help = "pack text or raw token files into HDF5 shards",
+    .usage = "-o DIR [options] INPUT… | TASK",
+    .help = "pack text, raw token files or a synthetic task into HDF5 shards",
     .about =
         "Writes HDF5 shards (DIR/train-00000.h5 …, DIR/val-00000.h5 …) from files, or from all "
         "files in folders. Within folders, hidden files are skipped and, with --format text, "
-        "binary files too.",
+        "binary files too. TASK makes rows of pairs (input_ids and labels) of a synthetic task of "
+        "the papers: induction, selective-copy, mqar or parity (a file of that name: ./mqar).",
     .min_words = 1,
     .max_words = INT_MAX,
     .options = options,

@@ -48,6 +48,7 @@ struct dt_target {
 struct dt_scan_rules {
     int64_t seq_len;    // 0: any; then no windows are counted
     int64_t vocab_size; // tokens; 0: any
+    bool carry;         // state is carried: rows of pairs may be several windows long
     // The keys below are for frames.
     char format[DT_DATA_NAME]; // name of a reader kind; "" or "auto": recognised by the datasets
     // Datasets of an episode: PATH, PATH[i], PATH[i:j] (columns i to j - 1), each also with :id*N

@@ -293,6 +293,7 @@ hid_t dt_h5_type(dt_dtype type)
     const hid_t types[DT_DTYPE_COUNT] = {
         [DT_U8] = H5T_STD_U8LE,   [DT_U16] = H5T_STD_U16LE, [DT_U32] = H5T_STD_U32LE,
         [DT_U64] = H5T_STD_U64LE, [DT_I32] = H5T_STD_I32LE, [DT_F32] = H5T_IEEE_F32LE,
+        [DT_I8] = H5T_STD_I8LE,   [DT_I16] = H5T_STD_I16LE,
     };
     return types[type];
 }

@@ -206,11 +206,83 @@ void dt_shard_abandon(struct dt_shard_writer *writer)
     free(writer);
 }
 
-dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size)
+struct pairs {
+    const char *path;
+    hid_t file, arrays[2]; // /input_ids, /labels; -1: not open
+    dt_dtype type;
+    int64_t rows, length;
+};
+
+static dt_status create_pairs(struct pairs *p)
+{
+    static const char *const names[] = {"/input_ids", "/labels"};
+    hsize_t size[] = {(hsize_t)p->rows, (hsize_t)p->length};
+    hid_t access = dt_h5_access(), space = H5Screate_simple(2, size, NULL),
+          plist = H5Pcreate(H5P_DATASET_CREATE);
+    bool failed = false;
+    H5Pset_alignment(access, ALIGN_FROM, ALIGN_TO);
+    H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER);
+    H5Pset_obj_track_times(plist, false);
+    p->file = H5Fcreate(p->path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    for (int i = 0; i < 2 && p->file >= 0; i++)
+        failed |= (p->arrays[i] = H5Dcreate2(p->file, names[i], dt_h5_type(p->type), space,
+                                             H5P_DEFAULT, plist, H5P_DEFAULT)) < 0;
+    H5Pclose(plist);
+    H5Sclose(space);
+    H5Pclose(access);
+    return p->file < 0 || failed ? dt_h5_fail(DT_MACHINE, "create", p->path, NULL) : DT_OK;
+}
+
+// The library narrows the values to the type of the file.
+static dt_status write_rows(const struct pairs *p, int64_t first, int64_t n,
+                            const int32_t *const values[2])
+{
+    hsize_t start[] = {(hsize_t)first, 0}, size[] = {(hsize_t)n, (hsize_t)p->length};
+    hid_t in_memory = H5Screate_simple(2, size, NULL);
+    bool failed = false;
+    for (int i = 0; i < 2; i++) {
+        hid_t in_file = H5Dget_space(p->arrays[i]);
+        failed |= H5Sselect_hyperslab(in_file, H5S_SELECT_SET, start, NULL, size, NULL) < 0 ||
+                  H5Dwrite(p->arrays[i], H5T_NATIVE_INT32, in_memory, in_file, H5P_DEFAULT,
+                           values[i]) < 0;
+        H5Sclose(in_file);
+    }
+    H5Sclose(in_memory);
+    return failed ? dt_h5_fail(DT_MACHINE, "write", p->path, NULL) : DT_OK;
+}
+
+dt_status dt_pairs_write(const char *path, dt_dtype type, int64_t rows, int64_t length,
+                         dt_fill_rows fill, void *context)
+{
+    struct pairs p = {
+        .path = path, .file = -1, .arrays = {-1, -1}, .type = type, .rows = rows, .length = length};
+    int64_t each = dt_max_i64(BUFFER_BYTES / (length * (int64_t)sizeof(int32_t)), 1);
+    int32_t *ids;
+    DT_TRY(DT_NEW(&ids, 2 * each * length, "rows of %s", path));
+    int32_t *labels = ids + each * length;
+    dt_h5_enter(NULL);
+    dt_status status = create_pairs(&p);
+    dt_h5_leave();
+    for (int64_t n, first = 0; first < rows && status == DT_OK; first += n) {
+        n = dt_min_i64(each, rows - first);
+        fill(context, first, n, ids, labels);
+        dt_h5_enter(NULL);
+        status = write_rows(&p, first, n, (const int32_t *const[]){ids, labels});
+        dt_h5_leave();
+    }
+    free(ids);
+    dt_h5_enter(NULL);
+    if (p.file >= 0 && H5Fclose(p.file) < 0 && status == DT_OK) // strongly: closes the datasets
+        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
+    dt_h5_leave();
+    return status == DT_OK ? dt_fsync_file(path) : status;
+}
+
+dt_status dt_shard_set_vocab(const char *path, const char *name, int64_t vocab_size)
 {
     dt_h5_enter(NULL);
     hid_t access = dt_h5_access(), file = H5Fopen(path, H5F_ACC_RDWR, access);
-    hid_t tokens = file < 0 ? -1 : H5Dopen2(file, "/tokens", H5P_DEFAULT);
+    hid_t tokens = file < 0 ? -1 : H5Dopen2(file, name, H5P_DEFAULT);
     dt_status status = tokens < 0
                            ? dt_h5_fail(DT_MACHINE, "open", path, NULL)
                            : write_attribute(path, tokens, "vocab_size", (uint64_t)vocab_size);

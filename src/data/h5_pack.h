@@ -20,5 +20,12 @@ dt_status dt_shard_start_document(struct dt_shard_writer *writer);
 // closes and syncs; always frees the writer.
 dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents);
 void dt_shard_abandon(struct dt_shard_writer *writer); // NULL is fine; leaves the incomplete file
-// Adds the attribute vocab_size to a finished shard and syncs it.
-dt_status dt_shard_set_vocab(const char *path, int64_t vocab_size);
+// Fills rows [first, first + n) of a shard of pairs, ids and labels both [n, length].
+typedef void (*dt_fill_rows)(void *context, int64_t first, int64_t n, int32_t *ids,
+                             int32_t *labels);
+// Writes a whole shard of pairs, /input_ids and /labels [rows, length] of `type` (DT_I8, DT_I16 or
+// DT_I32), and syncs it.
+dt_status dt_pairs_write(const char *path, dt_dtype type, int64_t rows, int64_t length,
+                         dt_fill_rows fill, void *context);
+// Adds the attribute vocab_size to the dataset `name` of a finished shard and syncs it.
+dt_status dt_shard_set_vocab(const char *path, const char *name, int64_t vocab_size);

@@ -1,5 +1,7 @@
-// The reader kind of pairs reads /input_ids and /labels, both [n, T] integers. A row is a window
-// and a segment of its own; the loss ignores the label -100.
+// The reader kind of pairs reads /input_ids and /labels, both [n, T] integers. A row is a segment
+// of its own, and a window; where state is carried, several windows of seq_len tokens, which follow
+// each other. The loss ignores the label -100.
+#include "base/memory.h"
 #include "data/columns.h"
 #include "data/h5_chunks.h"
 #include "data/h5_reader.h"
@@ -8,6 +10,25 @@
 #include <inttypes.h>
 
 enum { IDS, LABELS, PAIR };
+
+// A row that is `pieces` windows long is read as so many rows: where the bytes of a dataset are
+// contiguous, its numbers say where those are.
+struct pairs {
+    int64_t pieces;
+};
+
+static dt_status cut_rows(struct dt_reader *reader, int64_t seq_len)
+{
+    for (int i = 0; i < PAIR; i++) {
+        struct dt_h5_array *array = &reader->arrays[i];
+        if (array->offset < 0)
+            return DT_H5_REJECT(array, "store it contiguously, neither chunked nor compressed",
+                                "has rows of several windows");
+        array->shape[0] *= array->shape[1] / seq_len;
+        array->shape[1] = seq_len;
+    }
+    return DT_OK;
+}
 
 static dt_status open_pairs(struct dt_reader *reader, const struct dt_scan_rules *rules,
                             struct dt_shard *shard)
@@ -31,10 +52,19 @@ static dt_status open_pairs(struct dt_reader *reader, const struct dt_scan_rules
                        "%s: /input_ids is [%" PRId64 ", %" PRId64 "], /labels is [%" PRId64
                        ", %" PRId64 "]",
                        path, ids[0], ids[1], labels[0], labels[1]);
-    if (ids[1] < 1 || (seq_len > 0 && ids[1] != seq_len))
-        return DT_FAIL(DT_USER, "set data.seq_len to the length of the rows",
+    bool cut = rules->carry && seq_len > 0 && ids[1] > seq_len && ids[1] % seq_len == 0;
+    if (ids[1] < 1 || (seq_len > 0 && ids[1] != seq_len && !cut))
+        return DT_FAIL(DT_USER,
+                       rules->carry ? "set data.seq_len to the length of the rows, or a divisor"
+                                    : "set data.seq_len to the length of the rows",
                        "%s: rows are %" PRId64 " tokens long, data.seq_len is %" PRId64, path,
                        ids[1], seq_len);
+    struct pairs *own;
+    DT_TRY(DT_NEW(&own, 1, "a reader of %s", path));
+    reader->own = own;
+    own->pieces = cut ? ids[1] / seq_len : 1;
+    if (cut)
+        DT_TRY(cut_rows(reader, seq_len));
     shard->type = DT_I32;
     shard->count = shard->windows = ids[0];
     shard->stride = 1;
@@ -117,14 +147,19 @@ static dt_status verify_pairs(struct dt_reader *reader, struct dt_shard *shard, 
     return DT_OK;
 }
 
+static int64_t pieces_of(const struct dt_reader *reader)
+{
+    return ((const struct pairs *)reader->own)->pieces;
+}
+
 // Each row is one.
 static bool segment(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
                     struct dt_segment *segment)
 {
-    (void)reader;
-    *segment =
-        (struct dt_segment){.first = number, .count = 1, .rows = shard->count, .window = number};
-    return number < shard->count;
+    int64_t pieces = pieces_of(reader);
+    *segment = (struct dt_segment){
+        .first = number * pieces, .count = pieces, .rows = shard->count, .window = number * pieces};
+    return number < shard->count / pieces;
 }
 
 // A block is its document starts, where batches have them, then ids, then labels.
@@ -148,9 +183,16 @@ static dt_status read_pairs(struct dt_reader *reader, const struct dt_dataset *d
     DT_TRY(dt_reader_scratch(reader, n * (int64_t)sizeof *stored, &stored));
     for (int which = 0; which < PAIR; which++)
         DT_TRY(read_rows(reader, which, block->first, block->windows, stored, values + which * n));
+    if (reset && rules->reset_after && pieces_of(reader) > 1)
+        return DT_FAIL(DT_USER, "use data.reset_token alone, or data.seq_len as long as the rows",
+                       "%s: data.reset_after does not look beyond windows, and rows are cut into "
+                       "several",
+                       reader->file.path);
     for (int64_t i = 0; reset && i < n; i += T) {
-        dt_tokens_mark_starts(rules, DT_I32, values + i, T, false, starts + i);
-        starts[i] = 1; // no token is before the first of a row
+        bool begins = (block->first + i / T) % pieces_of(reader) == 0;
+        dt_tokens_mark_starts(rules, DT_I32, values + i, T, !begins, starts + i);
+        if (begins)
+            starts[i] = 1; // no token is before the first of a row
     }
     return DT_OK;
 }

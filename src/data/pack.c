@@ -45,8 +45,9 @@ struct packer {
     dt_dtype type;
     int64_t size; // bytes of a token
     struct inputs files;
-    struct side side[SIDES];
-    char *chunk; // [CHUNK]
+    struct side side[SIDES]; // of a task: rows in place of tokens
+    char *chunk;             // [CHUNK]
+    int64_t *scratch;        // of a task
     int64_t largest;
     struct dt_shard_writer *writer; // of the shard being written
     int64_t left;                   // tokens that it still needs
@@ -219,6 +220,25 @@ static void draw_progress(struct packer *packer)
     dt_log_live(line);
 }
 
+// Of a task: which rows are for training.
+static dt_status divide_rows(struct packer *packer)
+{
+    const struct dt_pack_config *config = packer->config;
+    int64_t val = (int64_t)(config->val_fraction * (double)config->rows), row;
+    DT_TRY(config->task->check(&config->shape));
+    if (config->rows < 1 || config->shape.vocab > INT32_MAX ||
+        __builtin_mul_overflow(config->shape.length, 2 * packer->size, &row))
+        return DT_FAIL(DT_USER, "give smaller numbers", "--rows, --length or --vocab is too large");
+    packer->side[TRAIN].tokens = config->rows - val;
+    packer->side[VAL].tokens = val;
+    for (int side = 0; side < SIDES; side++)
+        packer->side[side].n_shards =
+            dt_ceil_div(packer->side[side].tokens, dt_max_i64(config->shard_bytes / row, 1));
+    packer->total_bytes = config->rows;
+    return DT_NEW(&packer->scratch, config->shape.length + config->shape.vocab + 1,
+                  "numbers of a task");
+}
+
 // Decides which bytes of each file are for training; the rest is for validation.
 static dt_status divide(struct packer *packer)
 {
@@ -286,16 +306,55 @@ static dt_status sweep_output(const struct packer *packer, enum sweep sweep)
     return status;
 }
 
-static dt_status begin_shard(struct packer *packer, int side)
+// The path of the next shard of a side, and how many tokens it gets.
+static dt_status next_shard(struct packer *packer, int side, char *path, int64_t *tokens)
 {
     struct side *s = &packer->side[side];
+    DT_TRY(shard_path(packer, side, s->created, true, path));
+    *tokens = s->tokens / s->n_shards + (s->created < s->tokens % s->n_shards);
+    s->created++;
+    return DT_OK;
+}
+
+static dt_status begin_shard(struct packer *packer, int side)
+{
     char path[DT_PATH];
     if (packer->writer)
         return DT_OK;
-    DT_TRY(shard_path(packer, side, s->created, true, path));
-    packer->left = s->tokens / s->n_shards + (s->created < s->tokens % s->n_shards);
-    s->created++;
+    DT_TRY(next_shard(packer, side, path, &packer->left));
     return dt_shard_create(path, packer->type, packer->left, &packer->writer);
+}
+
+struct task_rows {
+    struct packer *packer;
+    int side;
+    int64_t first; // row of the side that is the shard's first
+};
+
+static void fill_rows(void *context, int64_t first, int64_t n, int32_t *ids, int32_t *labels)
+{
+    const struct task_rows *rows = context;
+    struct packer *packer = rows->packer;
+    const struct dt_pack_config *config = packer->config;
+    int64_t length = config->shape.length;
+    for (int64_t i = 0; i < n; i++)
+        config->task->fill(&config->shape, config->seed, rows->side, rows->first + first + i,
+                           ids + i * length, labels + i * length, packer->scratch);
+    packer->done_bytes += n;
+    draw_progress(packer);
+}
+
+static dt_status write_rows(struct packer *packer, int side)
+{
+    struct task_rows rows = {.packer = packer, .side = side};
+    const struct side *s = &packer->side[side];
+    char path[DT_PATH];
+    for (int64_t n = 0; s->created < s->n_shards; rows.first += n) {
+        DT_TRY(next_shard(packer, side, path, &n));
+        DT_TRY(
+            dt_pairs_write(path, packer->type, n, packer->config->shape.length, fill_rows, &rows));
+    }
+    return DT_OK;
 }
 
 static dt_status feed(struct packer *packer, int side, const char *tokens, int64_t n)
@@ -348,6 +407,8 @@ static dt_status pack_bytes(struct packer *packer, int side, const struct input 
 static dt_status write_side(struct packer *packer, int side)
 {
     dt_status status = DT_OK;
+    if (packer->config->task)
+        return write_rows(packer, side);
     for (int64_t i = 0; i < packer->files.n && status == DT_OK; i++) {
         const struct input *file = &packer->files.at[i];
         int64_t bytes;
@@ -363,6 +424,8 @@ static dt_status write_side(struct packer *packer, int side)
 
 static int64_t vocabulary(const struct packer *packer)
 {
+    if (packer->config->task)
+        return packer->config->shape.vocab;
     if (packer->config->vocab_size > 0)
         return packer->config->vocab_size;
     return packer->type == DT_U8 ? BYTE_VOCAB : packer->largest + 1;
@@ -375,7 +438,8 @@ static dt_status publish(struct packer *packer)
     for (int side = 0; side < SIDES; side++)
         for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
             DT_TRY(shard_path(packer, side, i, true, from));
-            DT_TRY(dt_shard_set_vocab(from, vocabulary(packer)));
+            DT_TRY(dt_shard_set_vocab(from, packer->config->task ? "/input_ids" : "/tokens",
+                                      vocabulary(packer)));
         }
     for (int side = 0; side < SIDES; side++)
         for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
@@ -415,7 +479,7 @@ static dt_status write_output(struct packer *packer)
 static dt_status pack(struct packer *packer)
 {
     const struct dt_pack_config *config = packer->config;
-    if (config->n_inputs < 1)
+    if (config->n_inputs < 1 && !config->task)
         return DT_FAIL(DT_USER, "name files or folders", "no input given");
     if (!(config->val_fraction >= 0 && config->val_fraction < 1))
         return DT_FAIL(DT_USER, "give a fraction of at least 0 and below 1",
@@ -423,8 +487,12 @@ static dt_status pack(struct packer *packer)
     if (config->shard_bytes < (int64_t)sizeof(uint32_t))
         return DT_FAIL(DT_USER, "give a larger size", "shards of %" PRId64 " bytes are too small",
                        config->shard_bytes);
-    DT_TRY(find_files(config, &packer->files));
-    DT_TRY(divide(packer));
+    if (config->task) {
+        DT_TRY(divide_rows(packer));
+    } else {
+        DT_TRY(find_files(config, &packer->files));
+        DT_TRY(divide(packer));
+    }
     bool was_there = dt_file_exists(config->output);
     dt_status status = write_output(packer);
     if (status != DT_OK && !was_there)
@@ -436,6 +504,10 @@ dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *re
 {
     static const dt_dtype types[] = {DT_U8, DT_U8, DT_U16, DT_U32};
     struct packer packer = {.config = config, .type = types[config->format]};
+    if (config->task) // labels may be DT_IGNORED
+        packer.type = config->shape.vocab <= INT8_MAX + 1    ? DT_I8
+                      : config->shape.vocab <= INT16_MAX + 1 ? DT_I16
+                                                             : DT_I32;
     packer.size = dt_dtype_size(packer.type);
     dt_status status = pack(&packer);
     dt_log_live(NULL);
@@ -448,6 +520,7 @@ dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *re
         .vocab_size = vocabulary(&packer),
     };
     free(packer.chunk);
+    free(packer.scratch);
     for (int64_t i = 0; i < packer.files.n; i++)
         free(packer.files.at[i].path);
     free(packer.files.at);

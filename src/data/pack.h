@@ -2,10 +2,12 @@
 // u8/u16/u32 files become tokens. Each shard holds /tokens (contiguous, unfiltered, attribute
 // vocab_size), /tokens_xxh3 (uint64 per block of block_bytes, an attribute, 16 KiB) and, for text,
 // /doc_starts (one document per file). All shards are written under temporary names and renamed
-// when the last is complete: a failure leaves no new file and does not change old shards.
+// when the last is complete: a failure leaves no new file and does not change old shards. A
+// synthetic task becomes pairs: /input_ids and /labels, rows in place of tokens.
 #pragma once
 
 #include "data/dataset.h"
+#include "data/tasks.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,6 +15,9 @@
 enum dt_pack_format { DT_PACK_TEXT, DT_PACK_U8, DT_PACK_U16, DT_PACK_U32 };
 
 struct dt_pack_config {
+    const struct dt_task *task; // NULL: files. Then `shape` and `rows` count, and no inputs.
+    struct dt_task_shape shape;
+    int64_t rows; // of both sides together
     enum dt_pack_format format;
     // Files and folders. Folders are walked in bytewise order; hidden files, links to folders and,
     // for text, binary files (a zero byte in the first 8 KiB) are skipped.
@@ -30,7 +35,9 @@ struct dt_pack_config {
 };
 
 struct dt_pack_result {
-    int64_t files, train_tokens, val_tokens, train_shards, val_shards, vocab_size;
+    int64_t files, vocab_size;
+    int64_t train_tokens, val_tokens; // or rows
+    int64_t train_shards, val_shards;
 };
 
 dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *result);

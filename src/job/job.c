@@ -173,6 +173,7 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     bool all = strcmp(mask, "all") == 0, automatic = strcmp(mask, "auto") == 0;
     *rules = (struct dt_scan_rules){.seq_len = s->data.seq_len,
                                     .vocab_size = job->model.vocab_size,
+                                    .carry = s->data.carry_state,
                                     .stride = s->data.stride,
                                     .time_axis = s->data.time_axis,
                                     .val_fraction = s->data.val_fraction,

@@ -392,6 +392,65 @@ static void test_pairs(void)
     CHECK_FAILS(dt_dataset_scan(both, &any, &dataset), DT_USER, "holds pairs");
 }
 
+// Rows of several windows, where state is carried: a document starts at the first of each row.
+static void test_long_pairs(void)
+{
+    enum { PIECES = 3 };
+    static int32_t values[4 * PIECES * T];
+    const struct dt_scan_rules carry = {.seq_len = T, .carry = true};
+    struct dt_dataset *dataset;
+    for (int i = 0; i < 4 * PIECES * T; i++)
+        values[i] = i;
+    for (hsize_t chunk = 0; chunk < 2; chunk++) {
+        hid_t file = new_file(in_scratch("long-%d.h5", (int)chunk));
+        for (int i = 0; i < 2; i++) {
+            const struct put what = {.name = i ? "labels" : "input_ids",
+                                     .disk = H5T_STD_I32LE,
+                                     .memory = H5T_STD_I32LE,
+                                     .n_dims = 2,
+                                     .dims = {4, PIECES * T},
+                                     .data = values,
+                                     .chunk = chunk};
+            put(file, &what);
+        }
+        H5Fclose(file);
+    }
+    expect_bad(in_scratch("long-0.h5"), "48 tokens long, data.seq_len is 16");
+    CHECK_FAILS(dt_dataset_scan(in_scratch("long-1.h5"), &carry, &dataset), DT_USER,
+                "rows of several windows");
+    CHECK_OK(dt_dataset_scan(in_scratch("long-0.h5"), &carry, &dataset));
+    CHECK_INT(dataset->windows, 4 * PIECES);
+    CHECK_INT(dataset->tokens, 4 * PIECES * T);
+    struct dt_shard shard = dataset->shards[0];
+    struct dt_reader *reader;
+    struct dt_read_rules rules = {.vocab_size = 1000, .reset_token = -1, .carry = true};
+    CHECK_OK(dt_reader_open(shard.path, &carry, &shard, &reader));
+    struct dt_block block = {.first = 1, .windows = 4 * PIECES - 1};
+    block.memory = malloc((size_t)shard.kind->block_bytes(dataset, &rules, &shard, block.windows));
+    CHECK_OK(shard.kind->read(reader, dataset, &rules, &block));
+    for (int64_t window = 1; window < 4 * PIECES; window++) {
+        int32_t ids[T], labels[T];
+        uint8_t reset[T];
+        CHECK_OK(shard.kind->write(dataset, &rules, &block, window,
+                                   (void *const[]){ids, labels, reset}));
+        for (int t = 0; t < T; t++) {
+            CHECK_INT(ids[t], window * T + t);
+            CHECK_INT(labels[t], window * T + t);
+            CHECK_INT(reset[t], window % PIECES == 0 && t == 0);
+        }
+    }
+    struct dt_segment segment;
+    CHECK(shard.kind->segment(reader, &shard, 3, &segment) && segment.window == 3 * PIECES,
+          "no fourth row");
+    CHECK(!shard.kind->segment(reader, &shard, 4, &segment), "a fifth row");
+    rules.reset_token = 1;
+    rules.reset_after = true;
+    CHECK_FAILS(shard.kind->read(reader, dataset, &rules, &block), DT_USER, "data.reset_after");
+    free(block.memory);
+    dt_reader_close(reader);
+    dt_dataset_free(dataset);
+}
+
 static void test_widths(void)
 {
     static const float zeros[20];
@@ -596,6 +655,7 @@ int main(void)
     test_damaged_layout();
     test_damaged_types();
     test_pairs();
+    test_long_pairs();
     test_widths();
     test_extras();
     test_vocabulary();
