@@ -347,9 +347,9 @@ static void test_patterns(void)
     CHECK_STR(names, "mmdmmmd");
     CHECK_FAILS(parse("mamba*2 dense", 4, names), DT_USER,
                 "model.layers has 3 layers, but model.n_layer");
-    CHECK_FAILS(
-        parse("mamba*2 mambo", 0, names), DT_USER,
-        "model.layers: unknown kind 'mambo': did you mean 'mamba'? (known: dense, mamba, gain)");
+    CHECK_FAILS(parse("mamba*2 mambo", 0, names), DT_USER,
+                "model.layers: unknown kind 'mambo': did you mean 'mamba'? (known: dense, mamba, "
+                "gain, leak)");
     CHECK_FAILS(parse("mamba*", 0, names), DT_USER, "expected KIND or KIND*COUNT, not \"mamba*\"");
     CHECK_FAILS(parse("mamba*0", 0, names), DT_USER, "expected KIND or KIND*COUNT");
     CHECK_FAILS(parse("mamba*-1", 0, names), DT_USER, "expected KIND or KIND*COUNT");

@@ -59,7 +59,7 @@ check "verify" "$dtrain" verify runs/whole-fp32-1/$last >verify.log 2>&1
 check "--check lists the arrays' shards" "$dtrain" --check samples.ini >check.log 2>&1
 
 refused "text of a model of samples" 'the model in .* reads samples, not tokens' "$dtrain" sample runs/whole-fp32-1/$last
-refused "an unknown block" "command line: model.layers: unknown kind 'mambo': did you mean 'mamba'\? \(known: dense, mamba, gain\)" \
+refused "an unknown block" "command line: model.layers: unknown kind 'mambo': did you mean 'mamba'\? \(known: dense, mamba, gain, leak\)" \
     "$dtrain" --check samples.ini model.layers='dense mambo'
 refused "another number of layers" 'samples.ini:[0-9]+: model.layers has 4 layers, but model.n_layer is 3' "$dtrain" --check samples.ini model.n_layer=3
 refused "data without the arrays" 'reads an array targets of fp32, 3 values per position; data.train' \
@@ -105,4 +105,39 @@ refused "a schema that the shards do not have" 'it is not tokens, as data.format
     "$dtrain" --check samples.ini data.format=tokens
 refused "an unknown schema" "data.format: 'sample' is not one .* mean 'samples'\? \(allowed: auto \| samples \| tokens \| pairs\)" "$dtrain" --check samples.ini data.format=sample
 refused "other layers on resume" 'model.layers' "$dtrain" samples.ini run.name=whole-fp32-1 run.steps=30 model.layers='dense*2 mamba*2'
+
+# Packed documents: dtrain's own layers keep them apart, and one that does not is found.
+mkdir text
+for name in a b c d e f; do
+    head -c 300 /dev/urandom | base64 >text/$name
+done
+check "packs documents" "$plain" pack -o packed --val 0 text
+cat >packed.ini <<'EOF'
+[run]
+steps = 1
+precision = fp32
+[model]
+stem = tokens
+heads = lm
+layers = mamba*2
+d_model = 16
+vocab_size = 256
+[data]
+train = packed/train-*.h5
+seq_len = 512
+batch = 1
+[optim]
+lr = 1e-3
+EOF
+isolation() { "$dtrain" verify --isolation packed.ini "$@"; }
+check "documents are isolated" isolation >isolation.log
+check "… in numbers" grep -qE '^good  5 documents in [0-9]+ windows of data.train, [0-9]+ tokens, fp32: ' isolation.log
+code=0
+isolation model.layers='mamba leak mamba' >leak.log 2>&1 || code=$?
+check "a leak ends with code 3" test $code = 3
+check "… at the first position of a document" grep -qE \
+    'packed/train-00000.h5: window 0, position ([0-9]+): in the document that starts at position \1 the loss of this token is .* in the pack' leak.log
+refused "windows without documents" 'no document starts inside the first .* windows of data.train' isolation data.seq_len=2
+refused "isolation of shards alone" 'verify --isolation needs a configuration' "$dtrain" verify --isolation packed/train-00000.h5
+refused "isolation of frames" 'documents share windows of tokens, but this model reads samples' "$dtrain" verify --isolation samples.ini
 finish

@@ -20,6 +20,9 @@ pack_large() { rm -rf packed && "$dtrain" pack -o packed "$@" large.txt && (cd p
 pack_raw() { rm -rf packed && "$dtrain" pack -o packed --format u8 "$@" "$one" && (cd packed && sha256sum ./*); }
 pack_again() { "$dtrain" pack -o packed "$@" text; }
 pack_to() { rm -rf packed && "$dtrain" pack "$@" text && ls packed; }
+pack_task() { rm -rf packed && "$dtrain" pack -o packed --rows 30 "$@" mqar && (cd packed && sha256sum ./*); }
+pack_rows() { rm -rf packed && "$dtrain" pack -o packed "$@" --length 8 induction && (cd packed && sha256sum ./*); }
+isolation() { "$dtrain" verify "$@" small.ini; }
 order() { "$dtrain" order small.ini "$@"; }
 evaluate() { "$dtrain" eval small.ini run.name=run run.device=cpu optim.ema=0.9 model.d_model=16 "$@"; }
 predict_to() { rm -f predicted.h5 && "$dtrain" predict runs/run "$@"; }
@@ -73,6 +76,10 @@ pack vocab auto 300 pack
 pack vocab auto 300 pack_raw
 pack seed 1337 1 pack
 pack force false - pack_again
+pack rows 100000 1000 pack_rows
+pack length auto 256 pack_task
+pack items auto 8 pack_task
+verify isolation false - isolation
 order steps required 1:2 order
 eval ema false - evaluate
 predict output required predicted.h5 predict_to
