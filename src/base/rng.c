@@ -57,6 +57,16 @@ uint64_t dt_philox_below(struct dt_philox *rng, uint64_t n)
     return word % n;
 }
 
+void dt_philox_shuffle(struct dt_philox *rng, uint32_t *list, int64_t n)
+{
+    for (int64_t i = n - 1; i >= 1; i--) {
+        int64_t j = (int64_t)dt_philox_below(rng, (uint64_t)i + 1);
+        uint32_t kept = list[i];
+        list[i] = list[j];
+        list[j] = kept;
+    }
+}
+
 float dt_philox_uniform(struct dt_philox *rng)
 {
     return (float)(dt_philox_u32(rng) >> 8) * 0x1p-24f;

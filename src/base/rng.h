@@ -23,6 +23,9 @@ uint32_t dt_philox_u32(struct dt_philox *rng);
 // Uniform in [0, n), n >= 1, without bias: x mod n of the first 64-bit word x (its low half drawn
 // first) below the largest multiple of n up to 2^64. The data order depends on this.
 uint64_t dt_philox_below(struct dt_philox *rng, uint64_t n);
+// Permutes list[0, n) by Fisher-Yates: for i = n-1 … 1, swaps i and j = below(i + 1). The data
+// order depends on this.
+void dt_philox_shuffle(struct dt_philox *rng, uint32_t *list, int64_t n);
 // Uniform in [0, 1) with 24 bits.
 float dt_philox_uniform(struct dt_philox *rng);
 // Standard normal by Box-Muller on two uniforms u, v: sqrt(-2 ln(1 - u)) cos(2 pi v); the second

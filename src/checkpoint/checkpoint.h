@@ -35,6 +35,7 @@ struct dt_order_keys {
     double val_fraction;
     char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT], weights[DT_DATA_TEXT], mask[DT_DATA_TEXT],
         episodes[DT_DATA_TEXT];
+    char mixture[DT_MIXTURE_TEXT]; // data/mixture.h; "": one source. The job compares it.
 };
 // Rewrites the keys' texts so that those that mean the same are equal.
 void dt_order_tidy(struct dt_order_keys *order);

@@ -18,8 +18,14 @@
 
 // FORMAT grows when an older dtrain would misread or ignore something that matters in a checkpoint
 // of this one: it then refuses it. A field that older checkpoints lack does not need that
-// (LATER_ROW).
-enum { FORMAT = 1, TRAINER_LIMIT = 256 << 20, HASH_DIGITS = 16 }; // bytes: about a million shards
+// (LATER_ROW). Only a checkpoint of a mixture is of MIXTURE_FORMAT: an older dtrain would train its
+// shards in another order.
+enum {
+    FORMAT = 1,
+    MIXTURE_FORMAT = 2,
+    TRAINER_LIMIT = 256 << 20,
+    HASH_DIGITS = 16
+}; // bytes: about a million shards
 
 // The fields of the state, in the order of trainer.json. Those with the name of a configuration's
 // key fix the order of the data and may not change on resume.
@@ -54,6 +60,7 @@ static const struct dt_config_key fields[] = {
     LATER_ROW(FLOAT, "data.val_fraction", order.val_fraction, "val_fraction", "0", .max = 0.5),
     LATER_ROW(INT, "data.stride", order.stride, "stride", "0", .max = DT_JSON_INT_MAX),
     LATER_ROW(BOOL, "data.carry_state", order.carry_state, "carry_state", "false"),
+    LATER_ROW(STRING, "", order.mixture, "mixture", ""),
     LATER_ROW(INT, "", best_step, "best_step", "0", .max = DT_JSON_INT_MAX),
     LATER_ROW(FLOAT, "", best_loss, "best_loss", "0", .min = -1e300, .max = 1e300),
     LATER_ROW(INT, "", evaluations_since_best, "evaluations_since_best", "0", .max = DT_JSON_INT_MAX),
@@ -116,7 +123,8 @@ dt_status dt_trainer_text(const struct dt_trainer_state *state, const struct dt_
 {
     cJSON *json = cJSON_CreateObject();
     const struct dt_trainer_state standard = standard_state();
-    bool fine = json && dt_json_add_int(json, "format", FORMAT);
+    bool fine =
+        json && dt_json_add_int(json, "format", state->order.mixture[0] ? MIXTURE_FORMAT : FORMAT);
     for (const struct dt_config_key *field = fields; field < fields_end && fine; field++) {
         char buffer[DT_CONFIG_STRING_MAX];
         if (is_later(field) && dt_config_equal(field, state, &standard))
@@ -216,11 +224,11 @@ static dt_status read_state(const char *path, const cJSON *json, struct dt_train
     int64_t format;
     struct dt_skips left_out;
     DT_TRY(dt_json_int(path, json, "format", 1, DT_JSON_INT_MAX, &format));
-    if (format > FORMAT)
+    if (format > MIXTURE_FORMAT)
         return DT_FAIL(DT_USER, "use the dtrain that wrote it, or a newer one",
                        "%s: a newer dtrain wrote this checkpoint, in format %lld; this one reads "
                        "formats up to %d",
-                       path, (long long)format, FORMAT);
+                       path, (long long)format, MIXTURE_FORMAT);
     *state = standard_state();
     for (const struct dt_config_key *field = fields; field < fields_end; field++)
         if (!(is_later(field) || field->type == DT_CONFIG_ENUM) || dt_json_has(json, field->json))

@@ -2,6 +2,7 @@
 // dt_cmd_print_plan with an open job (cmd/train.c).
 #include "cmd/cmd.h"
 
+#include "base/round.h"
 #include "comm/device_comm.h"
 #include "data/reader.h"
 #include "train/memory.h"
@@ -12,6 +13,37 @@ static void print_bytes(const char *what, int64_t bytes)
 {
     if (bytes > 0)
         printf("  %-16s %10.1f MiB\n", what, (double)bytes / 0x1p20);
+}
+
+static void print_sources(const struct dt_dataset *data)
+{
+    for (int i = 0; data->n_sources > 1 && i < data->n_sources; i++) {
+        const struct dt_source *source = &data->sources[i];
+        printf("  source %s: %lld %s, %lld windows\n", source->name, (long long)source->n_shards,
+               source->n_shards == 1 ? "shard" : "shards", (long long)source->windows);
+    }
+}
+
+// Of each source its weights, and how often the run reads it.
+static void print_mixture(const struct dt_job *job)
+{
+    const struct dt_dataset *train = job->train;
+    const struct dt_mixture *mixture = &train->mixture;
+    for (int i = 0; i < mixture->n; i++) {
+        double steps = 0;
+        printf("mixture: %s", train->sources[i].name);
+        for (int p = 0; p < mixture->n_phases; p++) {
+            int64_t from = mixture->phases[p].from;
+            int64_t end = p + 1 < mixture->n_phases ? mixture->phases[p + 1].from : job->steps;
+            double share = dt_mixture_share(mixture, from, i);
+            steps += from < job->steps ? share * (double)(dt_min_i64(end, job->steps) - from) : 0;
+            if (p > 0)
+                printf(", from step %lld", (long long)from + 1);
+            printf(" %.4g %%", 100 * share);
+        }
+        printf(", %.3g epochs over the run\n",
+               steps * (double)job->settings.data.batch / (double)train->sources[i].windows);
+    }
 }
 
 static void print_dataset(const char *name, const struct dt_dataset *data)
@@ -34,6 +66,7 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
         printf("  inputs %s; targets %s", data->inputs, data->targets);
         printf(data->rules.weights[0] ? "; weights %s\n" : "%s\n", data->rules.weights);
     }
+    print_sources(data);
     for (int64_t i = 0; i < data->n_shards && i < 8; i++) {
         char types[DT_SHARD_TYPES];
         printf("  %s  %s x %lld\n", data->shards[i].path, dt_shard_types(&data->shards[i], types),
@@ -93,6 +126,7 @@ static void print_batch(const struct dt_job *job)
     printf("order: blocks of %lld window%s, %s\n", (long long)job->settings.data.block,
            job->settings.data.block == 1 ? "" : "s",
            job->settings.data.shuffle ? "shuffled" : "as in the files");
+    print_mixture(job);
     printf("steps: %lld, %lld per epoch, %.3g %s total\n", (long long)job->steps,
            (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length), unit);
 }

@@ -42,6 +42,12 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(((const struct dt_shard *)a)->path, ((const struct dt_shard *)b)->path);
 }
 
+// Of pointers to shards.
+static int compare_places(const void *a, const void *b)
+{
+    return compare_paths(*(const struct dt_shard *const *)a, *(const struct dt_shard *const *)b);
+}
+
 // An existing file, whatever characters are in its name, and a source are not patterns.
 static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
 {
@@ -51,7 +57,7 @@ static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
                        pattern);
     if (dt_reader_source(pattern) || dt_file_exists(pattern))
         return add_shard(dataset, pattern);
-    int failed = glob(pattern, GLOB_NOSORT, NULL, &found);
+    int failed = glob(pattern, GLOB_NOSORT | GLOB_TILDE, NULL, &found);
     if (failed == GLOB_NOMATCH)
         return DT_FAIL(DT_USER,
                        "check the path, which is relative to the current folder unless it begins "
@@ -67,12 +73,12 @@ static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
     return status;
 }
 
-// A path that several globs match counts once.
-static dt_status find_shards(struct dt_dataset *dataset, const char *globs)
+// Adds the shards of a source. A path that several of its globs match counts once.
+static dt_status find_source(struct dt_dataset *dataset, struct dt_source *source)
 {
     char *list, *rest;
-    int64_t kept = 0;
-    DT_TRY(dt_memory_text(&list, "%s", globs));
+    int64_t first = dataset->n_shards, kept = first;
+    DT_TRY(dt_memory_text(&list, "%s", source->name));
     rest = list;
     dt_status status = DT_OK;
     for (char *word; status == DT_OK && (word = strsep(&rest, ","));) {
@@ -84,16 +90,59 @@ static dt_status find_shards(struct dt_dataset *dataset, const char *globs)
     }
     free(list);
     DT_TRY(status);
-    if (dataset->n_shards == 0)
+    if (dataset->n_shards == first)
         return DT_FAIL(DT_USER, "give a glob such as data/train-*.h5", "no shards given");
-    qsort(dataset->shards, (size_t)dataset->n_shards, sizeof *dataset->shards, compare_paths);
-    for (int64_t i = 0; i < dataset->n_shards; i++)
-        if (kept > 0 && compare_paths(&dataset->shards[i], &dataset->shards[kept - 1]) == 0)
+    qsort(dataset->shards + first, (size_t)(dataset->n_shards - first), sizeof *dataset->shards,
+          compare_paths);
+    for (int64_t i = first; i < dataset->n_shards; i++)
+        if (kept > first && compare_paths(&dataset->shards[i], &dataset->shards[kept - 1]) == 0)
             free(dataset->shards[i].path);
         else
             dataset->shards[kept++] = dataset->shards[i];
     dataset->n_shards = kept;
+    source->first_shard = first;
+    source->n_shards = kept - first;
     return DT_OK;
+}
+
+int dt_dataset_source(const struct dt_dataset *dataset, int64_t shard)
+{
+    int i = 0;
+    while (i < dataset->n_sources - 1 && shard >= dataset->sources[i + 1].first_shard)
+        i++;
+    return i;
+}
+
+// A shard in two sources would be read by the weights of both.
+static dt_status check_apart(const struct dt_dataset *dataset)
+{
+    const struct dt_shard **sorted;
+    int64_t n = dataset->n_shards, twice = 0;
+    if (dataset->n_sources == 1)
+        return DT_OK;
+    DT_TRY(DT_NEW(&sorted, n, "%" PRId64 " shards", n));
+    for (int64_t i = 0; i < n; i++)
+        sorted[i] = &dataset->shards[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, compare_places);
+    while (twice < n - 1 && strcmp(sorted[twice]->path, sorted[twice + 1]->path) != 0)
+        twice++;
+    dt_status status = DT_OK;
+    if (twice < n - 1)
+        status = DT_FAIL(
+            DT_USER, "change the globs so that each shard is in one source",
+            "%s is in two sources, %s and %s", sorted[twice]->path,
+            dataset->sources[dt_dataset_source(dataset, sorted[twice] - dataset->shards)].name,
+            dataset->sources[dt_dataset_source(dataset, sorted[twice + 1] - dataset->shards)].name);
+    free(sorted);
+    return status;
+}
+
+static dt_status find_shards(struct dt_dataset *dataset, const char *text)
+{
+    DT_TRY(dt_mixture_parse(text, dataset->sources, &dataset->n_sources));
+    for (int i = 0; i < dataset->n_sources; i++)
+        DT_TRY(find_source(dataset, &dataset->sources[i]));
+    return check_apart(dataset);
 }
 
 // Shards of one dataset are of one kind and width.
@@ -134,6 +183,9 @@ static void add_up(struct dt_dataset *dataset)
     bool same_bytes = true;
     for (int64_t i = 0; i < dataset->n_shards; i++) {
         const struct dt_shard *shard = &dataset->shards[i];
+        struct dt_source *source = &dataset->sources[dt_dataset_source(dataset, i)];
+        source->windows += shard->windows;
+        source->tokens += shard->count * shard->row;
         dataset->windows += shard->windows;
         dataset->tokens += shard->count * shard->row;
         dataset->episodes += shard->episodes;

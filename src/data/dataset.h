@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "data/mixture.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -148,18 +149,22 @@ struct dt_dataset {
     struct dt_byte_columns bytes;                     // those of all shards; none where they differ
     char inputs[DT_DATA_TEXT], targets[DT_DATA_TEXT]; // their columns (dt_reader_kind.columns)
     int64_t n_shards;
-    struct dt_shard *shards; // sorted bytewise by path
-    int64_t windows;         // of all shards
-    int64_t tokens;          // positions of all shards
-    int64_t episodes;        // of all shards
-    int64_t in_windows;      // of all shards
-    int64_t longest;         // of any shard
-    bool doc_starts;         // some shard has /doc_starts
-    bool may_differ;         // from the data of a checkpoint that is resumed from
+    struct dt_shard *shards; // of source after source, each sorted bytewise by path
+    int n_sources;           // 1, or those of a mixture
+    struct dt_source sources[DT_SOURCES_MAX];
+    struct dt_mixture mixture; // of training; n 0 until the job knows the batch, and of one source
+    int64_t windows;           // of all shards
+    int64_t tokens;            // positions of all shards
+    int64_t episodes;          // of all shards
+    int64_t in_windows;        // of all shards
+    int64_t longest;           // of any shard
+    bool doc_starts;           // some shard has /doc_starts
+    bool may_differ;           // from the data of a checkpoint that is resumed from
 };
 
-// Rank 0: expands `glob` (several may be separated by commas; a file that two of them match counts
-// once; a reader kind's source such as "synthetic:random" is a shard by itself), opens and checks
+// Rank 0: expands `glob` (the text of data.train: mixture.h; of a source several globs may be
+// separated by commas, and a file that two of them match counts once, but one of two sources is an
+// error; a reader kind's source such as "synthetic:random" is a shard by itself), opens and checks
 // every shard (exists, HDF5, not truncated, schema, type, rank, sizes of its datasets, vocab_size
 // attribute against rules->vocab_size when that is > 0, hash dataset's size and type). All wrong
 // shards are named in one DT_USER error (the first 20; DT_MACHINE where one could not be read). A
@@ -167,6 +172,8 @@ struct dt_dataset {
 dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
                           struct dt_dataset **dataset);
 void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine
+// The source that a shard is of.
+int dt_dataset_source(const struct dt_dataset *dataset, int64_t shard);
 // Convert a dataset to bytes (malloc) and back, for the broadcast to the other ranks.
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size);
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset);

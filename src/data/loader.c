@@ -69,9 +69,15 @@ static bool rows_follow(const struct dt_loader_config *config)
     return config->sequential && !config->parts;
 }
 
+// In training a slot keeps a block of each source.
+static int64_t blocks_per_slot(const struct dt_loader_config *config)
+{
+    return config->sequential ? 1 : dt_max_i64(1, config->dataset->mixture.n);
+}
+
 static int64_t block_count(const struct dt_loader_config *config)
 {
-    return rows_follow(config) ? 1 : share(config);
+    return rows_follow(config) ? 1 : share(config) * blocks_per_slot(config);
 }
 
 // The most bytes that a block needs for any shard.
@@ -127,9 +133,9 @@ static void pad_row(const struct dt_batch *batch, void *const *rows)
     }
 }
 
-// Fills one row of a batch. A slot keeps its block as long as it trains windows of it. Where the
-// rows of a batch follow each other, one block holds the rows from this one on that are in the same
-// shard.
+// Fills one row of a batch. A slot keeps its block of a source as long as it trains windows of it.
+// Where the rows of a batch follow each other, one block holds the rows from this one on that are
+// in the same shard.
 static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch, int64_t row)
 {
     const struct dt_loader_config *config = &loader->config;
@@ -145,7 +151,8 @@ static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch
         pad_row(batch, rows);
         return DT_OK;
     }
-    struct dt_block *block = &loader->blocks[rows_follow(config) ? 0 : row];
+    int64_t kept = config->sequential ? row : row * blocks_per_slot(config) + at.source;
+    struct dt_block *block = &loader->blocks[rows_follow(config) ? 0 : kept];
     bool held = block->shard == at.shard && at.window >= block->first &&
                 at.window < block->first + block->windows;
     if (loader->kind->read && !held) {

@@ -327,6 +327,9 @@ static dt_status scan_data(struct dt_job *job, bool trains)
                                 "%g holds none of the %lld episodes of data.train out",
                                 s->data.val_fraction, (long long)job->train->episodes);
     DT_TRY(check_leak(job, trains));
+    if (s->data.carry_state && (job->train->n_sources > 1 || (job->val && job->val->n_sources > 1)))
+        return dt_config_reject(job->config, "data.carry_state", "give one source, without weights",
+                                "true needs windows that follow each other, not a mixture");
     if (job->val && job->val->layout.columns != job->train->layout.columns)
         return dt_config_reject(job->config, "data.val",
                                 "name the datasets in data.inputs and data.targets",
@@ -394,6 +397,8 @@ static dt_status look(struct dt_job *job, enum dt_purpose purpose)
     if (purpose == DT_PURPOSE_WHOLE)
         return scan_whole(job);
     DT_TRY(scan_data(job, trains));
+    if (trains || purpose == DT_PURPOSE_ORDER)
+        DT_TRY(dt_job_resolve_mixture(job));
     const struct dt_shard *shard;
     int64_t block = job->settings.data.block;
     int64_t times = dt_dataset_decodes(job->train, block, &shard);
@@ -462,7 +467,8 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const
         return DT_OK;
 
     job->train->may_differ = job->settings.data.allow_changed;
-    job->steps_per_epoch = job->train->windows / s->data.batch;
+    job->steps_per_epoch =
+        dt_mixture_epoch_steps(job->train->sources, job->train->n_sources, s->data.batch);
     job->steps = s->run.steps > 0 ? s->run.steps : s->run.epochs * job->steps_per_epoch;
     return dt_agree(comm, dt_settings_check_steps(s, job->config, job->steps));
 }

@@ -58,6 +58,11 @@ static inline enum dt_sum_order dt_job_sum_order(const struct dt_job *job)
 bool dt_job_wants_selftest(const struct dt_job *job);
 // For dt_job_open: decides what to resume from, job->resume, a verified checkpoint or "".
 dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose);
+// For dt_job_open: the mixture that job->train is trained in, once job->resume is known. DT_USER
+// where the checkpoint has another that it cannot continue with.
+dt_status dt_job_resolve_mixture(struct dt_job *job);
+// It as trainer.json has it; "" of a single source.
+dt_status dt_job_mixture_text(const struct dt_job *job, char text[DT_MIXTURE_TEXT]);
 // A dt_config_check: the fields without a default, of those that the kinds of the model read.
 void dt_job_require_model(struct dt_problems *problems, const void *settings,
                           const struct dt_config *config);

@@ -54,9 +54,11 @@ static const struct dt_config_key run_keys[] = {
 };
 
 static struct dt_config_key data_keys[] = {
-    TEXT(data, train, "", "shards to train on: globs of HDF5 files, separated by commas, or synthetic:random, synthetic:frames",
+    TEXT(data, train, "", "shards to train on: globs of HDF5 files, separated by commas, or synthetic:random, synthetic:frames; "
+         "a mixture: sources separated by spaces, each with its weight, web/*.h5:0.7 code/*.h5:0.3, or with epochs, code/*.h5:2e",
          .required = true, PATHS, NEUTRAL),
-    TEXT(data, val, "", "shards to evaluate on: globs of HDF5 files, separated by commas", PATHS, NEUTRAL),
+    WHOLE(data, mixture_from, "0", 0, MANY, "on resume, other weights of a mixture count after this many steps; 0: they must not change"),
+    TEXT(data, val, "", "shards to evaluate on: globs of HDF5 files, separated by commas, or a mixture", PATHS, NEUTRAL),
     REAL(data, val_fraction, "0", 0, 0.5, "hold this share of the episodes of data.train out, drawn by run.seed, to evaluate on; data.val is then empty"),
     CHOICE(data, format, "auto", "", "layout of the shards; auto: recognised by their datasets"),
     TEXT(data, episodes, "", "names of the groups that are episodes: subject_*/trial_* (* and ? within a name); "

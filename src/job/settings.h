@@ -51,6 +51,7 @@ struct dt_settings {
         int64_t block, prefetch, reset_token; // reset_token -1: none; block 0: auto, only until
                                               // the job knows what it resumes from
         int64_t stride, time_axis;            // stride 0: auto, seq_len
+        int64_t mixture_from;
         double val_fraction;
         bool shuffle, carry_state, reset_after, verify, normalize, allow_changed;
     } data;

@@ -72,6 +72,7 @@ static dt_status load_on_root(struct trainer *t)
     DT_TRY(
         dt_checkpoint_load(t->job->resume, &t->snapshot.host, &expected, t->job->train, &t->state));
     t->state.storage = expected.storage;
+    memcpy(t->state.order.mixture, expected.order.mixture, sizeof expected.order.mixture);
     warn_of_device(t->state.device, expected.device);
     memcpy(t->state.device, expected.device, sizeof t->state.device);
     DT_TRY(check_branch(t));
@@ -229,6 +230,7 @@ dt_status dt_trainer_start(struct trainer *t)
 
     DT_TRY(dt_evaluation_warn(job));
     t->state = fresh_state(job);
+    DT_TRY(dt_job_mixture_text(job, t->state.order.mixture));
     DT_TRY(dt_agree(job->comm, dt_job_describe_device(job, t->state.device)));
     t->schedule = dt_lr_schedule(&job->settings, job->steps);
     if (job->resume[0])

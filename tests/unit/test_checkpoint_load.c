@@ -184,8 +184,8 @@ static void test_hostile_trainer(void)
                   "is not a list of batches");
     check_trainer(good, "\"step\":\t7", "\"step\": 1e300", "step is 1e+300");
     check_trainer(good, "\"step\":\t7", "\"stop\": 7", "step is missing");
-    check_trainer(good, "\"format\":\t1", "\"format\": 2",
-                  "a newer dtrain wrote this checkpoint, in format 2; this one reads");
+    check_trainer(good, "\"format\":\t1", "\"format\": 3",
+                  "a newer dtrain wrote this checkpoint, in format 3; this one reads");
     check_trainer(good, "\"format\":\t1", "\"format\": 0", "format is 0");
     check_trainer(good, "\"9223372036854775553\"", "1337", "seed is 1337");
     check_trainer(good, "\"9223372036854775553\"", "\"-1\"", "seed is \"-1\"");
