@@ -370,6 +370,38 @@ DT_DEVICE void scan_read_states(const float *from, int64_t row, int64_t state, c
                 h[c][n] = from[scan_state_at(row, place.n + n, state, cut, place.d + c)];
 }
 
+// Where the lane's state n of channel c lies in [B, D, N]: h0, h_last and their gradients.
+DT_DEVICE int64_t scan_given_at(int64_t state, const scan_cut &cut, const scan_place &place, int c,
+                                int n)
+{
+    return (place.b * cut.channels + place.d + c) * state + place.n + n;
+}
+
+// h is left as it is where there is no state and no channel.
+template <class F>
+DT_DEVICE void scan_read_given(const float *from, int64_t state, const scan_cut &cut,
+                               const scan_place &place, float (&h)[F::CC][F::S])
+{
+#pragma unroll
+    for (int c = 0; c < F::CC; c++)
+#pragma unroll
+        for (int n = 0; n < F::S; n++)
+            if (place.n + n < state && place.d + c < cut.channels)
+                h[c][n] = from[scan_given_at(state, cut, place, c, n)];
+}
+
+template <class F>
+DT_DEVICE void scan_write_given(float *to, int64_t state, const scan_cut &cut,
+                                const scan_place &place, const float (&h)[F::CC][F::S])
+{
+#pragma unroll
+    for (int c = 0; c < F::CC; c++)
+#pragma unroll
+        for (int n = 0; n < F::S; n++)
+            if (place.n + n < state && place.d + c < cut.channels)
+                to[scan_given_at(state, cut, place, c, n)] = h[c][n];
+}
+
 // Sums W values over LANES lanes that lie STEP apart; lanes that differ in one bit swap halves of
 // what they have left. The i-th of them is left with values i W / LANES …, from v[0] on; with fewer
 // values than lanes several have the same one.

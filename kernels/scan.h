@@ -4,11 +4,13 @@
 //   s_t = C_t · h_t + d_skip ∘ u_t
 //   y_t = s_t ∘ silu(z_t)
 // h_{-1} is h0, or zero. reset[t] = 1: a document starts at t, h_{t-1} (at t = 0: h0) counts as
-// zero. reset[t] also stops the gradient from t to t - 1. No gradient flows through h0 or h_last.
+// zero. reset[t] also stops the gradient from t to t - 1.
 //
 // Backward, with dh_t the gradient of h_t (from s_t and from h_{t+1}):
 //   ds_t = dy_t · silu(z_t)                 dz_t = dy_t · s_t · σ(z_t)(1 + z_t(1 - σ(z_t)))
-//   dh_t = ds_t · C_t + exp(Δ_{t+1} A) ∘ dh_{t+1}         (the second term 0 where reset[t+1])
+//   dh_t = ds_t · C_t + exp(Δ_{t+1} A) ∘ dh_{t+1}         (the second term 0 where reset[t+1]; at
+//                                                          the last t: dh_last, or zero)
+//   dh0  = exp(Δ_0 A) ∘ dh_0                              (0 where reset[0])
 //   dC_t = Σ_d ds_t · h_t                   dB_t = Σ_d dh_t · Δ_t · u_t
 //   du_t = ds_t · d_skip + Δ_t · Σ_n dh_t · B_t
 //   dΔ_t = Σ_n dh_t · (A · exp(Δ_t A) · h_{t-1} + u_t · B_t)
@@ -67,7 +69,9 @@ struct dt_scan_forward_args {
 struct dt_scan_backward_args {
     struct dt_scan_inputs in; // as in forward
     const float *states, *s;  // from forward
+    const float *dh_last;     // gradient of h_last; NULL: zeros
     struct dt_view dy, du, ddelta, dz, db, dc;
+    float *dh0; // gradient of h0, or NULL
     float *da_log, *dd_skip, *ddt_bias;
     bool accumulate;
     void *workspace; // partial sums
@@ -95,13 +99,16 @@ struct dt_scan_backward_args {
     ARRAY(OUT | CACHED | OR_NULL,           B * D,          N, DT_F32, h_last) \
     ARRAY(OUT | OR_NULL,                    B * chunks * N, D, DT_F32, states) \
     ARRAY(OUT | NEED(keeps_s && a->states), M,              D, DT_F32, s)
-#define DT_ROWS_scan_backward                                               \
-    DT_SCAN_INPUTS                                                          \
-    ARRAY(IN,                 B * chunks * N, D, DT_F32, states)            \
-    ARRAY(IN | NEED(keeps_s), M,              D, DT_F32, s)                 \
-    ARRAY(IN,                 M,              D, T,      dy)                \
-    ARRAY(OUT,                M,              D, T,      du, ddelta, dz)    \
-    ARRAY(OUT,                M,              N, T,      db, dc)            \
-    ARRAY(SUM | CACHED,       D,              N, DT_F32, da_log)            \
-    ARRAY(SUM | CACHED,       1,              D, DT_F32, dd_skip, ddt_bias)
+#define DT_ROWS_scan_backward                                                     \
+    DT_SCAN_INPUTS                                                                \
+    ARRAY(IN,                     B * chunks * N, D, DT_F32, states)              \
+    ARRAY(IN | NEED(keeps_s),     M,              D, DT_F32, s)                   \
+    ARRAY(IN | CACHED | OR_NULL,  B * D,          N, DT_F32, dh_last)             \
+    ARRAY(IN,                     M,              D, T,      dy)                  \
+    ARRAY(OUT,                    M,              D, T,      du, ddelta, dz)      \
+    ARRAY(OUT,                    M,              N, T,      db, dc)              \
+    ARRAY(OUT | CACHED | OR_NULL, B * D,          N, DT_F32, dh0)                 \
+    ARRAY(SUM | CACHED,           D,              N, DT_F32, da_log)              \
+    ARRAY(SUM | CACHED,           1,              D, DT_F32, dd_skip, ddt_bias)   \
+    APART(dh0, dh_last)
 // clang-format on

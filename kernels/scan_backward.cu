@@ -12,7 +12,7 @@
 // parts of all its lanes, 8 of them a thread, by loads of 16 bytes. Sums over n are swapped
 // between four lanes by shuffles, which takes less of the shared memory's data path than storing
 // all parts. With segments a first launch makes what each one hands back to the one before it, as
-// if nothing came from after it.
+// if nothing came from after it; dh_last goes through them all.
 //
 // Per channel and token, with S bytes of storage: reads u, delta, z, dy, writes du, ddelta, dz: 7
 // S; 4 of s, 4 N / 8 of states; partials of dB and dC written and read, 2 * 4 * 2 N / 64 (two

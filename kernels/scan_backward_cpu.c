@@ -190,7 +190,7 @@ static void run_piece(const struct backward *job, const struct dt_piece *piece,
     const struct dt_scan_backward_args *args = job->args;
     size_t row = DT_PITCH * sizeof(float), rows = (size_t)job->n_state * row;
     scan_open_piece(&args->in, piece, job->n_state, &scratch->in);
-    memset(scratch->carry, 0, rows);
+    scan_load_state(&args->in, piece, job->n_state, args->dh_last, scratch->carry);
     memset(scratch->da, 0, rows);
     memset(scratch->dd_skip, 0, row);
     memset(scratch->ddt_bias, 0, row);
@@ -205,6 +205,7 @@ static void run_piece(const struct backward *job, const struct dt_piece *piece,
                       scratch);
         }
     }
+    scan_store_state(&args->in, piece, scratch->carry, args->dh0);
     // the piece's sums over time become the partials of its sequence
     int64_t channels = job->cut.groups * job->cut.width, first = piece->sequence * channels;
     float *da_log = job->da_log + first * job->n_state + piece->first;

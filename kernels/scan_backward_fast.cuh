@@ -424,6 +424,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F>()))
     scan_load_a<F>(args.in.a_log, args.in.b.cols, cut, place, own.a);
     scan_clear(own.da);
     scan_clear(own.carry);
+    if (args.dh_last)
+        scan_read_given<F>(args.dh_last, args.in.b.cols, cut, place, own.carry);
     if (place.b >= cut.whole) {
         const int after = (int)cut.segments - 1 - place.segment;
         scan_pass_through<F>(space.passing, args.in.b.cols, cut, place, wide.slots,
@@ -449,4 +451,6 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F>()))
     }
     place = find_place_again<F, true>(*block);
     store_sums<F, T>(args, cut, place, own, warp.tile, space);
+    if (args.dh0 && place.begin == 0)
+        scan_write_given<F>(args.dh0, args.in.b.cols, cut, place, own.carry);
 }

@@ -52,8 +52,10 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
     const bool active = d < D;
     float *da_of = space.parameters + b * (N + 2) * D + d, *carry_of = space.carry + b * N * D + d;
     float dd_skip = 0.0f, ddt_bias = 0.0f;
-    for (int64_t n = 0; n < N && active; n++)
-        da_of[n * D] = carry_of[n * D] = 0.0f;
+    for (int64_t n = 0; n < N && active; n++) {
+        da_of[n * D] = 0.0f;
+        carry_of[n * D] = args.dh_last ? args.dh_last[(b * D + d) * N + n] : 0.0f;
+    }
     for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
         const int64_t begin = chunk * args.in.chunk, steps = dt_least(args.in.chunk, L - begin);
         const int64_t first = b * L + begin;
@@ -120,4 +122,6 @@ static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
         float *end = space.parameters + (b + 1) * (N + 2) * D + d;
         end[-2 * D] = dd_skip, end[-D] = ddt_bias;
     }
+    for (int64_t n = 0; n < N && active && args.dh0; n++)
+        args.dh0[(b * D + d) * N + n] = carry_of[n * D];
 }

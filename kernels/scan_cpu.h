@@ -48,6 +48,27 @@ static inline int64_t scan_state_at(const struct dt_scan_inputs *in, const struc
     return chunk * in->b.cols * in->u.cols + piece->first;
 }
 
+// A piece's part of [B, D, N], h0 or the gradient of h_last (NULL: zeros), into [n_state] rows; and
+// back (to NULL: nothing).
+static inline void scan_load_state(const struct dt_scan_inputs *in, const struct dt_piece *piece,
+                                   int64_t n_state, const float *from, float *rows)
+{
+    int64_t N = in->b.cols, first = (piece->sequence * in->u.cols + piece->first) * N;
+    memset(rows, 0, (size_t)(n_state * DT_PITCH) * sizeof *rows);
+    for (int64_t i = 0; from && i < piece->count; i++)
+        for (int64_t n = 0; n < N; n++)
+            rows[n * DT_PITCH + i] = from[first + i * N + n];
+}
+
+static inline void scan_store_state(const struct dt_scan_inputs *in, const struct dt_piece *piece,
+                                    const float *rows, float *to)
+{
+    int64_t N = in->b.cols, first = (piece->sequence * in->u.cols + piece->first) * N;
+    for (int64_t i = 0; to && i < piece->count; i++)
+        for (int64_t n = 0; n < N; n++)
+            to[first + i * N + n] = rows[n * DT_PITCH + i];
+}
+
 // 2^x for x <= 0, the one exponential of the recurrence: x = k + r with |r| <= 1/2, a polynomial of
 // degree 5 (relative error 1.1e-7, and exactly 1 at 0, so that the error of a slowly fading
 // state stays bounded over any number of steps), 2^k by adding to the exponent. Below 2^-126:

@@ -12,7 +12,7 @@
 // 130M model (D = 1536, N = 16, bf16, chunk 8) on an H200: 24,576 exponentials at 16 a clock and
 // SM, 132 SMs, 1.755 GHz: 6.6 ns, 7.9 with the three others; 30.7 KB at 4.3 TB/s: 7.1 ns. Cycles of
 // an SM's pipes for a token and 16 channels (tests/sass):
-// scan_forward_registers<16,2,16,bf16>: 19.3 issue, 19 special, 17.7 shared, 77.2 slots, 117
+// scan_forward_registers<16,2,16,bf16>: 19.2 issue, 19 special, 17.7 shared, 77.0 slots, 117
 // registers and 4 blocks; scan_forward_registers<16,1,16,bf16>: 24.4 issue, 21.9 shared. Two thirds
 // of the slots are the recurrence itself.
 #include "kernels/scan.cuh"
@@ -208,25 +208,6 @@ template <class F, class T> constexpr int resident(void)
 #endif
 }
 
-// Where the lane's state n of channel c lies in h0 and h_last, [B, D, N].
-DT_DEVICE int64_t state_at(const dt_scan_forward_args &args, const scan_cut &cut,
-                           const scan_place &place, int c, int n)
-{
-    return (place.b * cut.channels + place.d + c) * args.in.b.cols + place.n + n;
-}
-
-template <class F>
-DT_DEVICE void read_first(const dt_scan_forward_args &args, const scan_cut &cut,
-                          const scan_place &place, float (&h)[F::CC][F::S])
-{
-#pragma unroll
-    for (int c = 0; c < F::CC; c++)
-#pragma unroll
-        for (int n = 0; n < F::S; n++)
-            if (place.n + n < args.in.b.cols && place.d + c < cut.channels)
-                h[c][n] = args.in.h0[state_at(args, cut, place, c, n)];
-}
-
 // Returns where a part of a row of s begins. With two channels a lane, half of a warp stores 32
 // bytes of each part, which then lie in different banks.
 template <class F> DT_DEVICE int find_part(int part)
@@ -311,7 +292,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     scan_pass_on<F>(passing, args.in.b.cols, cut, place, wide.states, 1, passes, sum, h);
     // later launches may have h_last in h0's place
     if (args.in.h0 && place.segment == 0) {
-        read_first<F>(args, cut, place, h);
+        scan_read_given<F>(args.in.h0, args.in.b.cols, cut, place, h);
         scan_write_states<F>(passing.slots, scan_passing_row(cut, place), args.in.b.cols, cut,
                              place, wide.states, h);
     }
@@ -441,7 +422,7 @@ DT_DEVICE void start(const dt_scan_forward_args &args, const scan_cut &cut, cons
     scan_clear(h);
     if (place.b < cut.whole) {
         if (args.in.h0)
-            read_first<F>(args, cut, place, h);
+            scan_read_given<F>(args.in.h0, args.in.b.cols, cut, place, h);
         return;
     }
     const int64_t from = scan_passing_row(cut, place) - place.segment;
@@ -482,12 +463,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         store_y<F, T>(args, cut, place, t, wide.channels, tile, u, z);
     }
     if (args.h_last && place.end == cut.length)
-#pragma unroll
-        for (int c = 0; c < F::CC; c++)
-#pragma unroll
-            for (int n = 0; n < F::S; n++)
-                if (place.n + n < args.in.b.cols && place.d + c < cut.channels)
-                    args.h_last[state_at(args, cut, place, c, n)] = h[c][n];
+        scan_write_given<F>(args.h_last, args.in.b.cols, cut, place, h);
 }
 
 // ---- launchers

@@ -138,13 +138,10 @@ static void run_piece(const struct dt_scan_forward_args *args, const struct dt_p
                       int64_t n_state, const struct forward_scratch *scratch)
 {
     const struct dt_scan_inputs *in = &args->in;
-    int64_t N = in->b.cols, D = in->u.cols, first = (piece->sequence * D + piece->first) * N;
+    int64_t N = in->b.cols, D = in->u.cols;
     float *h = scratch->h;
     scan_open_piece(in, piece, n_state, &scratch->in);
-    memset(h, 0, (size_t)(n_state * DT_PITCH) * sizeof *h);
-    for (int64_t i = 0; in->h0 && i < piece->count; i++)
-        for (int64_t n = 0; n < N; n++)
-            h[n * DT_PITCH + i] = in->h0[first + i * N + n];
+    scan_load_state(in, piece, n_state, in->h0, h);
     for (int64_t t = 0, steps; t < in->length; t += steps) {
         bool kept = args->states && t % in->chunk == 0;
         float *state = kept ? args->states + scan_state_at(in, piece, t) : NULL;
@@ -154,9 +151,7 @@ static void run_piece(const struct dt_scan_forward_args *args, const struct dt_p
         steps = dt_min_i64(in->length - t, steps);
         run_block(args, piece, n_state, piece->sequence * in->length + t, steps, scratch);
     }
-    for (int64_t i = 0; args->h_last && i < piece->count; i++)
-        for (int64_t n = 0; n < N; n++)
-            args->h_last[first + i * N + n] = h[n * DT_PITCH + i];
+    scan_store_state(in, piece, h, args->h_last);
 }
 
 // One position from a state, as in play: states are used in the order in which they are kept, so

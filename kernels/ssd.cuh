@@ -181,6 +181,34 @@ static inline unsigned ssd_blocks(int64_t pairs, int64_t items)
     return (unsigned)(pairs * dt_div_up(items, SSD_THREADS));
 }
 
+// What a thread of the states' passes owns: elements p … p + 3 of state n of a head. Of the states
+// at a sequence's borders, [B, H, P, N], it reads and writes those that there are.
+enum { SSD_FOUR = 4 };
+
+DT_DEVICE int64_t ssd_border_at(const ssd_slab &s, int64_t sequence, unsigned h, unsigned n,
+                                unsigned p)
+{
+    return ((sequence * s.heads + h) * s.head + p) * s.state + n;
+}
+
+DT_DEVICE void ssd_read_border(const ssd_slab &s, const float *from, int64_t sequence, unsigned h,
+                               unsigned n, unsigned p, float (&state)[SSD_FOUR])
+{
+#pragma unroll
+    for (unsigned k = 0; k < SSD_FOUR; k++)
+        if (n < s.state && p + k < s.head)
+            state[k] = from[ssd_border_at(s, sequence, h, n, p + k)];
+}
+
+DT_DEVICE void ssd_write_border(const ssd_slab &s, float *to, int64_t sequence, unsigned h,
+                                unsigned n, unsigned p, const float (&state)[SSD_FOUR])
+{
+#pragma unroll
+    for (unsigned k = 0; k < SSD_FOUR; k++)
+        if (n < s.state && p + k < s.head)
+            to[ssd_border_at(s, sequence, h, n, p + k)] = state[k];
+}
+
 DT_DEVICE float ssd_exp(float x)
 {
     return dt_exp2(DT_LOG2_E * x);

@@ -5,7 +5,7 @@
 //   h_t = a_t · h_{t-1} + Δ_t · x_t · B_tᵀ          h: [P, N] per head, fp32
 //   y_t = h_t · C_t + d_skip · x_t
 // h_{-1} is h0, or zero. reset[t] = 1: a document starts at t, h_{t-1} (at t = 0: h0) counts as
-// zero. reset[t] also stops the gradient from t to t - 1. No gradient flows through h0 or h_last.
+// zero. reset[t] also stops the gradient from t to t - 1.
 //
 // Implementations use the matrix form over chunks of Q tokens. With X = Δ_t x_t as rows [Q, P],
 // l_t = Σ_{s<=t} Δ_s A from the chunk's start, decay[t, s] = exp(l_t - l_s) for s <= t with no
@@ -16,7 +16,9 @@
 // allows operands of the products to be rounded to bf16, never their sums.
 //
 // Backward, with dh_t the gradient of h_t (from y_t and from h_{t+1}):
-//   dh_t = dy_t · C_tᵀ + a_{t+1} · dh_{t+1}               (the second term 0 where reset[t+1])
+//   dh_t = dy_t · C_tᵀ + a_{t+1} · dh_{t+1}               (the second term 0 where reset[t+1]; at
+//                                                          the last t: dh_last, or zero)
+//   dh0  = a_0 · dh_0                                     (0 where reset[0])
 //   dC_t = Σ_{heads} h_tᵀ · dy_t              dB_t = Σ_{heads} Δ_t · dh_tᵀ · x_t
 //   dx_t = d_skip · dy_t + Δ_t · dh_t · B_t
 //   dlog_t = a_t · Σ_{p,n} dh_t ∘ h_{t-1}                 (0 where reset[t]); the gradient of Δ_t A
@@ -24,7 +26,8 @@
 //   ddt_t = dΔ_t · σ(dt_t + dt_bias)
 //   da_log = Σ_{b,t} dlog_t · Δ_t · A      dd_skip = Σ_{b,t} dy_tᵀ · x_t
 //   ddt_bias = Σ_{b,t} ddt_t
-// In chunks, with dM = dY Xᵀ, W = dM ∘ decay ∘ C Bᵀ, and dh_end the gradient of h_next:
+// In chunks, with dM = dY Xᵀ, W = dM ∘ decay ∘ C Bᵀ, and dh_end the gradient of h_next (after the
+// last chunk dh_last; before the first dh_before is dh0):
 //   dC = (Σ_{heads} dM ∘ decay) B + Σ_{heads} keep ∘ dY h_before
 //   dB = (Σ_{heads} dM ∘ decay)ᵀ C + Σ_{heads} decay[Q-1, :] ∘ X dh_end
 //   dX = (decay ∘ C Bᵀ)ᵀ dY + decay[Q-1, :] ∘ B dh_endᵀ
@@ -80,7 +83,9 @@ struct dt_ssd_forward_args {
 struct dt_ssd_backward_args {
     struct dt_ssd_inputs in; // as in forward
     const float *states;     // from forward
+    const float *dh_last;    // gradient of h_last; NULL: zeros
     struct dt_view dy, dx, ddt, db, dc;
+    float *dh0; // gradient of h0, or NULL
     float *da_log, *dd_skip, *ddt_bias;
     bool accumulate;
     void *workspace;
@@ -114,13 +119,15 @@ struct dt_ssd_backward_args {
     ARRAY(OUT,                    B * L,      HP,     T,      y)      \
     ARRAY(OUT | CACHED | OR_NULL, B * HP,     N,      DT_F32, h_last) \
     ARRAY(OUT | OR_NULL,          B * chunks, HP * N, DT_F32, states)
-#define DT_ROWS_ssd_backward                                                   \
-    DT_SSD_INPUTS                                                              \
-    ARRAY(IN,           B * chunks, HP * N, DT_F32, states)                    \
-    ARRAY(IN,           B * L,      HP,     T,      dy)                        \
-    ARRAY(OUT,          B * L,      HP,     T,      dx)                        \
-    ARRAY(OUT,          B * L,      H,      T,      ddt)                       \
-    ARRAY(OUT,          B * L,      GN,     T,      db, dc)                    \
-    ARRAY(SUM | CACHED, 1,          H,      DT_F32, da_log, dd_skip, ddt_bias) \
-    APART(dx, dy)
+#define DT_ROWS_ssd_backward                                                             \
+    DT_SSD_INPUTS                                                                        \
+    ARRAY(IN,                     B * chunks, HP * N, DT_F32, states)                    \
+    ARRAY(IN | CACHED | OR_NULL,  B * HP,     N,      DT_F32, dh_last)                   \
+    ARRAY(IN,                     B * L,      HP,     T,      dy)                        \
+    ARRAY(OUT,                    B * L,      HP,     T,      dx)                        \
+    ARRAY(OUT,                    B * L,      H,      T,      ddt)                       \
+    ARRAY(OUT,                    B * L,      GN,     T,      db, dc)                    \
+    ARRAY(OUT | CACHED | OR_NULL, B * HP,     N,      DT_F32, dh0)                       \
+    ARRAY(SUM | CACHED,           1,          H,      DT_F32, da_log, dd_skip, ddt_bias) \
+    APART(dx, dy) APART(dh0, dh_last)
 // clang-format on

@@ -43,7 +43,7 @@ static void describe_products(const ssd_slab &s, dt_gemm_args (&products)[PRODUC
     products[CB] = ssd_cb_product(s);
 }
 
-enum { FOUR = 4, COLUMNS = FOUR * DT_WARP };
+enum { COLUMNS = SSD_FOUR * DT_WARP };
 
 // Where the last token of a run still sees what was before the run: the decay over the whole run.
 DT_DEVICE float keep_all(const ssd_slab &s, unsigned run, int64_t pair)
@@ -54,58 +54,62 @@ DT_DEVICE float keep_all(const ssd_slab &s, unsigned run, int64_t pair)
 }
 
 // dh_end of each run of the slab, its product with h_before, and h_before as the right operand's
-// lower rows. A block owns SSD_PART elements of one state.
+// lower rows: from dh_last to dh0, either may be NULL. A block owns SSD_PART elements of one state.
 template <class T>
 __global__ static void __launch_bounds__(SSD_THREADS)
-    pass_gradients(const ssd_slab s, const float *states)
+    pass_gradients(const ssd_slab s, const float *states, const float *dh_last, float *dh0)
 {
-    const unsigned vectors = s.width / FOUR, items = s.states * vectors;
+    const unsigned vectors = s.width / SSD_FOUR, items = s.states * vectors;
     const ssd_item item = ssd_find_item(items);
     const unsigned h = item.pair % s.heads, local = item.pair / s.heads;
-    const unsigned n = item.i / vectors, p = item.i % vectors * FOUR;
+    const unsigned n = item.i / vectors, p = item.i % vectors * SSD_FOUR;
     const int64_t sequence = s.first_sequence + local;
     const bool there = item.i < items;
     if (sequence >= s.in.batch)
         return; // the whole block
     float *carry = s.carry + ((int64_t)item.pair * s.states + n) * s.width + p;
-    float dh[FOUR] = {};
+    float dh[SSD_FOUR] = {};
     if (there && (int64_t)s.first_chunk + s.chunks < s.n_chunks)
-        dt_load<FOUR>(carry, dh);
+        dt_load<SSD_FOUR>(carry, dh);
+    else if (there && dh_last)
+        ssd_read_border(s, dh_last, sequence, h, n, p, dh);
     for (unsigned i = s.chunks; i-- > 0;) {
         const unsigned run = local * s.chunks + i;
         const int64_t pair = (int64_t)run * s.heads + h, chunk = (int64_t)s.first_chunk + i;
         const int64_t group = (int64_t)run * s.groups + h / s.per_group;
         const int64_t lower = (pair * (s.rows + s.states) + s.rows + n) * s.width + p;
         const float keep = keep_all(s, run, pair);
-        float before[FOUR] = {}, add[FOUR], dot = 0.0f;
+        float before[SSD_FOUR] = {}, add[SSD_FOUR], dot = 0.0f;
         if (there && chunk < s.n_chunks && n < s.state) {
             const float *from =
                 states + (((sequence * s.n_chunks + chunk) * s.heads + h) * s.state + n) * s.head +
                 p;
 #pragma unroll
-            for (int k = 0; k < FOUR; k++)
+            for (int k = 0; k < SSD_FOUR; k++)
                 if (p + k < s.head)
                     before[k] = from[k];
         }
 #pragma unroll
-        for (int k = 0; k < FOUR; k++)
+        for (int k = 0; k < SSD_FOUR; k++)
             dot += dh[k] * before[k];
         dot = dt_block_sum<SSD_THREADS>(dot);
         if (threadIdx.x == 0)
             s.dots[pair * s.parts + blockIdx.x % s.parts] = dot;
         if (!there)
             continue;
-        dt_store<FOUR>((T *)s.dstate + (group * s.states + n) * s.per_group * s.width +
-                           h % s.per_group * s.width + p,
-                       dh);
-        dt_store<FOUR>((T *)s.right + lower, before);
-        dt_load<FOUR>(s.dright + lower, add);
+        dt_store<SSD_FOUR>((T *)s.dstate + (group * s.states + n) * s.per_group * s.width +
+                               h % s.per_group * s.width + p,
+                           dh);
+        dt_store<SSD_FOUR>((T *)s.right + lower, before);
+        dt_load<SSD_FOUR>(s.dright + lower, add);
 #pragma unroll
-        for (int k = 0; k < FOUR; k++)
+        for (int k = 0; k < SSD_FOUR; k++)
             dh[k] = (keep == 0.0f ? 0.0f : keep * dh[k]) + add[k];
     }
     if (there)
-        dt_store<FOUR>(carry, dh);
+        dt_store<SSD_FOUR>(carry, dh);
+    if (there && dh0 && s.first_chunk == 0)
+        ssd_write_border(s, dh0, sequence, h, n, p, dh);
 }
 
 // Sums over the heads of a group: dM ∘ decay, and dC's part that comes from the states. A warp owns
@@ -118,38 +122,39 @@ template <class T> __global__ static void __launch_bounds__(SSD_THREADS) sum_hea
     const unsigned run = group / s.groups, first = group % s.groups * s.per_group;
     const int from = s.from[(int64_t)run * rows + t];
     const int64_t row = (int64_t)group * rows + t;
-    for (unsigned column = lane * FOUR; column < rows; column += COLUMNS) {
-        float sum[FOUR] = {};
+    for (unsigned column = lane * SSD_FOUR; column < rows; column += COLUMNS) {
+        float sum[SSD_FOUR] = {};
         for (unsigned i = 0; i < s.per_group && column <= t; i++) {
             const int64_t pair = (int64_t)run * s.heads + first + i;
             const float *log = s.log + pair * rows, at = log[t];
-            float dm[FOUR], l[FOUR];
-            dt_load<FOUR>(s.dleft + (pair * rows + t) * deep + column, dm);
-            dt_load<FOUR>(log + column, l);
+            float dm[SSD_FOUR], l[SSD_FOUR];
+            dt_load<SSD_FOUR>(s.dleft + (pair * rows + t) * deep + column, dm);
+            dt_load<SSD_FOUR>(log + column, l);
 #pragma unroll
-            for (int k = 0; k < FOUR; k++)
+            for (int k = 0; k < SSD_FOUR; k++)
                 if (column + k <= t && (int)(column + k) >= from)
                     sum[k] += ssd_exp(at - l[k]) * dm[k];
         }
-        dt_store<FOUR>((T *)s.dcb + row * rows + column, sum);
+        dt_store<SSD_FOUR>((T *)s.dcb + row * rows + column, sum);
     }
     constexpr int TURNS = DT_SSD_STATES_MAX / COLUMNS;
-    float c[TURNS][FOUR] = {}, dc[TURNS][FOUR] = {};
+    float c[TURNS][SSD_FOUR] = {}, dc[TURNS][SSD_FOUR] = {};
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++)
-        if (lane * FOUR + turn * COLUMNS < s.states)
-            dt_load<FOUR>((const T *)s.c + row * s.states + lane * FOUR + turn * COLUMNS, c[turn]);
+        if (lane * SSD_FOUR + turn * COLUMNS < s.states)
+            dt_load<SSD_FOUR>((const T *)s.c + row * s.states + lane * SSD_FOUR + turn * COLUMNS,
+                              c[turn]);
     for (unsigned i = 0; i < s.per_group; i++) {
         const int64_t at = ((int64_t)run * s.heads + first + i) * rows + t;
         const float keep = from < 0 ? ssd_exp(s.log[at]) : 0.0f;
         float e = 0.0f;
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
-            float d[FOUR] = {};
-            if (from < 0 && lane * FOUR + turn * COLUMNS < s.states)
-                dt_load<FOUR>(s.dleft + at * deep + rows + lane * FOUR + turn * COLUMNS, d);
+            float d[SSD_FOUR] = {};
+            if (from < 0 && lane * SSD_FOUR + turn * COLUMNS < s.states)
+                dt_load<SSD_FOUR>(s.dleft + at * deep + rows + lane * SSD_FOUR + turn * COLUMNS, d);
 #pragma unroll
-            for (int k = 0; k < FOUR; k++) {
+            for (int k = 0; k < SSD_FOUR; k++) {
                 d[k] *= keep;
                 dc[turn][k] += d[k];
                 e += d[k] * c[turn][k];
@@ -161,8 +166,8 @@ template <class T> __global__ static void __launch_bounds__(SSD_THREADS) sum_hea
     }
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++)
-        if (lane * FOUR + turn * COLUMNS < s.states)
-            dt_store<FOUR>(s.dc + row * s.states + lane * FOUR + turn * COLUMNS, dc[turn]);
+        if (lane * SSD_FOUR + turn * COLUMNS < s.states)
+            dt_store<SSD_FOUR>(s.dc + row * s.states + lane * SSD_FOUR + turn * COLUMNS, dc[turn]);
 }
 
 // Lane's sum over the lanes below it.
@@ -184,33 +189,33 @@ DT_DEVICE void sum_across(const ssd_slab &s, unsigned pair, unsigned valid, floa
     const unsigned lane = threadIdx.x % DT_WARP, rows = s.rows, deep = s.rows + s.states;
     const unsigned run = pair / s.heads, g = pair % s.heads / s.per_group;
     const float *log = s.log + (int64_t)pair * rows;
-    for (unsigned t = lane * FOUR; t < rows; t += COLUMNS)
+    for (unsigned t = lane * SSD_FOUR; t < rows; t += COLUMNS)
 #pragma unroll
-        for (int k = 0; k < FOUR; k++)
+        for (int k = 0; k < SSD_FOUR; k++)
             across[t + k] = 0.0f;
     for (unsigned u = threadIdx.x / DT_WARP; u < valid; u += SSD_WARPS) {
         const int from = s.from[(int64_t)run * rows + u];
         const float at = log[u];
         float left_of = 0.0f; // the columns of this turn
         for (unsigned first = 0; first <= u; first += COLUMNS) {
-            const unsigned t = first + lane * FOUR;
-            float w[FOUR] = {}, total = 0.0f;
+            const unsigned t = first + lane * SSD_FOUR;
+            float w[SSD_FOUR] = {}, total = 0.0f;
             if (t <= u) {
-                float dm[FOUR], cb[FOUR], l[FOUR];
-                dt_load<FOUR>(s.dleft + ((int64_t)pair * rows + u) * deep + t, dm);
-                dt_load<FOUR>(s.cb + (((int64_t)run * s.groups + g) * rows + u) * rows + t, cb);
-                dt_load<FOUR>(log + t, l);
+                float dm[SSD_FOUR], cb[SSD_FOUR], l[SSD_FOUR];
+                dt_load<SSD_FOUR>(s.dleft + ((int64_t)pair * rows + u) * deep + t, dm);
+                dt_load<SSD_FOUR>(s.cb + (((int64_t)run * s.groups + g) * rows + u) * rows + t, cb);
+                dt_load<SSD_FOUR>(log + t, l);
 #pragma unroll
-                for (int k = 0; k < FOUR; k++)
+                for (int k = 0; k < SSD_FOUR; k++)
                     if (t + k <= u && (int)(t + k) >= from)
                         w[k] = dm[k] * cb[k] * ssd_exp(at - l[k]);
             }
 #pragma unroll
-            for (int k = 0; k < FOUR; k++)
+            for (int k = 0; k < SSD_FOUR; k++)
                 total += w[k];
             float below = left_of + sum_below(total, lane);
 #pragma unroll
-            for (int k = 0; k < FOUR; k++) {
+            for (int k = 0; k < SSD_FOUR; k++) {
                 if (t + k <= u)
                     across[t + k] += below;
                 below += w[k];
@@ -351,7 +356,7 @@ static dt_status backward_slab(const ssd_slab &s, const dt_ssd_backward_args *ar
     DT_TRY(ssd_prepare<T>(s, args->dy, call));
     DT_TRY(ssd_multiply(call, products[DRIGHT]));
     DT_LAUNCH((pass_gradients<T>), (unsigned)((int64_t)s.sequences * s.heads * s.parts),
-              SSD_THREADS, 0, call.stream, s, args->states);
+              SSD_THREADS, 0, call.stream, s, args->states, args->dh_last, args->dh0);
     for (int i = DLEFT; i <= DB_STATES; i++)
         DT_TRY(ssd_multiply(call, products[i]));
     DT_LAUNCH((sum_heads<T>), (unsigned)(groups * (s.rows / SSD_WARPS)), SSD_THREADS, 0,

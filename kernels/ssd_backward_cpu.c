@@ -241,13 +241,13 @@ static struct dt_soon find_soon(const struct run *run, const struct scratch *x,
             ssd_next_group(&a->in.c, s, piece, &x->chunk, index)}};
 }
 
-// A head's chunk, the last one where no gradient comes from a state after it.
+// A head's chunk. No gradient comes from a state after the last one without dh_last.
 static void run_head(const struct run *run, struct scratch *x, const struct ssd_piece *piece,
                      int64_t index, int64_t k)
 {
     const struct dt_ssd_backward_args *a = run->args;
     const struct ssd_sizes *s = &run->s;
-    bool last = k == s->chunks - 1;
+    bool last = k == s->chunks - 1 && !a->dh_last;
     int64_t head = piece->head + index;
     const float *h = // the state before the chunk
         k > 0 || a->in.h0
@@ -319,6 +319,7 @@ static void finish_rows(const struct run *run, struct scratch *x, const struct s
 static void run_piece(const struct run *run, const struct ssd_piece *piece, struct scratch *x)
 {
     const struct ssd_sizes *s = &run->s;
+    ssd_load_states(&run->args->in, s, piece, run->args->dh_last, x->dh);
     for (int64_t k = s->chunks - 1; k >= 0; k--) {
         ssd_load_chunk(&run->args->in, s, piece, k, k - 1, &x->chunk);
         dt_gemm_turn(x->c_turned, s->q_pitch, x->chunk.c, s->n_pitch, s->n, x->chunk.rows);
@@ -331,6 +332,7 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
         finish_rows(run, x, piece, true);
         finish_rows(run, x, piece, false);
     }
+    ssd_store_states(&run->args->in, s, piece, x->dh, run->args->dh0);
 }
 
 // Adds the slices' parts of a row of db or dc in order.

@@ -130,6 +130,36 @@ void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
 // A head's columns of the chunk's rows.
 void ssd_load_head(const struct dt_view *from, const struct ssd_sizes *s,
                    const struct ssd_chunk *chunk, int64_t head, float *to);
+// h [P, N], as it is carried from call to call, to rows of n, `pitch` floats apart.
+static inline void ssd_turn_state(const struct ssd_sizes *s, const float *h, float *to,
+                                  int64_t pitch)
+{
+    for (int64_t n = 0; n < s->N; n++)
+        for (int64_t i = 0; i < s->P; i++)
+            to[n * pitch + i] = h[i * s->N + n];
+}
+
+// The states of a piece's heads, or their gradients, from [B, H, P, N] (NULL: zeros) to [heads][n,
+// p]; and back (to NULL: nothing).
+static inline void ssd_load_states(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
+                                   const struct ssd_piece *piece, const float *from, float *to)
+{
+    int64_t first = piece->sequence * in->heads + piece->head, size = s->n * s->p_pitch;
+    memset(to, 0, (size_t)(piece->heads * size) * sizeof *to);
+    for (int64_t i = 0; i < piece->heads && from; i++)
+        ssd_turn_state(s, from + (first + i) * s->P * s->N, to + i * size, s->p_pitch);
+}
+
+static inline void ssd_store_states(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
+                                    const struct ssd_piece *piece, const float *from, float *to)
+{
+    int64_t first = piece->sequence * in->heads + piece->head;
+    for (int64_t i = 0; i < piece->heads && to; i++)
+        for (int64_t p = 0; p < s->P; p++)
+            for (int64_t n = 0; n < s->N; n++)
+                to[((first + i) * s->P + p) * s->N + n] = from[(i * s->n + n) * s->p_pitch + p];
+}
+
 // What is loaded after head `index` of the piece: the next head's columns and, after the last head,
 // the next chunk's B or C.
 static inline struct dt_view ssd_next_head(const struct dt_view *from, const struct ssd_sizes *s,

@@ -22,37 +22,26 @@ static void describe_products(const ssd_slab &s, dt_gemm_args (&products)[PRODUC
     products[CB] = ssd_cb_product(s);
 }
 
-enum { FOUR = 4 };
-
-// h0 and h_last are [B, H, P, N].
-DT_DEVICE int64_t at_border(const ssd_slab &s, int64_t sequence, unsigned h, unsigned n, unsigned p)
-{
-    return ((sequence * s.heads + h) * s.head + p) * s.state + n;
-}
-
 // The state before each run of the slab: kept for backward, and the right operand's lower rows.
 template <class T, bool WIDE>
 __global__ static void __launch_bounds__(SSD_THREADS)
     pass_states(const ssd_slab s, float *states, float *h_last)
 {
-    const unsigned vectors = s.width / FOUR, items = s.states * vectors;
+    const unsigned vectors = s.width / SSD_FOUR, items = s.states * vectors;
     const ssd_item item = ssd_find_item(items);
     if (item.i >= items)
         return;
     const unsigned h = item.pair % s.heads, local = item.pair / s.heads;
-    const unsigned n = item.i / vectors, p = item.i % vectors * FOUR;
+    const unsigned n = item.i / vectors, p = item.i % vectors * SSD_FOUR;
     const int64_t sequence = s.first_sequence + local;
     if (sequence >= s.in.batch)
         return; // its runs have no tokens, and nobody reads their y
     float *carry = s.carry + ((int64_t)item.pair * s.states + n) * s.width + p;
-    float state[FOUR] = {};
+    float state[SSD_FOUR] = {};
     if (s.first_chunk > 0) {
-        dt_load<FOUR>(carry, state);
-    } else if (s.in.h0 && n < s.state) {
-#pragma unroll
-        for (int k = 0; k < FOUR; k++)
-            if (p + k < s.head)
-                state[k] = s.in.h0[at_border(s, sequence, h, n, p + k)];
+        dt_load<SSD_FOUR>(carry, state);
+    } else if (s.in.h0) {
+        ssd_read_border(s, s.in.h0, sequence, h, n, p, state);
     }
     for (unsigned i = 0; i < s.chunks; i++) {
         const unsigned run = local * s.chunks + i;
@@ -60,36 +49,33 @@ __global__ static void __launch_bounds__(SSD_THREADS)
         const int64_t chunk = (int64_t)s.first_chunk + i;
         const int64_t group = (int64_t)run * s.groups + h / s.per_group;
         const float keep = s.from[last] < 0 ? ssd_exp(s.log[pair * s.rows + s.rows - 1]) : 0.0f;
-        float add[FOUR];
-        dt_load<FOUR>(s.sums + (group * s.states + n) * s.per_group * s.width +
-                          h % s.per_group * s.width + p,
-                      add);
-        dt_store<FOUR>((T *)s.right + (pair * (s.rows + s.states) + s.rows + n) * s.width + p,
-                       state);
+        float add[SSD_FOUR];
+        dt_load<SSD_FOUR>(s.sums + (group * s.states + n) * s.per_group * s.width +
+                              h % s.per_group * s.width + p,
+                          add);
+        dt_store<SSD_FOUR>((T *)s.right + (pair * (s.rows + s.states) + s.rows + n) * s.width + p,
+                           state);
         if (states && chunk < s.n_chunks && n < s.state) {
             float *to = states +
                         (((sequence * s.n_chunks + chunk) * s.heads + h) * s.state + n) * s.head +
                         p;
             if (WIDE) {
                 if (p < s.head)
-                    dt_store<FOUR>(to, state);
+                    dt_store<SSD_FOUR>(to, state);
             } else {
 #pragma unroll
-                for (int k = 0; k < FOUR; k++)
+                for (int k = 0; k < SSD_FOUR; k++)
                     if (p + k < s.head)
                         to[k] = state[k];
             }
         }
 #pragma unroll
-        for (int k = 0; k < FOUR; k++)
+        for (int k = 0; k < SSD_FOUR; k++)
             state[k] = (keep == 0.0f ? 0.0f : keep * state[k]) + add[k];
     }
-    dt_store<FOUR>(carry, state);
-    if (h_last && (int64_t)s.first_chunk + s.chunks >= s.n_chunks && n < s.state)
-#pragma unroll
-        for (int k = 0; k < FOUR; k++)
-            if (p + k < s.head)
-                h_last[at_border(s, sequence, h, n, p + k)] = state[k];
+    dt_store<SSD_FOUR>(carry, state);
+    if (h_last && (int64_t)s.first_chunk + s.chunks >= s.n_chunks)
+        ssd_write_border(s, h_last, sequence, h, n, p, state);
 }
 
 // y = the products' sum + d_skip x.
@@ -123,8 +109,9 @@ static dt_status forward_slab(const ssd_slab &s, const dt_ssd_forward_args *args
     describe_products(s, products);
     DT_TRY(ssd_prepare<T>(s, none, call));
     DT_TRY(ssd_multiply(call, products[SUMS]));
-    const unsigned blocks = ssd_blocks((int64_t)s.sequences * s.heads, s.states * (s.width / FOUR));
-    if (s.head % FOUR == 0 && dt_aligned<FOUR>(args->states))
+    const unsigned blocks =
+        ssd_blocks((int64_t)s.sequences * s.heads, s.states * (s.width / SSD_FOUR));
+    if (s.head % SSD_FOUR == 0 && dt_aligned<SSD_FOUR>(args->states))
         DT_LAUNCH((pass_states<T, true>), blocks, SSD_THREADS, 0, call.stream, s, args->states,
                   args->h_last);
     else

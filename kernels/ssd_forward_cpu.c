@@ -262,22 +262,11 @@ static void run_head(const struct run *run, struct scratch *x, const struct ssd_
                  dt_as_rows(x->x, s->p_pitch), h, s->p_pitch, before ? x->steps.all : 0.0f);
 }
 
-// h [P, N], as it is carried from call to call, to rows of n, `pitch` floats apart.
-static void turn_state(const struct ssd_sizes *s, const float *h, float *to, int64_t pitch)
-{
-    for (int64_t n = 0; n < s->N; n++)
-        for (int64_t i = 0; i < s->P; i++)
-            to[n * pitch + i] = h[i * s->N + n];
-}
-
 static void run_piece(const struct run *run, const struct ssd_piece *piece, struct scratch *x)
 {
     const struct dt_ssd_forward_args *a = run->args;
     const struct ssd_sizes *s = &run->s;
-    int64_t state = s->P * s->N, first = piece->sequence * a->in.heads + piece->head;
-    memset(x->h, 0, (size_t)(piece->heads * s->n * s->p_pitch) * sizeof *x->h);
-    for (int64_t i = 0; i < piece->heads && a->in.h0; i++)
-        turn_state(s, a->in.h0 + (first + i) * state, x->h + i * s->n * s->p_pitch, s->p_pitch);
+    ssd_load_states(&a->in, s, piece, a->in.h0, x->h);
     for (int64_t k = 0; k < s->chunks; k++) {
         ssd_load_chunk(&a->in, s, piece, k, k + 1, &x->chunk);
         dt_gemm_turn(x->b_turned, s->q_pitch, x->chunk.b, s->n_pitch, s->n, x->chunk.rows);
@@ -288,15 +277,11 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
                          s->q_pitch, 0.0f);
         for (int64_t i = 0; i < piece->heads; i++) {
             int64_t saved = (piece->sequence * s->chunks + k) * a->in.heads + piece->head + i;
-            run_head(run, x, piece, i, a->states ? a->states + saved * state : NULL,
+            run_head(run, x, piece, i, a->states ? a->states + saved * s->P * s->N : NULL,
                      k > 0 || a->in.h0, k < s->chunks - 1 || a->h_last);
         }
     }
-    for (int64_t i = 0; i < piece->heads && a->h_last; i++)
-        for (int64_t p = 0; p < s->P; p++)
-            for (int64_t n = 0; n < s->N; n++)
-                a->h_last[(first + i) * state + p * s->N + n] =
-                    x->h[(i * s->n + n) * s->p_pitch + p];
+    ssd_store_states(&a->in, s, piece, x->h, a->h_last);
 }
 
 // Takes h [P, N] of a head over one token: y += C h. b and c are rows of fp32.
@@ -336,8 +321,8 @@ static void step_piece(const struct run *run, const struct ssd_piece *piece, str
         for (int64_t i = 0; i < piece->heads; i++) {
             int64_t head = piece->head + i, saved = piece->sequence * s->chunks + t / a->in.chunk;
             if (a->states && t % a->in.chunk == 0)
-                turn_state(s, h + i * state, a->states + (saved * a->in.heads + head) * state,
-                           s->P);
+                ssd_turn_state(s, h + i * state, a->states + (saved * a->in.heads + head) * state,
+                               s->P);
             ssd_load_steps(&one, s, &x->chunk, head, &x->steps);
             ssd_load_head(&one.x, s, &x->chunk, head, x->x);
             step_head(s, x->steps.keep[0], x->steps.delta[0], a->in.d_skip[head], x->x, x->chunk.b,

@@ -276,7 +276,7 @@ static void backward(struct parity *p, struct dt_attention_backward_args *a)
 static void check_directions(const struct parity *p, const struct dt_attention_backward_args *a)
 {
     struct values v = make_values(&a->in);
-    const struct objective objective = {&a->dy, y_of, &v};
+    const struct objective objective = {.dy = &a->dy, .forward = y_of, .problem = &v};
     double tolerance = a->dq.dtype == DT_BF16 ? 2e-2 : 2e-5;
     int64_t n = v.L * v.G * v.E;
     check_direction(p, "q", v.q, dense_view(&a->dq), v.B * v.L * v.H * v.E, &objective, tolerance);

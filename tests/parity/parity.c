@@ -456,10 +456,13 @@ void store_tensors(const struct tensors *to, double *const *from, bool add)
 static double value_of_objective(const struct objective *objective)
 {
     const struct dt_view *dy = objective->dy;
-    double *y = zeros(dy->rows * dy->cols), total = 0.0;
+    int64_t n = dy->rows * dy->cols;
+    double *y = zeros(n + objective->n_last), total = 0.0;
     objective->forward(objective->problem, y);
-    for (int64_t i = 0; i < dy->rows * dy->cols; i++)
+    for (int64_t i = 0; i < n; i++)
         total += get_at(dy, i / dy->cols, i % dy->cols) * y[i];
+    for (int64_t i = 0; i < objective->n_last; i++)
+        total += objective->dlast[i] * y[n + i];
     return total;
 }
 

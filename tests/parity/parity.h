@@ -159,11 +159,14 @@ int64_t tensor_size(const struct tensors *tensors, int i);
 double *dense_tensor(const struct tensors *tensors, int i);
 void store_tensors(const struct tensors *to, double *const *from, bool add);
 
-// A problem in double whose objective is Σ dy · y; `forward` computes y, dense, from the problem.
+// A problem in double whose objective is Σ dy · y + Σ dlast · last; `forward` computes y, dense,
+// and after it the final state from the problem.
 struct objective {
     const struct dt_view *dy;
     void (*forward)(const void *problem, double *y);
     const void *problem;
+    const double *dlast;
+    int64_t n_last; // 0: y alone
 };
 // The objective's derivative along a random direction of x[n], against the gradient: off by at most
 // `tolerance` times the gradient's norm, which such a direction meets about once.
@@ -179,6 +182,9 @@ static inline double softplus(double x)
 {
     return x > 20.0 ? x : log1p(exp(x));
 }
+
+// The gradients of a case's states: of its final ones, in, and of its first ones, out.
+enum { DH_LAST = 1, DH0 = 2 };
 
 // Where documents start; NULL for none.
 enum resets { NO_RESETS, AT_ZERO, IN_A_ROW, AT_CHUNKS, MANY, AT_END, RESETS };

@@ -149,7 +149,7 @@ static void compare(struct parity *p, const struct shape *s, enum dt_pool pool)
     if (!s->first || s->type != DT_F32 || !p->is_cpu || s->length > 64)
         return;
     struct values v = {pool, B, s->length, d, forward.mask, dense_view(&forward.h)};
-    const struct objective objective = {&backward.dout, out_of, &v};
+    const struct objective objective = {.dy = &backward.dout, .forward = out_of, .problem = &v};
     check_direction(p, "h", v.h, dense_view(&backward.dh), M * d, &objective, 1e-5);
 }
 

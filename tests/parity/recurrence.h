@@ -4,8 +4,8 @@
 //   SHOWS               the inputs in whose gradients a NaN of any input is seen: bits
 //   FORGET(forward)     so that it keeps nothing for backward
 //   inputs_args, forward_args, backward_args
-//   struct shape        with batch, length, type, h0, wide, accumulate
-//   struct values       a problem in dense doubles, with in[INPUTS]
+//   struct shape        with batch, length, type, h0, dh (DH_LAST, DH0), wide, accumulate
+//   struct values       a problem in dense doubles, with in[INPUTS], h0[states]
 #pragma once
 
 struct op {
@@ -13,11 +13,12 @@ struct op {
     backward_args backward;
 };
 
-// What the includer defines below: views and arrays as in struct values; y of a problem, dense.
+// What the includer defines below: views and arrays as in struct values; y of a problem, dense, and
+// its h_last.
 static struct tensors inputs_of(const inputs_args *in);
 static struct tensors gradients_of(const backward_args *a);
 static struct values make_values(const inputs_args *in);
-static void reference_y(const struct values *v, double *y);
+static void reference_y(const struct values *v, double *y, double *h_last);
 static struct op make_op(const struct parity *p, const struct shape *s);
 static void forward(struct parity *p, forward_args *a);
 static void backward(struct parity *p, backward_args *a);
@@ -46,17 +47,33 @@ static void run(struct parity *p, struct op *op)
 
 static void y_of(const void *values, double *y)
 {
-    reference_y(values, y);
+    const struct values *v = values;
+    reference_y(v, y, y + v->outputs);
+}
+
+// dh_last and dh0 of a case.
+static const float *state_gradient(const struct shape *s, int64_t states)
+{
+    return s->dh & DH_LAST ? normal(states, 1.0, 14) : NULL;
+}
+
+static float *first_gradient(const struct shape *s, int64_t states)
+{
+    return s->dh & DH0 ? guarded(states * 4) : NULL;
 }
 
 static void check_directions(const struct parity *p, const backward_args *a)
 {
     struct values v = make_values(&a->in);
     struct tensors g = gradients_of(a);
-    const struct objective objective = {&a->dy, y_of, &v};
+    const struct objective objective = {&a->dy, y_of, &v, dense_array(a->dh_last, v.states),
+                                        v.states};
     for (int i = 0; i < INPUTS; i++)
         check_direction(p, input_name[i], v.in[i], dense_tensor(&g, i), tensor_size(&g, i),
                         &objective, 5.0 * slope_tolerance(p, a->dy.dtype, i));
+    if (a->dh0)
+        check_direction(p, "h0", v.h0, dense_array(a->dh0, v.states), v.states, &objective,
+                        5.0 * slope_tolerance(p, a->dy.dtype, A_LOG));
 }
 
 static void check_near(const struct parity *p, const char *what, float got, float want,

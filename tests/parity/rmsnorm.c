@@ -98,7 +98,7 @@ static void check_directions(const struct parity *p,
 {
     int64_t rows = a->dy.rows, d = a->dy.cols, n = rows * d;
     struct values v = {rows, d, dense_array(a->residual, n), dense_array(a->weight, d)};
-    const struct objective objective = {&a->dy, y_of, &v};
+    const struct objective objective = {.dy = &a->dy, .forward = y_of, .problem = &v};
     check_direction(p, "residual", v.residual, dense_array(a->dresidual, n), n, &objective, 1e-5);
     check_direction(p, "weight", v.weight, dense_array(a->dweight, d), d, &objective, 1e-5);
 }

@@ -12,6 +12,7 @@ struct shape {
     dt_dtype type;
     bool h0, wide, accumulate; // wide: strides larger than rows
     enum resets resets;
+    unsigned dh; // DH_LAST, DH0
 };
 
 // ---- in double: one channel after another, every state kept
@@ -27,7 +28,7 @@ typedef struct dt_scan_backward_args backward_args;
 
 // A problem in dense doubles, or the gradients of one.
 struct values {
-    int64_t B, L, D, N;
+    int64_t B, L, D, N, outputs, states; // of y, of h0
     const uint8_t *reset;
     double *in[INPUTS], *h0;
 };
@@ -63,7 +64,8 @@ static struct values make_values(const struct dt_scan_inputs *in)
         .B = in->batch, .L = in->length, .D = in->u.cols, .N = in->b.cols, .reset = in->reset};
     for (int i = 0; i < INPUTS; i++)
         v.in[i] = dense_tensor(&inputs, i);
-    v.h0 = dense_array(in->h0, v.B * v.D * v.N);
+    v.outputs = v.B * v.L * v.D, v.states = v.B * v.D * v.N;
+    v.h0 = dense_array(in->h0, v.states);
     return v;
 }
 
@@ -91,8 +93,8 @@ static void channel_forward(const struct values *v, int64_t b, int64_t d, double
     }
 }
 
-// y [B L, D]; h_last, states and kept_s in the op's layouts, or NULL.
-static void reference_values(const struct values *v, int64_t chunk, double *y, float *h_last,
+// y [B L, D]; h_last, states and kept_s in the op's layouts, the last two or NULL.
+static void reference_values(const struct values *v, int64_t chunk, double *y, double *h_last,
                              float *states, float *kept_s)
 {
     int64_t L = v->L, D = v->D, N = v->N, chunks = (L - 1) / chunk + 1;
@@ -106,8 +108,8 @@ static void reference_values(const struct values *v, int64_t chunk, double *y, f
                 if (kept_s)
                     kept_s[i] = (float)s[t];
             }
-            for (int64_t n = 0; n < N && h_last; n++)
-                h_last[(b * D + d) * N + n] = (float)h[L * N + n];
+            for (int64_t n = 0; n < N; n++)
+                h_last[(b * D + d) * N + n] = h[L * N + n];
             for (int64_t n = 0; n < N && states; n++)
                 for (int64_t k = 0; k < chunks; k++)
                     states[((b * chunks + k) * N + n) * D + d] = (float)h[k * chunk * N + n];
@@ -117,22 +119,23 @@ static void reference_values(const struct values *v, int64_t chunk, double *y, f
 REFERENCE(scan_forward)
 {
     struct values v = make_values(&a->in);
-    double *y = zeros(v.B * v.L * v.D);
-    reference_values(&v, a->in.chunk, y, a->h_last, a->states, a->s);
+    double *y = zeros(v.outputs), *h_last = zeros(v.states);
+    reference_values(&v, a->in.chunk, y, h_last, a->states, a->s);
     store_view(&a->y, y);
+    store_array(a->h_last, v.states, h_last, false);
     return DT_OK;
 }
 
-static void reference_y(const struct values *v, double *y)
+static void reference_y(const struct values *v, double *y, double *h_last)
 {
-    reference_values(v, v->L, y, NULL, NULL, NULL);
+    reference_values(v, v->L, y, h_last, NULL, NULL);
 }
 
+// carry[N]: dh_last, then dh0 of the channel.
 static void channel_backward(const struct values *v, const struct dt_view *dy, int64_t b, int64_t d,
-                             const double *h, const double *s, double *const *g)
+                             const double *h, const double *s, double *const *g, double *carry)
 {
     int64_t D = v->D, N = v->N;
-    double *carry = zeros(N);
     for (int64_t t = v->L - 1; t >= 0; t--) {
         int64_t row = b * v->L + t, i = row * D + d;
         double u = v->in[U][i], x = v->in[DELTA][i] + v->in[DT_BIAS][d], delta = softplus(x);
@@ -162,14 +165,16 @@ REFERENCE(scan_backward)
     struct values v = make_values(&a->in);
     struct tensors gradients = gradients_of(a);
     double *h = zeros((v.L + 1) * v.N), *s = zeros(v.L), *g[INPUTS];
+    double *carry = dense_array(a->dh_last, v.states);
     for (int i = 0; i < INPUTS; i++)
         g[i] = zeros(tensor_size(&gradients, i));
     for (int64_t b = 0; b < v.B; b++)
         for (int64_t d = 0; d < v.D; d++) {
             channel_forward(&v, b, d, h, s);
-            channel_backward(&v, &a->dy, b, d, h, s, g);
+            channel_backward(&v, &a->dy, b, d, h, s, g, carry + (b * v.D + d) * v.N);
         }
     store_tensors(&gradients, g, a->accumulate);
+    store_array(a->dh0, v.states, carry, false);
     return DT_OK;
 }
 
@@ -205,6 +210,8 @@ static struct op make_op(const struct parity *p, const struct shape *s)
                        {.in = in,
                         .states = f.states,
                         .s = f.s,
+                        .dh_last = state_gradient(s, s->batch * D * N),
+                        .dh0 = first_gradient(s, s->batch * D * N),
                         .dy = input(s, D, 2, 1.0, 10),
                         .du = output(s, D, 7),
                         .ddelta = output(s, D, 3),
@@ -243,10 +250,10 @@ static double slope_tolerance(const struct parity *p, dt_dtype type, int input)
 
 static void compare(struct parity *p, const struct shape *s)
 {
-    if (!parity_case(p, "scan: B %d L %d D %d N %d chunk %d %s%s%s%s, resets %d", (int)s->batch,
-                     (int)s->length, (int)s->channels, (int)s->state, (int)s->chunk,
+    if (!parity_case(p, "scan: B %d L %d D %d N %d chunk %d %s%s%s%s, resets %d, dh %u",
+                     (int)s->batch, (int)s->length, (int)s->channels, (int)s->state, (int)s->chunk,
                      dt_dtype_name(s->type), s->h0 ? " h0" : "", s->wide ? " wide" : "",
-                     s->accumulate ? " +=" : "", s->resets))
+                     s->accumulate ? " +=" : "", s->resets, s->dh))
         return;
     struct op op = make_op(p, s);
     forward(p, &op.forward);
@@ -375,18 +382,19 @@ static void compare_on_gpu(struct parity *p)
 {
     static const struct shape shapes[] = {
         {31, 33, 392, 16, 8, DT_BF16, .h0 = true, .resets = MANY},
-        {31, 36, 389, 16, 8, DT_BF16, .h0 = true, .wide = true, .resets = AT_ZERO},
+        {31, 36, 389, 16, 8, DT_BF16, .h0 = true, .wide = true, .resets = AT_ZERO,
+         .dh = DH_LAST | DH0},
         {31, 35, 392, 8, 8, DT_BF16, .h0 = true, .resets = IN_A_ROW},
-        {31, 35, 392, 11, 16, DT_BF16, .resets = AT_CHUNKS},
-        {31, 43, 384, 16, 8, DT_BF16, .accumulate = true},
+        {31, 35, 392, 11, 16, DT_BF16, .resets = AT_CHUNKS, .dh = DH0},
+        {31, 43, 384, 16, 8, DT_BF16, .accumulate = true, .dh = DH_LAST | DH0},
         {31, 33, 392, 16, 8, DT_F32, .h0 = true, .resets = MANY},
-        {31, 33, 390, 7, 32, DT_F32, .h0 = true, .accumulate = true},
-        {23, 228, 104, 16, 8, DT_BF16, .h0 = true, .resets = IN_A_ROW},
+        {31, 33, 390, 7, 32, DT_F32, .h0 = true, .accumulate = true, .dh = DH_LAST},
+        {23, 228, 104, 16, 8, DT_BF16, .h0 = true, .resets = IN_A_ROW, .dh = DH_LAST | DH0},
         {23, 228, 104, 16, 8, DT_F32, .resets = AT_END},
-        {19, 252, 872, 16, 8, DT_BF16, .h0 = true},
+        {19, 252, 872, 16, 8, DT_BF16, .h0 = true, .dh = DH_LAST | DH0},
         {30, 255, 264, 16, 8, DT_BF16, .h0 = true, .resets = MANY},
-        {1, 141, 88, 16, 8, DT_BF16, .resets = AT_ZERO},
-        {1, 35, 88, 16, 8, DT_BF16, .h0 = true},
+        {1, 141, 88, 16, 8, DT_BF16, .resets = AT_ZERO, .dh = DH0},
+        {1, 35, 88, 16, 8, DT_BF16, .h0 = true, .dh = DH_LAST | DH0},
     };
     check_cuts(shapes, sizeof shapes / sizeof *shapes, &SCAN_LARGE_DEVICE);
 #ifdef PARITY_SIMT // too much for it
@@ -403,40 +411,43 @@ void parity_scan(struct parity *p)
 {
     static const struct shape shapes[] = {
         {1, 1, 16, 16, 32, DT_F32, .h0 = false},
-        {1, 1, 5, 1, 1, DT_F32, .h0 = true, .wide = true, .resets = AT_ZERO},
+        {1, 1, 5, 1, 1, DT_F32, .h0 = true, .wide = true, .resets = AT_ZERO, .dh = DH_LAST | DH0},
         {1, 2, 1, 1, 2, DT_F32, .h0 = false},
-        {1, 77, 5, 3, 32, DT_F32, .wide = true, .resets = MANY},
-        {2, 77, 48, 16, 32, DT_F32, .h0 = true, .wide = true, .accumulate = true, .resets = MANY},
+        {1, 77, 5, 3, 32, DT_F32, .wide = true, .resets = MANY, .dh = DH0},
+        {2, 77, 48, 16, 32, DT_F32, .h0 = true, .wide = true, .accumulate = true, .resets = MANY,
+         .dh = DH_LAST | DH0},
         {2, 100, 131, 8, 7, DT_F32, .h0 = true, .resets = AT_CHUNKS},
-        {1, 130, 300, 16, 100, DT_F32, .h0 = true, .resets = IN_A_ROW},
-        {7, 20, 70, 16, 1, DT_F32, .accumulate = true, .resets = AT_ZERO},
+        {1, 130, 300, 16, 100, DT_F32, .h0 = true, .resets = IN_A_ROW, .dh = DH_LAST},
+        {7, 20, 70, 16, 1, DT_F32, .accumulate = true, .resets = AT_ZERO, .dh = DH_LAST | DH0},
         {1, 700, 24, 16, 16, DT_F32, .h0 = true},
-        {1, 77, 129, 9, 1000, DT_F32, .h0 = true},
+        {1, 77, 129, 9, 1000, DT_F32, .h0 = true, .dh = DH_LAST | DH0},
         {2, 40, 130, 17, 7, DT_F32, .h0 = true, .wide = true, .accumulate = true, .resets = MANY},
-        {1, 9, 16, 256, 1000, DT_F32, .h0 = true},
-        {2, 70, 33, 32, 20, DT_F32, .h0 = true, .wide = true, .resets = MANY},
+        {1, 9, 16, 256, 1000, DT_F32, .h0 = true, .dh = DH0},
+        {2, 70, 33, 32, 20, DT_F32, .h0 = true, .wide = true, .resets = MANY, .dh = DH_LAST | DH0},
         {2, 50, 34, 64, 16, DT_F32, .h0 = true, .resets = AT_CHUNKS},
-        {10, 70, 33, 16, 16, DT_F32, .h0 = true, .wide = true, .resets = MANY},
-        {13, 35, 45, 7, 5, DT_F32, .h0 = true},
+        {10, 70, 33, 16, 16, DT_F32, .h0 = true, .wide = true, .resets = MANY, .dh = DH_LAST},
+        {13, 35, 45, 7, 5, DT_F32, .h0 = true, .dh = DH_LAST | DH0},
         {1, 77, 5, 3, 32, DT_BF16, .wide = true, .resets = MANY},
-        {2, 77, 48, 16, 32, DT_BF16, .h0 = true, .accumulate = true, .resets = MANY},
+        {2, 77, 48, 16, 32, DT_BF16, .h0 = true, .accumulate = true, .resets = MANY,
+         .dh = DH_LAST | DH0},
         {2, 33, 160, 8, 1000, DT_BF16, .h0 = true, .wide = true, .resets = AT_ZERO},
-        {13, 100, 40, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
-        {5, 35, 128, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
+        {13, 100, 40, 16, 16, DT_BF16, .h0 = true, .resets = MANY, .dh = DH0},
+        {5, 35, 128, 16, 16, DT_BF16, .h0 = true, .resets = MANY, .dh = DH_LAST | DH0},
         {10, 100, 40, 12, 8, DT_BF16, .h0 = true, .resets = IN_A_ROW},
-        {13, 65, 20, 16, 8, DT_BF16, .resets = MANY},
-        {1, 465, 37, 16, 16, DT_BF16, .resets = MANY},
+        {13, 65, 20, 16, 8, DT_BF16, .resets = MANY, .dh = DH_LAST},
+        {1, 465, 37, 16, 16, DT_BF16, .resets = MANY, .dh = DH_LAST | DH0},
         {2, 90, 50, 16, 8, DT_BF16, .h0 = true, .resets = AT_ZERO},
-        {10, 50, 20, 16, 16, DT_BF16, .resets = MANY},
+        {10, 50, 20, 16, 16, DT_BF16, .resets = MANY, .dh = DH_LAST | DH0},
         {2, 130, 64, 16, 16, DT_BF16, .h0 = true, .resets = MANY},
-        {2, 45, 40, 64, 16, DT_BF16, .resets = MANY},
-        {2, 45, 40, 32, 16, DT_BF16, .resets = MANY},
+        {2, 45, 40, 64, 16, DT_BF16, .resets = MANY, .dh = DH0},
+        {2, 45, 40, 32, 16, DT_BF16, .resets = MANY, .dh = DH_LAST | DH0},
         {1, 33, 20, 33, 16, DT_BF16, .h0 = true, .resets = IN_A_ROW},
     };
     // The CPU's blocks of channels and several of its blocks of tokens.
-    static const struct shape on_cpu[] = {{17, 20, 130, 16, 1, DT_F32, .accumulate = true},
-                                          {2, 700, 24, 16, 32, DT_F32, .h0 = true},
-                                          {4, 33, 160, 8, 1000, DT_BF16, .h0 = true}};
+    static const struct shape on_cpu[] = {
+        {17, 20, 130, 16, 1, DT_F32, .accumulate = true},
+        {2, 700, 24, 16, 32, DT_F32, .h0 = true, .dh = DH_LAST},
+        {4, 33, 160, 8, 1000, DT_BF16, .h0 = true, .dh = DH_LAST | DH0}};
     static const int64_t states[] = {8, 16, 20, 70};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
         compare(p, &shapes[i]);
@@ -445,7 +456,7 @@ void parity_scan(struct parity *p)
     for (int k = 0; k < 4 && p->model; k++)
         compare(p, &(struct shape){1 + k % 2, MODEL_LENGTH, MODEL_INNER, MODEL_STATE,
                                    p->tested[0].op->scan_chunk, k / 2 ? DT_BF16 : DT_F32, true,
-                                   true, true, MANY});
+                                   true, true, MANY, DH_LAST | DH0});
     if (!p->is_cpu)
         check_cuts(shapes, sizeof shapes / sizeof *shapes, &SCAN_SMALL_DEVICE);
     if (!p->is_cpu && !p->model)

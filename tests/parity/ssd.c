@@ -11,6 +11,7 @@ struct shape {
     bool h0, wide, accumulate; // wide: strides larger than rows
     enum resets resets;
     float dt_min, dt_max; // 0, 0: no clamp
+    unsigned dh;          // DH_LAST, DH0
 };
 
 static const char name[] = "ssd";
@@ -24,7 +25,7 @@ typedef struct dt_ssd_backward_args backward_args;
 
 // A problem in dense doubles, or the gradients of one.
 struct values {
-    int64_t B, L, H, G, P, N;
+    int64_t B, L, H, G, P, N, outputs, states; // of y, of h0
     double dt_min, dt_max;
     const uint8_t *reset;
     double *in[INPUTS], *h0;
@@ -68,7 +69,8 @@ static struct values make_values(const struct dt_ssd_inputs *in)
                        .reset = in->reset};
     for (int i = 0; i < INPUTS; i++)
         v.in[i] = dense_tensor(&inputs, i);
-    v.h0 = dense_array(in->h0, v.B * v.H * v.P * v.N);
+    v.outputs = v.B * v.L * v.H * v.P, v.states = v.B * v.H * v.P * v.N;
+    v.h0 = dense_array(in->h0, v.states);
     return v;
 }
 
@@ -118,8 +120,8 @@ static void head_forward(const struct values *v, int64_t b, int64_t h, double *s
     }
 }
 
-// y; h_last and states in the op's layouts, or NULL.
-static void reference_values(const struct values *v, int64_t chunk, double *y, float *h_last,
+// y; h_last and states in the op's layouts, states or NULL.
+static void reference_values(const struct values *v, int64_t chunk, double *y, double *h_last,
                              float *states)
 {
     int64_t P = v->P, N = v->N, chunks = (v->L - 1) / chunk + 1;
@@ -127,8 +129,8 @@ static void reference_values(const struct values *v, int64_t chunk, double *y, f
     for (int64_t b = 0; b < v->B; b++)
         for (int64_t h = 0; h < v->H; h++) {
             head_forward(v, b, h, s, y);
-            for (int64_t i = 0; i < P * N && h_last; i++)
-                h_last[(b * v->H + h) * P * N + i] = (float)s[v->L * P * N + i];
+            for (int64_t i = 0; i < P * N; i++)
+                h_last[(b * v->H + h) * P * N + i] = s[v->L * P * N + i];
             for (int64_t i = 0; i < P * N && states; i++)
                 for (int64_t k = 0; k < chunks; k++)
                     states[((b * chunks + k) * v->H + h) * P * N + i % N * P + i / N] =
@@ -139,22 +141,23 @@ static void reference_values(const struct values *v, int64_t chunk, double *y, f
 REFERENCE(ssd_forward)
 {
     struct values v = make_values(&a->in);
-    double *y = zeros(v.B * v.L * v.H * v.P);
-    reference_values(&v, a->in.chunk, y, a->h_last, a->states);
+    double *y = zeros(v.outputs), *h_last = zeros(v.states);
+    reference_values(&v, a->in.chunk, y, h_last, a->states);
     store_view(&a->y, y);
+    store_array(a->h_last, v.states, h_last, false);
     return DT_OK;
 }
 
-static void reference_y(const struct values *v, double *y)
+static void reference_y(const struct values *v, double *y, double *h_last)
 {
-    reference_values(v, v->L, y, NULL, NULL);
+    reference_values(v, v->L, y, h_last, NULL);
 }
 
+// carry[P N]: dh_last, then dh0 of the head.
 static void head_backward(const struct values *v, const struct dt_view *dy, int64_t b, int64_t h,
-                          const double *s, double *const *g)
+                          const double *s, double *const *g, double *carry)
 {
     int64_t P = v->P, N = v->N, group = h / (v->H / v->G);
-    double *carry = zeros(P * N);
     for (int64_t t = v->L - 1; t >= 0; t--) {
         int64_t row = b * v->L + t;
         struct token k = token_at(v, b, t, h);
@@ -186,15 +189,17 @@ REFERENCE(ssd_backward)
 {
     struct values v = make_values(&a->in);
     struct tensors gradients = gradients_of(a);
-    double *s = zeros((v.L + 1) * v.P * v.N), *y = zeros(v.B * v.L * v.H * v.P), *g[INPUTS];
+    double *s = zeros((v.L + 1) * v.P * v.N), *y = zeros(v.outputs), *g[INPUTS];
+    double *carry = dense_array(a->dh_last, v.states);
     for (int i = 0; i < INPUTS; i++)
         g[i] = zeros(tensor_size(&gradients, i));
     for (int64_t b = 0; b < v.B; b++)
         for (int64_t h = 0; h < v.H; h++) {
             head_forward(&v, b, h, s, y);
-            head_backward(&v, &a->dy, b, h, s, g);
+            head_backward(&v, &a->dy, b, h, s, g, carry + (b * v.H + h) * v.P * v.N);
         }
     store_tensors(&gradients, g, a->accumulate);
+    store_array(a->dh0, v.states, carry, false);
     return DT_OK;
 }
 
@@ -233,6 +238,8 @@ static struct op make_op(const struct parity *p __attribute__((unused)), const s
     return (struct op){f,
                        {.in = in,
                         .states = f.states,
+                        .dh_last = state_gradient(s, state),
+                        .dh0 = first_gradient(s, state),
                         .dy = input(s, E, 2, 1.0, 10),
                         .dx = output(s, E, 7),
                         .ddt = output(s, H, 3),
@@ -279,10 +286,11 @@ static double slope_tolerance(const struct parity *p, dt_dtype type,
 static void compare(struct parity *p, const struct shape *s)
 {
     if (!parity_case(
-            p, "ssd: B %d L %d H %d G %d P %d N %d chunk %d %s%s%s%s, resets %d, dt %g to %g",
+            p,
+            "ssd: B %d L %d H %d G %d P %d N %d chunk %d %s%s%s%s, resets %d, dt %g to %g, dh %u",
             (int)s->batch, (int)s->length, (int)s->heads, (int)s->groups, (int)s->P, (int)s->N,
             (int)s->chunk, dt_dtype_name(s->type), s->h0 ? " h0" : "", s->wide ? " wide" : "",
-            s->accumulate ? " +=" : "", s->resets, (double)s->dt_min, (double)s->dt_max))
+            s->accumulate ? " +=" : "", s->resets, (double)s->dt_min, (double)s->dt_max, s->dh))
         return;
     struct op op = make_op(p, s);
     forward(p, &op.forward);
@@ -296,17 +304,18 @@ static void compare(struct parity *p, const struct shape *s)
 void parity_ssd(struct parity *p)
 {
     static const struct shape shapes[] = {
-        {1, 1, 1, 1, 1, 1, 64, DT_F32, .h0 = false},
-        {3, 1, 4, 2, 8, 16, 64, DT_F32, .h0 = true, .resets = AT_END},
-        {3, 2, 3, 1, 9, 3, 1, DT_BF16, .h0 = true, .wide = true},
+        {1, 1, 1, 1, 1, 1, 64, DT_F32, .h0 = false, .dh = DH_LAST | DH0},
+        {3, 1, 4, 2, 8, 16, 64, DT_F32, .h0 = true, .resets = AT_END, .dh = DH_LAST | DH0},
+        {3, 2, 3, 1, 9, 3, 1, DT_BF16, .h0 = true, .wide = true, .dh = DH_LAST | DH0},
         {1, 77, 1, 1, 64, 128, 64, DT_F32, .h0 = true},
         {3, 77, 4, 2, 8, 1, 32, DT_F32, .wide = true, .accumulate = true, .resets = MANY},
         {1, 64, 2, 1, 16, 16, 64, DT_BF16, .resets = IN_A_ROW},
-        {2, 65, 6, 3, 20, 33, 64, DT_F32, .h0 = true, .resets = AT_CHUNKS},
-        {2, 77, 12, 1, 8, 16, 16, DT_BF16, .h0 = true, .wide = true, .resets = IN_A_ROW},
+        {2, 65, 6, 3, 20, 33, 64, DT_F32, .h0 = true, .resets = AT_CHUNKS, .dh = DH0},
+        {2, 77, 12, 1, 8, 16, 16, DT_BF16, .h0 = true, .wide = true, .resets = IN_A_ROW,
+         .dh = DH_LAST},
         {1, 130, 9, 1, 32, 64, 64, DT_F32, .h0 = true, .accumulate = true, .resets = AT_ZERO},
-        {1, 200, 2, 2, 64, 100, 64, DT_BF16, .accumulate = true},
-        {1, 77, 2, 1, 80, 130, 33, DT_F32, .h0 = true, .resets = AT_END},
+        {1, 200, 2, 2, 64, 100, 64, DT_BF16, .accumulate = true, .dh = DH_LAST | DH0},
+        {1, 77, 2, 1, 80, 130, 33, DT_F32, .h0 = true, .resets = AT_END, .dh = DH_LAST | DH0},
         {1, 40, 1, 1, 130, 256, 64, DT_F32, .h0 = true},
         {2, 77, 3, 1, 8, 5, 32, DT_F32, .h0 = true, .dt_min = 0.1f, .dt_max = 0.2f},
     };
@@ -315,11 +324,11 @@ void parity_ssd(struct parity *p)
         compare(p, &shapes[i]);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks && !p->model; i++)
         compare(p, &(struct shape){2, 77, 3, 1, 20, 5, chunks[i], DT_F32, .h0 = true,
-                                   .resets = IN_A_ROW});
+                                   .resets = i % 2 ? NO_RESETS : IN_A_ROW, .dh = DH_LAST | DH0});
     for (int type = DT_F32; type <= DT_BF16 && p->model; type++)
-        compare(p,
-                &(struct shape){2, MODEL_LENGTH, MODEL_INNER / 64, 1, 64, 128,
-                                p->tested[0].op->ssd_chunk, type ? DT_BF16 : DT_F32, .h0 = true});
+        compare(p, &(struct shape){2, MODEL_LENGTH, MODEL_INNER / 64, 1, 64, 128,
+                                   p->tested[0].op->ssd_chunk, type ? DT_BF16 : DT_F32, .h0 = true,
+                                   .dh = DH_LAST | DH0});
     if (p->model)
         return;
     for (int i = 0; i < 2; i++) {

@@ -79,7 +79,7 @@ static void check_gradient(const struct parity *p, const struct dt_xent_args *a)
                    one = dt_view_of(&(float){1}, 1, 1, DT_F32);
     logits.cols = gradient.cols = a->vocab;
     struct values v = {a, dense_view(&logits)};
-    const struct objective objective = {&one, loss_of, &v};
+    const struct objective objective = {.dy = &one, .forward = loss_of, .problem = &v};
     check_direction(p, "logits", v.logits, dense_view(&gradient), logits.rows * a->vocab,
                     &objective, 1e-5);
 }
