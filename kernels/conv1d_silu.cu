@@ -393,6 +393,61 @@ static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
         to[K * in.channels + v] = dbias[v];
 }
 
+// What dx of one channel and input t >= 1 - K is without dx_last. Every ds in it is made again.
+template <class T>
+DT_DEVICE float find_dx(const conv_input<T> &in, const conv_place &place, const dt_view &dy,
+                        int64_t t)
+{
+    const int K = (int)in.taps;
+    const float *w = in.weight + place.d * K + K - 1; // w[-m] weighs x_{t-m}
+    float dx = 0.0f;
+    for (int64_t at = t < 0 ? 0 : t; at < dt_least(t + K, in.length); at++) {
+        float s = in.bias[place.d];
+        bool cut = false;
+        if (at > t && starts(in, place, at))
+            break;
+        for (int m = 0; m < K; m++) {
+            float x[1];
+            load_input(in, place, at - m, x);
+            s += cut ? 0.0f : w[-m] * x[0];
+            cut = cut || starts(in, place, at - m);
+        }
+        const float gate = dt_sigmoid(s);
+        dx += w[t - at] * dt_get<T>(dy, place.b * in.length + at, place.d) *
+              (gate * (1.0f + s * (1.0f - gate)));
+    }
+    return dx;
+}
+
+// What a sequence exchanges with those before and after it: dx0, or the dx of the last K - 1 inputs
+// with dx_last, which replace conv_backward's. A thread an element of [B, K - 1, D].
+template <class T>
+static __global__ void __launch_bounds__(THREADS)
+    conv_border(const conv_input<T> in, const dt_view dy, const dt_view dx, const float *dx_last,
+                float *dx0)
+{
+    const int64_t index = dt_thread_index(), keep = in.taps - 1;
+    if (index >= in.count)
+        return;
+    conv_place place;
+    place.d = index % in.channels;
+    place.b = index / in.channels / keep;
+    const int64_t t = index / in.channels % keep - keep + (dx0 ? 0 : in.length);
+    if (!dx0 && t < 0)
+        return;
+    float sum = find_dx(in, place, dy, t);
+    const int64_t row = t + keep - in.length; // of x_last
+    bool cut = !dx_last || row < 0;
+    for (int64_t after = t + 1; after < in.length && !cut; after++)
+        cut = starts(in, place, after);
+    if (!cut)
+        sum += dx_last[(place.b * keep + row) * in.channels + place.d];
+    if (dx0)
+        dx0[index] = sum;
+    else
+        dt_put<T>(dx, place.b * in.length + t, place.d, sum);
+}
+
 // ---- launchers
 
 template <class T>
@@ -449,6 +504,14 @@ static void launch_backward(const dt_conv1d_silu_backward_args *args, dt_stream 
                    const conv_input<T> in = make_input<T>(args->in, BACKWARD_TILE, V);
                    DT_LAUNCH((conv_backward<T, V, KM>), dt_blocks(in.count, THREADS), THREADS, 0,
                              stream, in, gradient));
+    conv_input<T> in = make_input<T>(args->in, BACKWARD_TILE, 1);
+    in.count = args->in.batch * (args->in.taps - 1) * args->in.x.cols;
+    if (args->dx_last)
+        DT_LAUNCH((conv_border<T>), dt_blocks(in.count, THREADS), THREADS, 0, stream, in, args->dy,
+                  args->dx, args->dx_last, (float *)NULL);
+    if (args->dx0)
+        DT_LAUNCH((conv_border<T>), dt_blocks(in.count, THREADS), THREADS, 0, stream, in, args->dy,
+                  args->dx, args->dx_last, args->dx0);
 }
 
 static int64_t partial_rows(const dt_conv1d_silu_backward_args *args)

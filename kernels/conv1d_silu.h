@@ -5,9 +5,12 @@
 // for outputs at and after t, taps before t count as zero (x0 too when t = 0), until the next
 // reset.
 //   ds_t = dy_t · σ(s_t) · (1 + s_t · (1 - σ(s_t)))
-//   dx_t = Σ_j w_j · ds_{t+(K-1)-j}                 over taps that no reset cuts
-//   dw_j (+)= Σ_{b,t} ds_t · x_{t-(K-1)+j}          x0 included, though no gradient flows to it
+//   dx_t = Σ_j w_j · ds_{t+(K-1)-j} + dx_last       over taps that no reset cuts; dx_last: the row
+//                                                   of x_t among the gradients of x_last, if any
+//   dx0: the dx_t of t < 0                          the same sum; 0 where reset[0]
+//   dw_j (+)= Σ_{b,t} ds_t · x_{t-(K-1)+j}          x0 included
 //   dbias (+)= Σ_{b,t} ds_t
+// dx0 and dx_last are fp32: parts of a sum that is rounded to storage once.
 // Forward saves nothing: backward recomputes s from x. K in [1, DT_CONV1D_TAPS_MAX]; K = 1 has no
 // x0 and no x_last. x_last is right for L < K - 1 too (it then shifts x0), and rows of it before
 // the last reset are zero.
@@ -35,7 +38,9 @@ struct dt_conv1d_silu_forward_args {
 
 struct dt_conv1d_silu_backward_args {
     struct dt_conv1d_silu_inputs in; // as in forward
+    const float *dx_last;            // gradient of x_last; NULL: zeros
     struct dt_view dy, dx;
+    float *dx0; // gradient of x0, or NULL
     float *dweight, *dbias;
     bool accumulate;
     void *workspace; // partial dweight and dbias
@@ -58,11 +63,13 @@ struct dt_conv1d_silu_backward_args {
     ARRAY(OUT,                    B * L,       D, T, y)      \
     ARRAY(OUT | CACHED | OR_NULL, B * (K - 1), D, T, x_last) \
     APART(y, in.x) APART(x_last, in.x0)
-#define DT_ROWS_conv1d_silu_backward               \
-    DT_CONV1D_SILU_INPUTS                          \
-    ARRAY(IN,           B * L, D, T,      dy)      \
-    ARRAY(OUT,          B * L, D, T,      dx)      \
-    ARRAY(SUM | CACHED, D,     K, DT_F32, dweight) \
-    ARRAY(SUM | CACHED, 1,     D, DT_F32, dbias)   \
-    APART(dx, dy) APART(dx, in.x)
+#define DT_ROWS_conv1d_silu_backward                              \
+    DT_CONV1D_SILU_INPUTS                                         \
+    ARRAY(IN | CACHED | OR_NULL,  B * (K - 1), D, DT_F32, dx_last) \
+    ARRAY(IN,                     B * L,       D, T,      dy)      \
+    ARRAY(OUT,                    B * L,       D, T,      dx)      \
+    ARRAY(OUT | CACHED | OR_NULL, B * (K - 1), D, DT_F32, dx0)     \
+    ARRAY(SUM | CACHED,           D,           K, DT_F32, dweight) \
+    ARRAY(SUM | CACHED,           1,           D, DT_F32, dbias)   \
+    APART(dx, dy) APART(dx, in.x) APART(dx0, dx_last)
 // clang-format on

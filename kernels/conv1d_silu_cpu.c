@@ -234,6 +234,40 @@ DT_OP_CPU(conv1d_silu_forward)
     return DT_OK;
 }
 
+// Row t, in [1 - K, L), of dx_last, the piece's part; NULL where it is not among the last K - 1 or
+// a document starts after it.
+static const float *last_gradient(const struct dt_conv1d_silu_backward_args *args,
+                                  const struct dt_piece *piece, int64_t t)
+{
+    int64_t keep = args->in.taps - 1, row = t - (args->in.length - keep);
+    if (!args->dx_last || row < 0)
+        return NULL;
+    for (int64_t next = t + 1; next < args->in.length; next++)
+        if (reset_at(&args->in, piece, next))
+            return NULL;
+    return args->dx_last + (piece->sequence * keep + row) * args->in.x.cols + piece->first;
+}
+
+// The dx of the K - 1 inputs before the first block, whose ds are there.
+static void store_dx0(const struct dt_conv1d_silu_backward_args *args, const struct dt_piece *piece,
+                      const struct weights *weights, const struct window *ds)
+{
+    const struct dt_conv1d_silu_inputs *in = &args->in;
+    int64_t keep = in->taps - 1;
+    for (int64_t t = -keep; t < 0; t++) {
+        float *to = args->dx0 + ((piece->sequence + 1) * keep + t) * in->x.cols + piece->first;
+        const float *last = last_gradient(args, piece, t);
+        for (int64_t i = 0; i < piece->count; i++)
+            to[i] = last ? last[i] : 0.0f;
+        for (int64_t at = 0; at < in->length && at - t <= keep; at++) {
+            if (reset_at(in, piece, at))
+                break;
+            for (int64_t i = 0; i < piece->count; i++)
+                to[i] += weights->lag[at - t][i] * ds->rows[at][i];
+        }
+    }
+}
+
 // A block of backward. `ds` holds the rows after it (of the block that was done before) on entry,
 // and on return the rows that the next one, which ends where this begins, needs after it.
 DT_CLONES
@@ -266,8 +300,14 @@ static void run_backward(const struct dt_conv1d_silu_backward_args *args,
         slope_block(&x, weights, steps, piece->padded, TAPS_MAX, ahead, dy, ds, gradient);
         dx_block(ds, weights, steps, piece->padded, TAPS_MAX, dx);
     }
-    for (int64_t t = 0; t < steps; t++)
+    for (int64_t t = 0; t < steps; t++) {
+        const float *last = last_gradient(args, piece, begin + t);
+        for (int64_t i = 0; last && i < piece->count; i++)
+            dx[t * DT_PITCH + i] += last[i];
         dt_store_piece(piece, &args->dx, row + t, dx + t * DT_PITCH);
+    }
+    if (begin == 0 && args->dx0)
+        store_dx0(args, piece, weights, ds);
     memmove(ds->rows[DT_BLOCK], ds->rows[0], LEAD * sizeof ds->rows[0]);
 }
 

@@ -7,6 +7,7 @@ struct shape {
     dt_dtype type;
     bool x0, wide, accumulate; // wide: strides larger than rows
     enum resets resets;
+    unsigned dx; // DH_LAST: dx_last; DH0: dx0
 };
 
 // ---- in double
@@ -68,6 +69,22 @@ static double sum_at(const struct values *v, int64_t b, int64_t t, int64_t d)
     return s;
 }
 
+// Element i of [B, K - 1, D]: where it is among v's inputs. last: of x_last, and NULL where a reset
+// cuts it; else of x0.
+static double *kept_at(const struct values *v, double *x, int64_t i, bool last)
+{
+    int64_t row = i / v->D % (v->K - 1), b = i / v->D / (v->K - 1), t = row - (v->K - 1);
+    struct values of = *v;
+    of.x = x;
+    t += last ? v->L : 0;
+    return last && !counts(v, b, v->L - 1, v->L - 1 - t) ? NULL : x_at(&of, b, t, i % v->D);
+}
+
+static int64_t kept_size(const struct values *v)
+{
+    return v->B * (v->K - 1) * v->D;
+}
+
 REFERENCE(conv1d_silu_forward)
 {
     struct values v = make_values(&a->in);
@@ -75,10 +92,9 @@ REFERENCE(conv1d_silu_forward)
         double s = sum_at(&v, i / v.D / v.L, i / v.D % v.L, i % v.D);
         set_at(&a->y, i / v.D, i % v.D, s * sigmoid(s));
     }
-    for (int64_t i = 0; a->x_last && i < v.B * (v.K - 1) * v.D; i++) {
-        int64_t row = i / v.D % (v.K - 1), b = i / v.D / (v.K - 1), t = v.L - v.K + 1 + row;
-        bool whole = counts(&v, b, v.L - 1, v.L - 1 - t);
-        set(a->x_last, a->in.x.dtype, i, whole ? *x_at(&v, b, t, i % v.D) : 0.0);
+    for (int64_t i = 0; a->x_last && i < kept_size(&v); i++) {
+        const double *x = kept_at(&v, v.x, i, true);
+        set(a->x_last, a->in.x.dtype, i, x ? *x : 0.0);
     }
     return DT_OK;
 }
@@ -100,6 +116,13 @@ REFERENCE(conv1d_silu_backward)
                         *x_at(&g, b, t - lag, d) += ds * v.weight[w];
                     }
             }
+    for (int64_t i = 0; a->dx_last && i < kept_size(&v); i++) {
+        double *x = kept_at(&v, g.x, i, true);
+        if (x)
+            *x += (double)a->dx_last[i];
+    }
+    for (int64_t i = 0; a->dx0 && i < kept_size(&v); i++)
+        a->dx0[i] = (float)*kept_at(&v, g.x, i, false);
     for (int64_t row = 0; row < v.B * v.L; row++)
         for (int64_t d = 0; d < v.D; d++)
             set_at(&a->dx, row, d, *x_at(&g, row / v.L, row % v.L, d));
@@ -111,6 +134,10 @@ REFERENCE(conv1d_silu_backward)
 static void y_of(const void *values, double *y)
 {
     const struct values *v = values;
+    for (int64_t i = 0; i < kept_size(v); i++) {
+        const double *x = kept_at(v, v->x, i, true);
+        y[v->B * v->L * v->D + i] = x ? *x : 0.0;
+    }
     for (int64_t i = 0; i < v->B * v->L * v->D; i++) {
         double s = sum_at(v, i / v->D / v->L, i / v->D % v->L, i % v->D);
         y[i] = s * sigmoid(s);
@@ -145,6 +172,8 @@ static struct op make_op(const struct shape *s)
                         .y = fresh_view(s->type, rows, D, stride_of(s, 1)),
                         .x_last = K > 1 ? guarded(kept * D * dt_dtype_size(s->type)) : NULL},
                        {.in = in,
+                        .dx_last = s->dx & DH_LAST && K > 1 ? normal(kept * D, 1.0, 8) : NULL,
+                        .dx0 = s->dx & DH0 && K > 1 ? guarded(kept * D * 4) : NULL,
                         .dy = normal_view(s->type, rows, D, stride_of(s, 17), 1.0, 5),
                         .dx = fresh_view(s->type, rows, D, stride_of(s, 2)),
                         .dweight = gradient_array(D * K, s->accumulate, 6),
@@ -167,15 +196,19 @@ static void backward(struct parity *p, struct dt_conv1d_silu_backward_args *a)
            OTHERS(.each = each, .norm = norm));
 }
 
-// x0 stays as it is: no gradient is asked of it.
 static void check_directions(const struct parity *p, const struct dt_conv1d_silu_backward_args *a)
 {
     struct values v = make_values(&a->in);
-    const struct objective objective = {&a->dy, y_of, &v};
+    int64_t kept = (v.K - 1) * v.D;
+    const struct objective objective = {&a->dy, y_of, &v, dense_array(a->dx_last, kept_size(&v)),
+                                        kept_size(&v)};
     for (int64_t b = 0; b < v.B; b++) {
         struct dt_view dx = dt_view_rows(a->dx, b * v.L, (b + 1) * v.L);
         check_direction(p, "x", x_at(&v, b, 0, 0), dense_view(&dx), v.L * v.D, &objective,
                         5.0 * stored(a->dx.dtype, 1e-6));
+        if (a->dx0)
+            check_direction(p, "x0", x_at(&v, b, 1 - v.K, 0), dense_array(a->dx0 + b * kept, kept),
+                            kept, &objective, 5e-6);
     }
     check_direction(p, "weight", v.weight, dense_array(a->dweight, v.D * v.K), v.D * v.K,
                     &objective, 5e-6);
@@ -184,10 +217,10 @@ static void check_directions(const struct parity *p, const struct dt_conv1d_silu
 
 static void compare(struct parity *p, const struct shape *s)
 {
-    if (!parity_case(p, "conv: B %d L %d D %d K %d %s%s%s%s, resets %d", (int)s->batch,
+    if (!parity_case(p, "conv: B %d L %d D %d K %d %s%s%s%s, resets %d, dx %u", (int)s->batch,
                      (int)s->length, (int)s->channels, (int)s->taps, dt_dtype_name(s->type),
                      s->x0 ? " x0" : "", s->wide ? " wide" : "", s->accumulate ? " +=" : "",
-                     s->resets))
+                     s->resets, s->dx))
         return;
     struct op op = make_op(s);
     forward(p, &op.forward);
@@ -254,33 +287,35 @@ static void check_nan(struct parity *p, int64_t K, int64_t D, enum resets resets
 void parity_conv(struct parity *p)
 {
     static const struct shape shapes[] = {
-        {1, 1, 5, 4, DT_F32, .x0 = true, .wide = true},
+        {1, 1, 5, 4, DT_F32, .x0 = true, .wide = true, .dx = DH_LAST | DH0},
         {2, 2, 16, 8, DT_F32, .x0 = true, .resets = AT_END},
-        {3, 1, 7, 3, DT_F32, .x0 = true, .resets = AT_ZERO},
-        {1, 2, 3, 4, DT_F32, .x0 = false},
-        {2, 77, 48, 4, DT_F32, .x0 = true, .wide = true, .accumulate = true, .resets = MANY},
-        {2, 130, 132, 4, DT_F32, .x0 = true, .resets = IN_A_ROW},
+        {3, 1, 7, 3, DT_F32, .x0 = true, .resets = AT_ZERO, .dx = DH_LAST | DH0},
+        {1, 2, 3, 4, DT_F32, .x0 = false, .dx = DH_LAST | DH0},
+        {2, 77, 48, 4, DT_F32, .x0 = true, .wide = true, .accumulate = true, .resets = MANY,
+         .dx = DH0},
+        {2, 130, 132, 4, DT_F32, .x0 = true, .resets = IN_A_ROW, .dx = DH_LAST | DH0},
         {1, 64, 20, 4, DT_F32, .resets = AT_ZERO},
-        {1, 77, 100, 1, DT_F32, .wide = true, .resets = IN_A_ROW},
-        {1, 77, 5, 2, DT_F32, .x0 = true, .resets = IN_A_ROW},
-        {2, 33, 300, 5, DT_F32, .x0 = true, .resets = IN_A_ROW},
-        {2, 65, 48, 6, DT_F32, .accumulate = true, .resets = AT_ZERO},
+        {1, 77, 100, 1, DT_F32, .wide = true, .resets = IN_A_ROW, .dx = DH_LAST | DH0},
+        {1, 77, 5, 2, DT_F32, .x0 = true, .resets = IN_A_ROW, .dx = DH_LAST},
+        {2, 33, 300, 5, DT_F32, .x0 = true, .resets = IN_A_ROW, .dx = DH_LAST | DH0},
+        {2, 65, 48, 6, DT_F32, .accumulate = true, .resets = AT_ZERO, .dx = DH_LAST | DH0},
         {9, 67, 130, 7, DT_F32, .x0 = true, .wide = true, .resets = MANY},
-        {17, 35, 130, 7, DT_F32, .x0 = true, .resets = MANY},
-        {2, 77, 100, 4, DT_BF16, .x0 = true, .wide = true, .resets = MANY},
-        {2, 70, 136, 4, DT_BF16, .x0 = true, .accumulate = true, .resets = MANY},
-        {1, 66, 24, 5, DT_BF16, .x0 = true, .resets = IN_A_ROW},
+        {17, 35, 130, 7, DT_F32, .x0 = true, .resets = MANY, .dx = DH_LAST | DH0},
+        {2, 77, 100, 4, DT_BF16, .x0 = true, .wide = true, .resets = MANY, .dx = DH_LAST | DH0},
+        {2, 70, 136, 4, DT_BF16, .x0 = true, .accumulate = true, .resets = MANY, .dx = DH0},
+        {1, 66, 24, 5, DT_BF16, .x0 = true, .resets = IN_A_ROW, .dx = DH_LAST | DH0},
         {1, 3, 5, 8, DT_BF16, .x0 = true, .accumulate = true, .resets = AT_ZERO},
         // resets read four at a time
-        {2, 136, 24, 4, DT_BF16, .x0 = true, .wide = true, .resets = MANY},
-        {2, 68, 12, 5, DT_F32, .resets = IN_A_ROW},
+        {2, 136, 24, 4, DT_BF16, .x0 = true, .wide = true, .resets = MANY, .dx = DH_LAST | DH0},
+        {2, 68, 12, 5, DT_F32, .resets = IN_A_ROW, .dx = DH_LAST},
     };
     static const int64_t nan[][2] = {{4, 16}, {4, 4}, {3, 16}, {2, 8}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
         compare(p, &shapes[i]);
     for (int k = 0; k < 4 && p->model; k++)
-        compare(p, &(struct shape){1 + k % 2, MODEL_LENGTH, MODEL_INNER, MODEL_TAPS,
-                                   k / 2 ? DT_BF16 : DT_F32, true, true, true, MANY});
+        compare(p,
+                &(struct shape){1 + k % 2, MODEL_LENGTH, MODEL_INNER, MODEL_TAPS,
+                                k / 2 ? DT_BF16 : DT_F32, true, true, true, MANY, DH_LAST | DH0});
     for (int resets = NO_RESETS; resets < RESETS; resets++)
         check_carry(p, (enum resets)resets);
     for (int i = 0; i < 4; i++) {
