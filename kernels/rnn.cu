@@ -248,12 +248,34 @@ __global__ static void __launch_bounds__(THREADS)
     const int64_t row = p.b * L + t;
     const bool last = t + 1 == L || starts(a.in, row + 1);
     float *own = carry + p.b * H + p.j;
-    const float kept = last ? 0.0f : *own;
-    const float dh = dt_get<T>(a.dy, row, p.j) + (last ? 0.0f : gru ? kept + sum : sum);
+    float kept = last ? 0.0f : *own, from_after = last ? 0.0f : gru ? kept + sum : sum;
+    if (t + 1 == L && a.dh_last)
+        from_after = a.dh_last[p.b * H + p.j];
+    if (t + 1 == L && a.dc_last)
+        kept = a.dc_last[p.b * H + p.j];
+    const float dh = dt_get<T>(a.dy, row, p.j) + from_after;
     if (gru)
         gru_slopes<T>(a, row, p.j, dh, own);
     else
         lstm_slopes<T>(a, row, t, p.b, p.j, dh, kept, own);
+}
+
+// dh0 and dc0, from what position 0 gives.
+template <class T>
+__global__ static void __launch_bounds__(THREADS)
+    first_kernel(dt_rnn_backward_args a, const float *carry)
+{
+    const int64_t H = a.in.w_hh.cols;
+    const bool gru = a.in.cell == DT_RNN_GRU;
+    const place p = place_of(a.in.batch, H);
+    const float sum = from_next<T>(a.in, gru ? a.dp : a.dx, p, -1);
+    if (!p.inside)
+        return;
+    const int64_t at = p.b * H + p.j;
+    const bool cut = starts(a.in, p.b * a.in.length);
+    a.dh0[at] = cut ? 0.0f : gru ? carry[at] + sum : sum;
+    if (!gru)
+        a.dc0[at] = cut ? 0.0f : carry[at];
 }
 
 // Sums the columns of dx and dp over `each` rows into [parts, 2, G·H].
@@ -282,6 +304,8 @@ template <class T> static void backward_typed(const dt_rnn_backward_args *a, dt_
     float *carry = (float *)a->workspace, *sums = carry + a->in.batch * a->in.w_hh.cols;
     for (int64_t t = a->in.length; t-- > 0;)
         DT_LAUNCH((backward_kernel<T>), blocks_of(a->in), THREADS, 0, stream, *a, t, carry);
+    if (a->dh0)
+        DT_LAUNCH((first_kernel<T>), blocks_of(a->in), THREADS, 0, stream, *a, carry);
     DT_LAUNCH((sums_kernel<T>), (unsigned)(parts * dt_div_up(width, SUM_THREADS)), SUM_THREADS, 0,
               stream, a->dx, dp, each, sums);
     partials_launch({sums, parts, width, 0, NULL, a->db_ih, a->db_hh, a->accumulate}, stream);

@@ -8,13 +8,14 @@
 //   n    = tanh(a + r ∘ p)                c_t = f ∘ c_{t-1} + i ∘ g
 //   h_t  = (1 - z) ∘ n + z ∘ h_{t-1}      h_t = o ∘ tanh(c_t)
 // h and c are fp32 from one position to the next; h_{-1}, c_{-1} are h0, c0 or zero. reset[t] = 1:
-// a document starts at t, h_{t-1} and c_{t-1} count as zero. No gradient flows through h0, c0,
-// h_last, c_last.
+// a document starts at t, h_{t-1} and c_{t-1} count as zero.
 //
-// Backward through time: dh_t = dy_t + what comes from t + 1 (nothing where reset[t + 1]);
+// Backward through time: dh_t = dy_t + what comes from t + 1 (nothing where reset[t + 1]; at the
+// last t: dh_last, and dc_last for c, or nothing);
 //   dx_t = gradient of a_t              db_ih (+)= Σ dx_t
 //   dp_t = gradient of p_t              db_hh (+)= Σ dp_t        LSTM: dp is dx
-//   dh_{t-1} = dp_t · W_hh + the cell's own part (GRU: z ∘ dh_t)
+//   dh_{t-1} = dp_t · W_hh + the cell's own part (GRU: z ∘ dh_t)      dc_{t-1} = f ∘ dc_t
+// dh0 and dc0 are those before t = 0 (0 where reset[0]).
 // dW_hh = dpᵀ · previous is left to gemm, over all positions at once. Sums over batch and time have
 // a fixed order. dp counts as rounded to storage in its products.
 //
@@ -56,8 +57,10 @@ struct dt_rnn_forward_args {
 struct dt_rnn_backward_args {
     struct dt_rnn_inputs in;               // as in forward
     struct dt_view gates, cells, previous; // from forward
+    const float *dh_last, *dc_last;        // gradients of h_last, c_last (LSTM); NULL: zeros
     struct dt_view dy, dx;
     struct dt_view dp; // GRU
+    float *dh0, *dc0;  // gradients of h0, c0, or NULL; dc0: LSTM
     float *db_ih, *db_hh;
     bool accumulate;
     void *workspace;
@@ -83,13 +86,17 @@ struct dt_rnn_backward_args {
     ARRAY(OUT | CACHED | NEED(lstm && a->c_last), B,     H,     DT_F32, h_last)      \
     ARRAY(OUT | CACHED | NEED(lstm && a->h_last), B,     H,     DT_F32, c_last)      \
     APART(y, previous) APART(h_last, in.h0) APART(c_last, in.c0)
-#define DT_ROWS_rnn_backward                                           \
-    DT_RNN_INPUTS                                                      \
-    ARRAY(IN,                      B * L, 4 * H, T,      gates)        \
-    ARRAY(IN | NEED(lstm),         B * L, H,     T,      cells)        \
-    ARRAY(lstm ? IN | CACHED : IN, B * L, H,     T,      previous)     \
-    ARRAY(IN,                      B * L, H,     T,      dy)           \
-    ARRAY(OUT,                     B * L, G * H, T,      dx)           \
-    ARRAY(OUT | NEED(!lstm),       B * L, G * H, T,      dp)           \
-    ARRAY(SUM | CACHED,            1,     G * H, DT_F32, db_ih, db_hh)
+#define DT_ROWS_rnn_backward                                                       \
+    DT_RNN_INPUTS                                                                  \
+    ARRAY(IN,                                  B * L, 4 * H, T,      gates)        \
+    ARRAY(IN | NEED(lstm),                     B * L, H,     T,      cells)        \
+    ARRAY(lstm ? IN | CACHED : IN,             B * L, H,     T,      previous)     \
+    ARRAY(IN | CACHED | OR_NULL,               B, H, DT_F32, dh_last, dc_last)     \
+    ARRAY(IN,                                  B * L, H,     T,      dy)           \
+    ARRAY(OUT,                                 B * L, G * H, T,      dx)           \
+    ARRAY(OUT | NEED(!lstm),                   B * L, G * H, T,      dp)           \
+    ARRAY(OUT | CACHED | NEED(lstm && a->dc0), B,     H,     DT_F32, dh0)          \
+    ARRAY(OUT | CACHED | NEED(lstm && a->dh0), B,     H,     DT_F32, dc0)          \
+    ARRAY(SUM | CACHED,                        1,     G * H, DT_F32, db_ih, db_hh) \
+    APART(dh0, dh_last) APART(dc0, dc_last)
 // clang-format on

@@ -387,6 +387,11 @@ DT_CLONES static void cell_backward(const struct slope *s, bool lstm, int64_t H,
     DT_STORAGE_SWITCH(type, bf16, lstm ? lstm_backward(s, H, bf16) : gru_backward(s, H, bf16));
 }
 
+static void copy_row(const float *from, int64_t H, float *to)
+{
+    memcpy(to, from, (size_t)H * sizeof *to);
+}
+
 // Takes sequence b, row i of the piece, back over position t; `zeros` is [H].
 static void run_slope(const struct dt_rnn_backward_args *a, const struct rows *rows,
                       const float *zeros, float *sums, int64_t i, int64_t b, int64_t t)
@@ -409,11 +414,28 @@ static void run_slope(const struct dt_rnn_backward_args *a, const struct rows *r
                       .sum_x = sums,
                       .sum_p = sums + in->w_hh.rows};
     if (t + 1 == in->length || starts(in, at + 1)) {
-        memset(s.dh, 0, (size_t)H * sizeof(float));
-        memset(s.dc, 0, (size_t)H * sizeof(float));
+        bool last = t + 1 == in->length;
+        copy_row(last && a->dh_last ? a->dh_last + b * H : zeros, H, s.dh);
+        copy_row(last && a->dc_last ? a->dc_last + b * H : zeros, H, s.dc);
         s.product = zeros;
     }
     cell_backward(&s, in->cell == DT_RNN_LSTM, H, a->dy.dtype);
+}
+
+// dh0 and dc0 of n sequences, from what position 0 gives.
+static void store_first(const struct dt_rnn_backward_args *a, const struct rows *rows,
+                        int64_t first, int64_t n)
+{
+    int64_t H = a->in.w_hh.cols;
+    for (int64_t i = 0; i < n; i++) {
+        bool cut = starts(&a->in, (first + i) * a->in.length);
+        for (int64_t j = 0; j < H; j++) {
+            float dh = rows->h[i * rows->state + j] + rows->product[i * rows->out + j];
+            a->dh0[(first + i) * H + j] = cut ? 0.0f : dh;
+            if (a->dc0)
+                a->dc0[(first + i) * H + j] = cut ? 0.0f : rows->c[i * rows->state + j];
+        }
+    }
 }
 
 static void piece_backward(const struct dt_rnn_backward_args *a, const struct packed *w,
@@ -424,9 +446,11 @@ static void piece_backward(const struct dt_rnn_backward_args *a, const struct pa
     for (int64_t t = a->in.length; t-- > 0;) {
         for (int64_t i = 0; i < n; i++)
             run_slope(a, rows, zeros, sums, i, first + i, t);
-        if (t > 0)
+        if (t > 0 || a->dh0)
             multiply(w, n, rows);
     }
+    if (a->dh0)
+        store_first(a, rows, first, n);
 }
 
 DT_OP_CPU_WORKSPACE(rnn_backward)

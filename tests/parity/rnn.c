@@ -9,6 +9,7 @@ struct shape {
     dt_dtype type;
     enum resets resets;
     bool state, last, accumulate;
+    unsigned dh; // DH_LAST, DH0: of h and c
 };
 
 static double state_at(const float *state, int64_t at)
@@ -115,9 +116,10 @@ REFERENCE(rnn_backward)
     double *dh = zeros(H), *dc = zeros(H), *dx = zeros(n), *dp = zeros(n), *bx = zeros(n),
            *bp = zeros(n);
     for (int64_t row = a->in.batch * L; row-- > 0;) {
-        if (row % L == L - 1 || (a->in.reset && a->in.reset[row + 1])) {
-            memset(dh, 0, (size_t)H * sizeof *dh);
-            memset(dc, 0, (size_t)H * sizeof *dc);
+        bool last = row % L == L - 1;
+        for (int64_t j = 0; j < H && (last || (a->in.reset && a->in.reset[row + 1])); j++) {
+            dh[j] = last ? state_at(a->dh_last, row / L * H + j) : 0.0;
+            dc[j] = last ? state_at(a->dc_last, row / L * H + j) : 0.0;
         }
         for (int64_t j = 0; j < H; j++)
             cell_backward(a, row, j, &dh[j], &dc[j], dx, dp);
@@ -127,6 +129,13 @@ REFERENCE(rnn_backward)
             put(&a->dp, row, k, dp[k]);
             for (int64_t j = 0; j < H; j++)
                 dh[j] += as_stored(&a->dx, dp[k]) * get_at(&a->in.w_hh, k, j);
+        }
+        bool cut = a->in.reset && a->in.reset[row];
+        for (int64_t j = 0; j < H && row % L == 0; j++) {
+            if (a->dh0)
+                a->dh0[row / L * H + j] = cut ? 0.0f : (float)dh[j];
+            if (a->dc0)
+                a->dc0[row / L * H + j] = cut ? 0.0f : (float)dc[j];
         }
     }
     store_array(a->db_ih, n, bx, a->accumulate);
@@ -165,12 +174,16 @@ static struct dt_rnn_forward_args forward(struct parity *p, const struct shape *
 // Backward starts from what forward kept; its own results are compared relative to their size.
 static void backward(struct parity *p, const struct shape *s, const struct dt_rnn_forward_args *f)
 {
-    int64_t n = f->in.w_hh.rows, M = s->batch * s->length;
-    bool gru = s->cell == DT_RNN_GRU;
+    int64_t n = f->in.w_hh.rows, M = s->batch * s->length, states = s->batch * s->hidden;
+    bool gru = s->cell == DT_RNN_GRU, last = s->dh & DH_LAST, first = s->dh & DH0;
     struct dt_rnn_backward_args a = {.in = f->in,
                                      .gates = f->gates,
                                      .cells = f->cells,
                                      .previous = f->previous,
+                                     .dh_last = last ? normal(states, 1.0, 10) : NULL,
+                                     .dc_last = last && !gru ? normal(states, 1.0, 11) : NULL,
+                                     .dh0 = first ? guarded(states * 4) : NULL,
+                                     .dc0 = first && !gru ? guarded(states * 4) : NULL,
                                      .dy =
                                          normal_view(s->type, M, s->hidden, s->hidden + 8, 1.0, 7),
                                      .dx = fresh_view(s->type, M, n, n + 8),
@@ -186,11 +199,11 @@ static void backward(struct parity *p, const struct shape *s, const struct dt_rn
 static void compare(struct parity *p, const struct shape *s)
 {
     static const char *const resets[] = {"no", "first", "in a row", "chunks", "many", "last"};
-    if (!parity_case(p, "%s: batch %lld, length %lld, hidden %lld, %s, resets %s%s%s%s",
+    if (!parity_case(p, "%s: batch %lld, length %lld, hidden %lld, %s, resets %s%s%s%s, dh %u",
                      s->cell == DT_RNN_GRU ? "gru" : "lstm", (long long)s->batch,
                      (long long)s->length, (long long)s->hidden, dt_dtype_name(s->type),
                      resets[s->resets], s->state ? " state" : "", s->last ? " last" : "",
-                     s->accumulate ? " +=" : ""))
+                     s->accumulate ? " +=" : "", s->dh))
         return;
     int64_t H = s->hidden, n = dt_rnn_gates(s->cell) * H;
     struct dt_rnn_inputs in = {
@@ -253,26 +266,27 @@ static void compare_gate(struct parity *p, int64_t rows, int64_t cols, int64_t g
 void parity_rnn(struct parity *p)
 {
     static const struct shape shapes[] = {
-        {DT_RNN_GRU, 1, 1, 1, DT_F32, NO_RESETS, 0, 0, 0},
-        {DT_RNN_LSTM, 1, 1, 3, DT_F32, AT_ZERO, 1, 1, 0},
-        {DT_RNN_GRU, 3, 1, 19, DT_BF16, AT_ZERO, 1, 1, 1},
-        {DT_RNN_LSTM, 17, 1, 33, DT_F32, NO_RESETS, 1, 1, 1},
-        {DT_RNN_GRU, 2, 7, 5, DT_F32, MANY, 1, 1, 0},
-        {DT_RNN_LSTM, 2, 7, 5, DT_F32, MANY, 1, 1, 1},
-        {DT_RNN_GRU, 5, 12, 16, DT_BF16, IN_A_ROW, 1, 0, 1},
-        {DT_RNN_LSTM, 5, 12, 17, DT_BF16, AT_END, 0, 1, 0},
-        {DT_RNN_GRU, 17, 9, 31, DT_F32, AT_CHUNKS, 0, 1, 1},
-        {DT_RNN_LSTM, 33, 5, 20, DT_F32, AT_END, 1, 0, 0},
-        {DT_RNN_GRU, 3, 77, 9, DT_F32, MANY, 1, 1, 0},
-        {DT_RNN_LSTM, 3, 77, 8, DT_F32, MANY, 0, 1, 0},
-        {DT_RNN_GRU, 9, 3, 100, DT_BF16, NO_RESETS, 1, 1, 0},
-        {DT_RNN_LSTM, 2, 4, 260, DT_F32, AT_ZERO, 1, 1, 0},
-        {DT_RNN_GRU, 34, 2, 65, DT_F32, NO_RESETS, 1, 1, 1},
+        {DT_RNN_GRU, 1, 1, 1, DT_F32, NO_RESETS, 0, 0, 0, DH_LAST | DH0},
+        {DT_RNN_LSTM, 1, 1, 3, DT_F32, AT_ZERO, 1, 1, 0, DH_LAST | DH0},
+        {DT_RNN_GRU, 3, 1, 19, DT_BF16, AT_ZERO, 1, 1, 1, DH_LAST | DH0},
+        {DT_RNN_LSTM, 17, 1, 33, DT_F32, NO_RESETS, 1, 1, 1, DH_LAST | DH0},
+        {DT_RNN_GRU, 2, 7, 5, DT_F32, MANY, 1, 1, 0, DH_LAST | DH0},
+        {DT_RNN_LSTM, 2, 7, 5, DT_F32, MANY, 1, 1, 1, DH_LAST},
+        {DT_RNN_GRU, 5, 12, 16, DT_BF16, IN_A_ROW, 1, 0, 1, 0},
+        {DT_RNN_LSTM, 5, 12, 17, DT_BF16, AT_END, 0, 1, 0, DH0},
+        {DT_RNN_GRU, 17, 9, 31, DT_F32, AT_CHUNKS, 0, 1, 1, 0},
+        {DT_RNN_LSTM, 33, 5, 20, DT_F32, AT_END, 1, 0, 0, 0},
+        {DT_RNN_GRU, 3, 77, 9, DT_F32, MANY, 1, 1, 0, DH_LAST | DH0},
+        {DT_RNN_LSTM, 3, 77, 8, DT_F32, MANY, 0, 1, 0, DH_LAST | DH0},
+        {DT_RNN_GRU, 9, 3, 100, DT_BF16, NO_RESETS, 1, 1, 0, DH_LAST | DH0},
+        {DT_RNN_LSTM, 2, 4, 260, DT_F32, AT_ZERO, 1, 1, 0, DH_LAST | DH0},
+        {DT_RNN_GRU, 34, 2, 65, DT_F32, NO_RESETS, 1, 1, 1, DH_LAST | DH0},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
         compare(p, &shapes[i]);
     for (int cell = 0; cell < 2 && p->model; cell++)
-        compare(p, &(struct shape){(enum dt_rnn_cell)cell, 64, 60, 256, DT_BF16, MANY, 1, 1, 0});
+        compare(p, &(struct shape){(enum dt_rnn_cell)cell, 64, 60, 256, DT_BF16, MANY, 1, 1, 0,
+                                   DH_LAST | DH0});
     static const int64_t sizes[][3] = {{1, 1, 0}, {3, 5, 1}, {7, 64, 0}, {65, 24, 8}, {2, 1030, 2}};
     for (int i = 0; i < 5 && !p->model; i++)
         for (int k = 0; k < 4; k++)
