@@ -181,6 +181,8 @@ class Job:
         self.job = {"gradient_bytes": wire * self.parameters,
                     "bucket_bytes": wire / 4 * 1e6 * float(self.resolved.get("comm.bucket_mb", 25))}
         self.job["sharded"] = self.resolved.get("optim.shard") == "true"
+        bf16 = re.search(r"^model: .* bf16 storage", text, re.M) is not None
+        self.job["weight_bytes"] = (2 if bf16 else 4) * self.parameters
         self.job["ahead"] = (not self.on_cpu and self.resolved.get("comm.backend") != "mpi"
                              and self.resolved.get("run.share_device") != "true")
         self.job["bucket_bytes"] = min(self.job["bucket_bytes"], self.job["gradient_bytes"])

@@ -3,7 +3,7 @@
 A point is a number of ranks that was measured: mode (strong or weak), ranks, hosts, sequences (of one rank),
 micro_batches, compute_ms, exposed_ms, data_ms, step_ms, jitter_ms (the spread of steps), oversubscribed, turns (threads per core).
 A collective is a row of `dtrain bench --comm --json`. The job: gradient_bytes (as they are sent),
-bucket_bytes, sharded (optim.shard), ahead (sharded weights are gathered during the next forward pass), ranks_per_host
+bucket_bytes, sharded (optim.shard), weight_bytes (as they are then gathered), ahead (sharded weights are gathered during the next forward pass), ranks_per_host
 (most ranks measured on one host).
 """
 import itertools
@@ -17,7 +17,8 @@ ASSUMPTIONS = [
     "an all-reduce of n bytes on R ranks: latency * log2 R + n / bandwidth * 2 (R - 1) / R, fitted to dtrain bench "
     "--comm",
     "gradients leave in equal buckets, evenly over the last micro-batch's backward pass (2/3 of its time), one at a "
-    "time; with optim.shard half of an all-reduce, the other half after the update, between GPUs "
+    "time; with optim.shard half of an all-reduce, and half of one of the weights (bf16 where storage is) after the "
+    "update, between GPUs "
     "during the next forward pass, which needs the buckets evenly over its time",
     "during a step a collective is slower than alone by one factor, the same on every number of ranks",
     "stragglers: the step times of ranks vary independently and normally, and all wait for the slowest; the spread is "
@@ -92,14 +93,15 @@ def exposed_ms(parameters, job, ranks, last_pass_ms):
     if ranks == 1:
         return 0.0
     buckets = max(1, math.ceil(job["gradient_bytes"] / job["bucket_bytes"]))
-    each = collective_ms(parameters, job, ranks, job["gradient_bytes"] / buckets) * parameters["contention"]
-    each /= 2 if job["sharded"] else 1  # a reduce-scatter, or the gather of the weights
+    part = 2 if job["sharded"] else 1  # a reduce-scatter or an all-gather is half of an all-reduce
+    each, gather = (collective_ms(parameters, job, ranks, job[key] / buckets) * parameters["contention"] / part
+                    for key in ("gradient_bytes", "weight_bytes"))
     backward = BACKWARD * last_pass_ms
     forward = last_pass_ms - backward if job["ahead"] else 0.0
     done = 0.0
     for i in range(1, buckets + 1):
         done = max(done, backward * i / buckets) + each
-    gathered = max((i + 1) * each - forward * i / buckets for i in range(buckets))
+    gathered = max((i + 1) * gather - forward * i / buckets for i in range(buckets))
     return done - backward + (gathered if job["sharded"] else 0)
 
 

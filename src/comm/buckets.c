@@ -4,7 +4,9 @@
 // there. dt_buckets_wait brings the sums back. Each bucket is one part of a step's traffic, and the
 // fp64 sums are the first part. Where the optimizer is sharded, two more phases follow: the norms,
 // which are one part, and the buckets of weights, those that a forward pass reads first before
-// others.
+// others. If these are bf16 copies, the fp32 weights beside them come before: as one packed array,
+// zero but for this rank's own, whose bits are summed over ranks. A phase of its own gathers the
+// masters.
 #include "comm/buckets.h"
 
 #include "base/memory.h"
@@ -24,6 +26,7 @@ struct part {
     void *wire;             // `data` itself, or its copy in the type of the wire; device memory
     void *host;             // `wire` itself, or its copy in pinned memory; host path only
     dt_bf16 *copy;          // of what was gathered, or NULL; device memory
+    struct dt_span packed;  // of the arena: its fp32 weights come from `packed` with this part
     struct dt_event *ready; // on the caller's stream: `data` is final
     struct dt_event *sent;  // on the own stream: `host` holds it; later: what came is in `data`
     struct dt_request *request;
@@ -50,10 +53,11 @@ struct dt_buckets {
     bool alone;
     struct dt_stream *stream; // the buckets' own, on which parts travel
     dt_bf16 *wire;            // [elements], device memory; NULL where fp32 travels
+    float *packed;            // [masters.elements], device memory; NULL where not needed
     char *host;               // pinned copies of all parts; NULL where none are needed
     struct row *rows;
-    struct part *parts; // of all phases
-    struct phase gradients, norms, weights;
+    struct part *parts;                              // of all phases
+    struct phase gradients, norms, weights, masters; // the last two may be the same parts
     int64_t n_sums_parts; // first of the gradients' phase: the sums, where there are any
 };
 
@@ -114,11 +118,42 @@ static dt_status cast(struct dt_buckets *b, struct dt_span span, void *x, enum d
     return dt_cast(&b->backend, &args, b->stream);
 }
 
+// Copies the fp32 weights that travel packed, as far as elements [first, end) of the arena have
+// any.
+static dt_status copy_packed(struct dt_buckets *b, int64_t first, int64_t end, bool pack)
+{
+    const struct dt_pieces *masters = &b->config.masters;
+    for (struct dt_held h = {0}; dt_pieces_next(masters, masters->n, first, end, &h);) {
+        float *weights = b->config.weights + h.first, *packed = b->packed + h.at;
+        DT_TRY(dt_copy(&b->backend, pack ? packed : weights, pack ? weights : packed,
+                       (h.end - h.first) * (int64_t)sizeof *packed, b->stream));
+    }
+    return DT_OK;
+}
+
+// Brings what is sent to the wire.
+static dt_status pack(struct dt_buckets *b, const struct part *part)
+{
+    if (part->data == b->packed) {
+        int64_t bytes = b->config.masters.elements * (int64_t)sizeof *b->packed;
+        DT_TRY(dt_fill(&b->backend, b->packed, 0, bytes, b->stream));
+        for (int64_t i = b->weights.first + 1; i < b->weights.end; i++) {
+            const struct part *copies = &b->parts[i];
+            DT_TRY(copy_packed(b, copies->packed.first + copies->out.first,
+                               copies->packed.first + copies->out.end, true));
+        }
+    }
+    return part->wire == part->data
+               ? DT_OK
+               : cast(b, part->out, part->data, DT_F32, part->wire, part->wire_type);
+}
+
 // Brings what the collective gave to where it belongs.
 static dt_status unpack(struct dt_buckets *b, const struct part *part)
 {
     if (part->wire != part->data)
         DT_TRY(cast(b, part->in, part->wire, part->wire_type, part->data, DT_F32));
+    DT_TRY(copy_packed(b, part->packed.first, part->packed.end, false));
     return part->copy ? cast(b, part->in, part->data, DT_F32, part->copy, DT_BF16) : DT_OK;
 }
 
@@ -131,7 +166,8 @@ static struct dt_collective collective(const struct dt_buckets *b, const struct 
         .dtype = part->wire_type,
         .count = part->elements / (part->operation == DT_ALLREDUCE ? 1 : b->comm->info.size),
         .data = data,
-        .order = part->operation == DT_ALL_GATHER ? DT_SUM_FAST : b->config.order};
+        .order = part->wire_type == DT_I64 || part->operation == DT_ALL_GATHER ? DT_SUM_FAST
+                                                                               : b->config.order};
 }
 
 // Posts the parts whose copies have arrived on the host, in the order in which they were sent. With
@@ -174,8 +210,7 @@ static dt_status send_next(struct dt_buckets *b, struct phase *phase)
         return DT_FAIL(DT_MACHINE, NULL, "buckets were never connected");
     DT_TRY(dt_event_record(&b->backend, part->ready, b->config.stream));
     DT_TRY(dt_stream_wait(&b->backend, b->stream, part->ready));
-    if (part->wire != part->data)
-        DT_TRY(cast(b, part->out, part->data, DT_F32, part->wire, part->wire_type));
+    DT_TRY(pack(b, part));
     if (b->device_comm) {
         struct dt_collective call = collective(b, part, part->wire);
         DT_TRY(b->device_comm->table->enqueue(b->device_comm, (int)i, &call, b->stream));
@@ -257,13 +292,18 @@ dt_status dt_buckets_sum_norms(struct dt_buckets *b)
     return collect(b, &b->norms);
 }
 
-dt_status dt_buckets_gather(struct dt_buckets *b)
+static dt_status gather(struct dt_buckets *b, struct phase *phase)
 {
     if (b->weights.sent > b->weights.first)
         return DT_FAIL(DT_MACHINE, NULL, "weights are gathered while they are gathered");
-    while (b->weights.sent < b->weights.end)
-        DT_TRY(send_next(b, &b->weights));
-    return post_some(b, &b->weights);
+    while (phase->sent < phase->end)
+        DT_TRY(send_next(b, phase));
+    return post_some(b, phase);
+}
+
+dt_status dt_buckets_gather(struct dt_buckets *b)
+{
+    return gather(b, &b->weights);
 }
 
 dt_status dt_buckets_need(struct dt_buckets *b, int64_t row)
@@ -272,7 +312,7 @@ dt_status dt_buckets_need(struct dt_buckets *b, int64_t row)
         row++;
     if (row == b->config.n_rows || b->weights.sent == b->weights.first)
         return DT_OK;
-    // The weights of bucket k are part `end` - 1 - k; a bucket that all ranks hold has none.
+    // Of bucket k comes part `end` - 1 - k; a bucket that all ranks hold has none.
     int64_t bucket = b->rows[row].first - b->n_sums_parts;
     return receive(b, &b->weights, b->weights.end - bucket);
 }
@@ -284,21 +324,29 @@ dt_status dt_buckets_gathered(struct dt_buckets *b)
     return collect(b, &b->weights);
 }
 
+dt_status dt_buckets_gather_masters(struct dt_buckets *b)
+{
+    DT_TRY(gather(b, &b->masters));
+    return collect(b, &b->masters);
+}
+
 // ---- creation
 
 static dt_status check_config(const struct dt_buckets_config *config)
 {
     int64_t end = 0;
-    bool ascends = true;
+    bool ascends = true,
+         copied = !config->shard || (config->storage == DT_BF16) == !!config->copies;
     for (int64_t row = 0; row < config->n_rows; end = config->row_ends[row++])
         ascends &= config->row_ends[row] >= end;
     if ((config->wire == DT_F32 || config->wire == DT_BF16) && config->bucket_bytes >= 1 &&
-        ascends && end == config->elements)
+        ascends && end == config->elements && copied)
         return DT_OK;
     return DT_FAIL(DT_MACHINE, NULL,
-                   "impossible buckets: %lld bytes of %s, rows that end at %lld of %lld%s",
+                   "impossible buckets: %lld bytes of %s, rows that end at %lld of %lld%s%s",
                    (long long)config->bucket_bytes, dt_dtype_name(config->wire), (long long)end,
-                   (long long)config->elements, ascends ? "" : ", one before the previous row");
+                   (long long)config->elements, ascends ? "" : ", one before the previous row",
+                   copied ? "" : ", copies that storage does not have");
 }
 
 static struct phase phase_from(int64_t first)
@@ -327,14 +375,22 @@ static int64_t sharded_elements(const struct dt_buckets_config *config, int n_ra
     return is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
 }
 
-// A part of a few fp64 sums, which are never rounded and stay where they are.
-static struct part doubles(double *data, int64_t n)
+// Of the fp32 weights that travel beside bf16 copies.
+static int64_t packed_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
-    return (struct part){
-        .operation = DT_ALLREDUCE, .elements = n, .wire_type = DT_F64, .data = data, .wire = data};
+    if (config->storage == DT_F32 || sharded_elements(config, n_ranks) == 0)
+        return 0;
+    return config->masters.elements * (int64_t)sizeof(float);
 }
 
-// Lists the parts in the order in which they are sent, at most 2 n + 2.
+// A part of what is never rounded and stays where it is.
+static struct part in_place(enum dt_operation operation, void *data, int64_t n, enum dt_dtype type)
+{
+    return (struct part){
+        .operation = operation, .elements = n, .wire_type = type, .data = data, .wire = data};
+}
+
+// Lists the parts in the order in which they are sent, at most 3 n + 3.
 static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_t n)
 {
     const struct dt_buckets_config *config = &b->config;
@@ -342,7 +398,8 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
     int64_t sharded = sharded_elements(config, n_ranks);
     b->gradients = phase_from(0);
     if (config->n_sums > 0) {
-        struct part *sums = append(b, &b->gradients, doubles(config->sums, config->n_sums));
+        struct part *sums =
+            append(b, &b->gradients, in_place(DT_ALLREDUCE, config->sums, config->n_sums, DT_F64));
         sums->n_rows = sums->missing = 1;
     }
     b->n_sums_parts = b->gradients.end;
@@ -357,21 +414,26 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
     }
     b->norms = phase_from(b->gradients.end);
     if (is_sharded(config, n_ranks))
-        append(b, &b->norms, doubles(config->norms, config->n_norms));
+        append(b, &b->norms, in_place(DT_ALLREDUCE, config->norms, config->n_norms, DT_F64));
+    while (n > 0 && spans[n - 1].first >= sharded)
+        n--;
     b->weights = phase_from(b->norms.end);
-    for (int64_t i = n - 1; i >= 0; i--) {
-        const struct dt_span *span = &spans[i];
-        if (span->first >= sharded)
-            continue;
-        float *data = config->weights + span->first;
+    if (b->packed)
         append(b, &b->weights,
-               (struct part){.operation = DT_ALL_GATHER,
-                             .elements = span->end - span->first,
-                             .wire_type = DT_F32,
-                             .data = data,
-                             .wire = data,
-                             .copy = config->copies ? config->copies + span->first : NULL});
-    }
+               in_place(DT_ALLREDUCE, b->packed, config->masters.elements / 2, DT_I64));
+    for (int64_t i = n - 1; i >= 0 && config->copies; i--)
+        append(b, &b->weights,
+               in_place(DT_ALL_GATHER, config->copies + spans[i].first,
+                        spans[i].end - spans[i].first, DT_BF16))
+            ->packed = spans[i];
+    b->masters = phase_from(b->weights.end);
+    for (int64_t i = n - 1; i >= 0; i--)
+        append(b, &b->masters,
+               in_place(DT_ALL_GATHER, config->weights + spans[i].first,
+                        spans[i].end - spans[i].first, DT_F32))
+            ->copy = config->copies ? config->copies + spans[i].first : NULL;
+    if (!config->copies)
+        b->weights = b->masters;
 }
 
 // The most that devices sum at once by a tree: a bucket, which a cut at norm blocks may lengthen.
@@ -391,11 +453,24 @@ int64_t dt_buckets_tree_bytes(const struct dt_buckets_config *config, int n_rank
     return dt_device_comm_scratch(tree_bytes(config, n_ranks));
 }
 
-int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks)
+static int64_t wire_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
     if (config->wire == DT_F32 || n_ranks == 1) // a lone rank sends nothing
         return 0;
     return config->elements * (int64_t)sizeof(dt_bf16);
+}
+
+int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks)
+{
+    return wire_bytes(config, n_ranks) + packed_bytes(config, n_ranks);
+}
+
+// Of what a forward pass reads, or of the masters, which take its place: never both travel.
+static int64_t host_weights_bytes(const struct dt_buckets_config *config, int n_ranks)
+{
+    int64_t sharded = sharded_elements(config, n_ranks);
+    int64_t copies = packed_bytes(config, n_ranks) + sharded * (int64_t)sizeof *config->copies;
+    return dt_max_i64(copies, sharded * (int64_t)sizeof *config->weights);
 }
 
 int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
@@ -406,21 +481,26 @@ int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
     int64_t bytes = config->n_sums * (int64_t)sizeof *config->sums +
                     config->elements * dt_dtype_size(config->wire);
     if (is_sharded(config, n_ranks))
-        bytes += config->n_norms * (int64_t)sizeof *config->norms +
-                 sharded_elements(config, n_ranks) * (int64_t)sizeof *config->weights;
+        bytes +=
+            config->n_norms * (int64_t)sizeof *config->norms + host_weights_bytes(config, n_ranks);
     return bytes;
 }
 
 // Creates the memory and events of the parts, where there is another rank to send them to.
 static dt_status equip_parts(struct dt_buckets *b)
 {
-    int64_t bytes = dt_buckets_host_bytes(&b->config, &b->backend, b->comm->info.size), used = 0;
+    int64_t bytes = dt_buckets_host_bytes(&b->config, &b->backend, b->comm->info.size);
+    int64_t used = 0, weights = 0; // where those begin
     if (bytes > 0)
         DT_TRY_NOTE(dt_alloc_host(&b->backend, bytes, &b->host),
                     "pinning %.1f MiB for gradient buckets", (double)bytes / 0x1p20);
     DT_TRY(dt_stream_create_urgent(&b->backend, &b->stream));
-    for (int64_t i = 0; i < b->weights.end; i++) {
+    for (int64_t i = 0; i < b->masters.end; i++) {
         struct part *part = &b->parts[i];
+        if (i == b->norms.end)
+            weights = used;
+        if (i == b->masters.first)
+            used = weights;
         part->host = b->host ? b->host + used : part->wire;
         used += part->elements * dt_dtype_size(part->wire_type);
         DT_TRY(dt_event_create(&b->backend, &part->ready));
@@ -432,13 +512,17 @@ static dt_status equip_parts(struct dt_buckets *b)
 static dt_status build(struct dt_buckets *b, const int64_t *row_ends, const struct dt_span *spans,
                        int64_t n)
 {
-    int64_t bytes = dt_buckets_bytes(&b->config, b->comm->info.size);
-    DT_TRY(DT_NEW(&b->parts, 2 * n + 2, "%lld buckets", (long long)n));
+    int64_t bytes = wire_bytes(&b->config, b->comm->info.size);
+    int64_t packed = packed_bytes(&b->config, b->comm->info.size);
+    DT_TRY(DT_NEW(&b->parts, 3 * n + 3, "%lld buckets", (long long)n));
     DT_TRY(DT_NEW(&b->rows, b->config.n_rows + 1, "%lld rows in buckets",
                   (long long)b->config.n_rows));
     if (bytes > 0)
         DT_TRY_NOTE(dt_alloc(&b->backend, bytes, &b->wire),
                     "allocating %.1f MiB for bf16 gradient buckets", (double)bytes / 0x1p20);
+    if (packed > 0)
+        DT_TRY_NOTE(dt_alloc(&b->backend, packed, &b->packed),
+                    "allocating %.1f MiB for fp32 weights to be gathered", (double)packed / 0x1p20);
     list_parts(b, spans, n);
     // Which parts hold each row; both are in the order of the arena.
     int64_t k = b->n_sums_parts, sums = k;
@@ -515,7 +599,7 @@ dt_status dt_buckets_connect(struct dt_buckets *b)
         return DT_OK;
     struct dt_device_comm_config config = {.comm = b->comm,
                                            .backend = &b->backend,
-                                           .n_collectives = (int)b->weights.end,
+                                           .n_collectives = (int)b->masters.end,
                                            .tree_bytes =
                                                tree_bytes(&b->config, b->comm->info.size)};
     DT_TRY(dt_device_comm_known->open(&config, &b->device_comm));
@@ -530,13 +614,14 @@ void dt_buckets_destroy(struct dt_buckets *b)
         return;
     if (b->device_comm)
         b->device_comm->table->close(b->device_comm);
-    for (int64_t i = 0; i < b->weights.end; i++) {
+    for (int64_t i = 0; i < b->masters.end; i++) {
         dt_event_destroy(&b->backend, b->parts[i].ready);
         dt_event_destroy(&b->backend, b->parts[i].sent);
     }
     dt_stream_destroy(&b->backend, b->stream);
     dt_free_host(&b->backend, b->host);
     dt_free(&b->backend, b->wire);
+    dt_free(&b->backend, b->packed);
     free(b->parts);
     free(b->rows);
     free(b);

@@ -6,7 +6,9 @@
 // lone rank sends nothing.
 //
 // Sharded, a bucket is reduce-scattered: a rank has the sums of its own pieces only and updates the
-// weights of these. Then the buckets of weights are gathered.
+// weights of these. Then what a forward pass reads of the buckets is gathered: the weights, or, if
+// storage is bf16, their copies, and of the weights the few ranges that a pass reads in fp32. All
+// masters are gathered when something else reads them.
 #pragma once
 
 #include "backend/backend.h"
@@ -30,8 +32,10 @@ struct dt_buckets_config {
     bool between_devices;     // by the device communicator of this build
     bool selftest;            // connecting checks all communicators on known values
     bool shard;               // where there are several ranks; then these are needed:
+    enum dt_dtype storage;    // DT_F32, or DT_BF16: a forward pass reads `copies`, and `masters`
     float *weights;           // [elements] fp32 (device memory)
-    dt_bf16 *copies;          // [elements] bf16, or NULL: follow gathered weights
+    dt_bf16 *copies;          // [elements] bf16 (device memory): weights rounded, where storage is
+    struct dt_pieces masters; // ranges of the weights, each of an even number; spans are borrowed
     double *norms;            // [a norm block's sum each] fp64: zero but for this rank's own
     int64_t n_norms;
 };
@@ -71,11 +75,14 @@ dt_status dt_buckets_wait(struct dt_buckets *buckets);
 
 // Sharded, call it after that wait. Makes the stream wait until the norms are those of all ranks.
 dt_status dt_buckets_sum_norms(struct dt_buckets *buckets);
-// Call it when all pieces of the weights are final on the stream. Sends each bucket of weights to
-// all ranks, in the order in which a forward pass reads them: the last rows first.
+// Call it when all pieces of the weights, and their copies, are final on the stream. Sends what a
+// forward pass reads of each bucket to all ranks, in the order in which it does: the last rows
+// first.
 dt_status dt_buckets_gather(struct dt_buckets *buckets);
-// During that, makes the stream wait until the weights of `row` and of all rows after it, and their
-// bf16 copies, are here.
+// During that, makes the stream wait until a forward pass can read `row` and all rows after it.
 dt_status dt_buckets_need(struct dt_buckets *buckets, int64_t row);
 // Ends it: makes the stream wait for all of them.
 dt_status dt_buckets_gathered(struct dt_buckets *buckets);
+// Call it at any other time, when the pieces of the weights are final on the stream. Makes the
+// stream wait until all weights, and their copies, are here.
+dt_status dt_buckets_gather_masters(struct dt_buckets *buckets);

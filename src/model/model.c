@@ -188,7 +188,7 @@ static void place_rows(const struct dt_model *model, struct dt_arena *arenas)
         int64_t n = model->parts.params.rows[i].count;
         struct dt_net_row *row = model->net.rows ? &model->net.rows[i] : NULL;
         struct dt_int8 *linear = model->net.int8 ? &model->net.int8[i] : NULL;
-        if (row && row->reads_weight)
+        if (row && model->parts.params.rows[i].reads_master)
             row->weight = dt_arena_take(&arenas[DT_MEMORY_WEIGHTS], n * (int64_t)sizeof(float));
         if (row && row->reads_stored)
             row->stored =
@@ -250,12 +250,17 @@ fail:
 }
 
 dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_config *config,
-                        const struct dt_model_shape *shape, struct dt_memory_plan *plan)
+                        const struct dt_model_shape *shape, struct dt_memory_plan *plan,
+                        struct dt_params *params)
 {
     struct dt_model *model = NULL;
     DT_TRY(model_new(backend, config, shape, &model));
     for (int i = 0; i < DT_MEMORY_COUNT; i++)
         dt_memory_plan_add(plan, dt_memory_name[i], model->bytes[i], false);
+    if (params) {
+        *params = model->parts.params;
+        model->parts.params = (struct dt_params){0};
+    }
     dt_model_destroy(model);
     return DT_OK;
 }

@@ -41,9 +41,10 @@ struct dt_model_shape {
     bool play;                 // a weight is kept in the types alone in which forward reads it
 };
 // Adds what this model at this shape allocates on the device, by category; keeps no memory
-// itself.
+// itself. *params is the measured parameter table, free it with dt_params_free; or NULL.
 dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_config *config,
-                        const struct dt_model_shape *shape, struct dt_memory_plan *plan);
+                        const struct dt_model_shape *shape, struct dt_memory_plan *plan,
+                        struct dt_params *params);
 
 struct dt_model;
 struct dt_net; // net.h

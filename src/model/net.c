@@ -11,10 +11,9 @@ static const int64_t bytes_max = INT64_C(1) << 52;
 
 const float *dt_net_weight(const struct dt_net *net, int row)
 {
-    if (net->rows) {
-        net->rows[row].reads_weight = true;
+    net->params->rows[row].reads_master = true;
+    if (net->rows)
         return net->rows[row].weight;
-    }
     return net->weights ? net->weights + net->params->rows[row].offset : NULL;
 }
 

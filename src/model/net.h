@@ -9,9 +9,9 @@ struct dt_part; // kinds.h
 // A row of the table where each is kept by itself (shape.play), in the types in which a measured
 // pass has read it.
 struct dt_net_row {
-    bool reads_weight, reads_stored;
-    float *weight;
-    void *stored; // bf16
+    bool reads_stored;
+    float *weight; // where the table's row says reads_master
+    void *stored;  // bf16
 };
 
 // Weights and gradients as the parts see them. Pointers are NULL while memory is being measured.
@@ -19,7 +19,7 @@ struct dt_net {
     struct dt_int8 *int8; // [rows of the table] of linear layers; NULL: none multiplies int8
     const struct dt_backend *backend;
     const struct dt_model_config *config;
-    const struct dt_params *params;
+    struct dt_params *params;
     struct dt_net_row *rows; // of shape.play; NULL: the arrays that follow
     float *weights;          // masters
     void *stored;     // in storage type, for GEMM and embedding: rounded to bf16, or the masters

@@ -34,6 +34,7 @@ struct dt_param {
     bool optional; // files that lack it stand for its initial values, which need no random numbers
     bool frozen; // not trained, but part of the model: its gradient stays 0, and nothing decays it
     bool shared; // with a part that writes this gradient before its owner adds to it
+    bool reads_master; // a pass reads its fp32 values: known once a model's passes are measured
 };
 
 struct dt_params {

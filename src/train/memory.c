@@ -26,6 +26,7 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                                     .weight_decay = (float)s->optim.weight_decay,
                                                     .grad_clip = (float)s->optim.grad_clip,
                                                     .ema = (float)s->optim.ema},
+                                      .storage = job->model.storage,
                                       .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
                                       .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32,
                                       .order = dt_job_sum_order(job),
@@ -45,10 +46,12 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     struct dt_stepper_config stepper = dt_job_stepper(job);
     struct dt_params params;
     struct dt_array_list arrays;
-    DT_TRY(dt_model_plan(backend, &job->model, &shape, plan));
+    dt_status status = DT_OK;
+    DT_TRY(dt_model_list(&job->model, NULL, &arrays));
+    DT_TRY(dt_model_plan(backend, &job->model, &shape, plan, &params));
     if (stepper.carry_steps > 0)
-        DT_TRY(dt_carry_plan(backend, &job->model, &stepper.batch, &job->comm->info, plan));
-    DT_TRY(dt_model_list(&job->model, &params, &arrays));
+        DT_TRY_GOTO(status, out,
+                    dt_carry_plan(backend, &job->model, &stepper.batch, &job->comm->info, plan));
     dt_stepper_plan(backend, &params, &arrays, &stepper, plan);
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
     dt_memory_plan_add(plan, "decoded chunks", dt_dataset_kept_chunks(job->train), true);
@@ -57,12 +60,13 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
         dt_snapshot_bytes(backend, &params, dt_optimizer_states(&stepper.optimizer).n,
                           dt_stepper_held(&params, &stepper), job->comm->info.rank == 0),
         true);
-    DT_TRY(dt_evaluation_plan(job, plan));
+    DT_TRY_GOTO(status, out, dt_evaluation_plan(job, plan));
     dt_profile_plan(job, plan);
     if (job->settings.comm.verify_replicas > 0)
         dt_replicas_plan(backend, &params, plan);
+out:
     dt_params_free(&params);
-    return DT_OK;
+    return status;
 }
 
 dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch,

@@ -102,10 +102,8 @@ dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream
     }
     DT_TRY(dt_fill(o->backend, spare, 0,
                    dt_model_params(o->model)->elements * (int64_t)sizeof *spare, stream));
-    if (o->buckets) {
-        DT_TRY(dt_buckets_gather(o->buckets));
-        DT_TRY(dt_buckets_gathered(o->buckets));
-    }
+    if (o->buckets)
+        DT_TRY(dt_buckets_gather_masters(o->buckets));
     return dt_model_refresh(o->model, stream);
 }
 

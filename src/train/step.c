@@ -45,13 +45,22 @@ static int64_t row_end(const struct dt_params *params, int64_t row)
     return row + 1 < params->n ? params->rows[row + 1].offset : params->elements;
 }
 
+static bool is_gathered_as_master(const struct dt_params *params,
+                                  const struct dt_stepper_config *config, int row)
+{
+    return config->storage == DT_BF16 && params->rows[row].reads_master;
+}
+
 // The configuration without its pointers, as the memory plan needs it.
 static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                                const struct dt_stepper_config *config)
 {
-    int64_t largest = 0;
-    for (int row = 0; row < params->n; row++)
-        largest = dt_max_i64(largest, row_end(params, row) - params->rows[row].offset);
+    int64_t largest = 0, masters = 0;
+    for (int i = 0; i < params->n; i++) {
+        int64_t elements = row_end(params, i) - params->rows[i].offset;
+        largest = dt_max_i64(largest, elements);
+        masters += is_gathered_as_master(params, config, i) ? elements : 0;
+    }
     return (struct dt_buckets_config){.elements = params->elements,
                                       .n_rows = params->n,
                                       .largest_row = largest,
@@ -62,6 +71,8 @@ static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                       .between_devices = config->between_devices,
                                       .selftest = config->selftest,
                                       .shard = config->shard,
+                                      .storage = config->storage,
+                                      .masters = {.elements = masters},
                                       .n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK)};
 }
 
@@ -87,7 +98,7 @@ void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *p
     dt_memory_plan_add(plan, "optimizer states", dt_optimizer_bytes(held, &config->optimizer),
                        false);
     dt_memory_plan_add(plan, "input", dt_input_bytes(arrays, &config->batch), false);
-    dt_memory_plan_add(plan, "bf16 buckets", dt_buckets_bytes(&buckets, n_ranks), false);
+    dt_memory_plan_add(plan, "device buckets", dt_buckets_bytes(&buckets, n_ranks), false);
     dt_memory_plan_add(plan, "host buckets", dt_buckets_host_bytes(&buckets, backend, n_ranks),
                        true);
     dt_memory_plan_add(plan, "gradient sums",
@@ -104,8 +115,17 @@ static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
     int64_t *ends;
     dt_status status;
     DT_TRY(DT_NEW(&ends, params->n, "%d rows", params->n));
-    for (int i = 0; i < params->n; i++)
+    DT_TRY_GOTO(status, out, DT_NEW(&s->masters.spans, params->n, "%d rows", params->n));
+    for (int i = 0; i < params->n; i++) {
         ends[i] = row_end(params, i);
+        if (!is_gathered_as_master(params, &s->config, i))
+            continue;
+        bool joins = i > 0 && is_gathered_as_master(params, &s->config, i - 1);
+        struct dt_span *span = &s->masters.spans[joins ? s->masters.n - 1 : s->masters.n++];
+        *span = (struct dt_span){joins ? span->first : params->rows[i].offset, ends[i]};
+    }
+    s->masters.elements = config.masters.elements;
+    config.masters = s->masters;
     config.row_ends = ends;
     DT_TRY_GOTO(status, out, dt_buckets_pieces(&config, s->backend, &comm->info, &s->pieces));
     DT_TRY_GOTO(
@@ -177,6 +197,7 @@ void dt_stepper_destroy(struct dt_stepper *s)
     dt_carry_destroy(&s->carry);
     dt_optimizer_destroy(&s->optimizer);
     free(s->pieces.spans);
+    free(s->masters.spans);
     for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
         dt_event_destroy(backend, s->flights[i].done);
     dt_free_host(backend, s->reports);
@@ -235,18 +256,12 @@ static dt_status weights_needed(void *stepper, int64_t row)
     return measured ? mark(s, ARRIVED) : DT_OK;
 }
 
-static dt_status gather(struct dt_stepper *s)
-{
-    DT_TRY(dt_buckets_gather(s->buckets));
-    return dt_buckets_gathered(s->buckets);
-}
-
 dt_status dt_stepper_complete(struct dt_stepper *s)
 {
-    if (!s->incomplete)
+    if (!s->stale)
         return DT_OK;
-    s->incomplete = false;
-    DT_TRY(gather(s));
+    s->stale = s->incomplete = false;
+    DT_TRY(dt_buckets_gather_masters(s->buckets));
     return dt_stream_sync(s->backend, s->stream);
 }
 
@@ -297,7 +312,8 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     if (!s->optimizer.buckets || s->config.between_devices)
         return DT_OK;
     say(s, "gathering weights");
-    DT_TRY(gather(s));
+    DT_TRY(dt_buckets_gather(s->buckets));
+    DT_TRY(dt_buckets_gathered(s->buckets));
     return mark(s, GATHERED);
 }
 
@@ -361,6 +377,7 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
         DT_TRY(dt_carry_store(&s->carry, s->carry.next, i, s->stream));
     }
     s->incomplete = s->optimizer.buckets && s->config.between_devices;
+    s->stale = s->incomplete || (s->optimizer.buckets && s->config.storage == DT_BF16);
     DT_TRY(dt_carry_commit(&s->carry, s->optimizer.control, s->stream));
 
     DT_TRY(mark(s, END));

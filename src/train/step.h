@@ -20,6 +20,7 @@ struct dt_stepper_config {
     struct dt_input_config batch; // this rank's share
     int64_t tokens;               // of the global batch
     struct dt_optimizer_config optimizer;
+    enum dt_dtype storage;     // of the model
     int64_t bucket_bytes;      // of fp32 gradient
     enum dt_dtype wire;        // of gradients between ranks
     enum dt_sum_order order;   // of gradients and losses, over micro-batches and ranks
@@ -58,7 +59,8 @@ struct dt_stepper {
     struct dt_stepper_config config;
     const struct dt_backend *backend;
     struct dt_model *model;
-    struct dt_pieces pieces; // that this rank updates
+    struct dt_pieces pieces;  // that this rank updates
+    struct dt_pieces masters; // rows that a pass reads in fp32, where storage is bf16
     struct dt_micro_tree tree;
     struct dt_buckets *buckets;
     struct dt_variant variants[DT_VARIANTS];
@@ -68,7 +70,8 @@ struct dt_stepper {
     struct dt_flight flights[DT_STEPS_IN_FLIGHT];
     int64_t launched, collected;
     int64_t step;        // launched last, for progress and messages
-    bool incomplete;     // weights of other ranks are those before the last update
+    bool incomplete;     // what forward reads of other ranks' weights is as before the last update
+    bool stale;          // … and their masters are
     bool waits;          // for the first of them: the next wait is measured
     bool timing;         // the ops of the step that is being launched
     uint64_t last_end;   // mark END of the step collected last; 0: none
@@ -112,7 +115,8 @@ dt_status dt_stepper_launch(struct dt_stepper *stepper, struct dt_loader *loader
 // The update of the next step waits for this event, which is recorded: the weights and states are
 // being copied until then.
 void dt_stepper_hold(struct dt_stepper *stepper, struct dt_event *event);
-// Where the optimizer is sharded between devices, the next step gathers the weights that this one
+// Where the optimizer is sharded, a rank has of other ranks' weights only what a forward pass
+// reads: bf16 copies where storage is bf16. Between devices the next step gathers what this one
 // updates, while its forward pass runs. Whoever else reads the weights or their moving average
 // after a step calls this first, when no step is in flight and on all ranks together.
 dt_status dt_stepper_complete(struct dt_stepper *stepper);

@@ -69,7 +69,15 @@ struct sharded {
     double norms[NORMS_MAX];
 };
 
-static void open_sharded(struct sharded *s, enum dt_dtype wire, int64_t bucket_bytes, int smaller)
+// What is read in fp32 beside bf16 copies: ranges within pieces and buckets, over the ends of
+// several, and of what all ranks hold.
+static struct dt_span master_spans[] = {
+    {0, 70}, {65534, 65538}, {200000, 500000}, {930000, 930002}};
+static const struct dt_pieces masters = {
+    .spans = master_spans, .n = 4, .elements = 70 + 4 + 300000 + 2};
+
+static void open_sharded(struct sharded *s, enum dt_dtype wire, enum dt_dtype storage,
+                         int64_t bucket_bytes, int smaller)
 {
     *s = (struct sharded){0};
     for (int i = 0; i < SHARDED_ROWS; i++)
@@ -82,10 +90,14 @@ static void open_sharded(struct sharded *s, enum dt_dtype wire, int64_t bucket_b
                                            .bucket_bytes = bucket_bytes,
                                            .wire = wire,
                                            .shard = true,
+                                           .storage = storage,
                                            .weights = calloc((size_t)n, sizeof(float)),
-                                           .copies = calloc((size_t)n, sizeof(dt_bf16)),
                                            .norms = s->norms,
                                            .n_norms = dt_ceil_div(n, DT_NORM_BLOCK)};
+    if (storage == DT_BF16) {
+        s->config.copies = calloc((size_t)n, sizeof(dt_bf16));
+        s->config.masters = masters;
+    }
     CHECK_OK(dt_buckets_pieces(&s->config, &backend, &comm->info, &s->pieces));
     CHECK_OK(dt_buckets_create(comm, &backend, &s->config, &s->buckets));
 }
@@ -129,10 +141,87 @@ static void check_norms(struct sharded *s)
         CHECK_INT((int64_t)s->norms[b], b * DT_NORM_BLOCK < sharded ? DT_NORM_BLOCK : 0);
 }
 
-static void check_sharded(enum dt_dtype wire, int64_t bucket_bytes, int smaller)
+// Bytes of the arrays that each kind of collective was given.
+static const struct dt_comm_table *uncounted;
+static int64_t sent[DT_OPERATIONS];
+
+static dt_status count_and_begin(struct dt_comm *c, const struct dt_collective *collective,
+                                 struct dt_request **request)
+{
+    int64_t blocks = dt_operation_kinds[collective->operation].in_blocks ? c->info.size : 1;
+    sent[collective->operation] += blocks * collective->count * dt_dtype_size(collective->dtype);
+    return uncounted->begin(c, collective, request);
+}
+
+static void check_sent(int64_t gathered, int64_t reduced_bytes)
+{
+    CHECK_INT(sent[DT_ALL_GATHER], gathered);
+    CHECK_INT(sent[DT_ALLREDUCE], reduced_bytes);
+    memset(sent, 0, sizeof sent);
+}
+
+// The weight of element i: one in 251 is a zero with a sign, none other is a bf16 number.
+static float weight(int64_t i, int step)
+{
+    int64_t k = (i + step) % 251;
+    return k == 0 ? -0.0f : 1 + 0x1p-20f * (float)k;
+}
+
+// How many elements of [first, end) are not those of the owner's last update: as weights, as copies
+// of them.
+static int64_t count_stale(const struct sharded *s, int64_t first, int64_t end, int step,
+                           bool copies)
+{
+    int64_t stale = 0;
+    for (int64_t i = first; i < end; i++) {
+        float x = weight(i, step);
+        dt_bf16 copy = dt_f32_to_bf16(x);
+        stale += (copies ? memcmp(&s->config.copies[i], &copy, sizeof copy)
+                         : memcmp(&s->config.weights[i], &x, sizeof x)) != 0;
+    }
+    return stale;
+}
+
+// The rows as a forward pass reads them, then all weights.
+static void check_gathers(struct sharded *s, int step)
+{
+    int64_t sharded = s->pieces.n_own > 0 ? s->config.elements / DT_NORM_BLOCK : 0;
+    int64_t end = s->config.elements, stale = 0;
+    bool copies = s->config.copies != NULL;
+    sharded = (sharded - sharded % comm->info.size) * DT_NORM_BLOCK;
+    for (int64_t k = 0; k < s->pieces.n; k++)
+        for (int64_t i = s->pieces.spans[k].first; i < s->pieces.spans[k].end; i++) {
+            s->config.weights[i] = weight(i, step);
+            if (copies)
+                s->config.copies[i] = dt_f32_to_bf16(s->config.weights[i]);
+        }
+    memset(sent, 0, sizeof sent);
+    CHECK_OK(dt_buckets_gather(s->buckets));
+    CHECK_INT(dt_buckets_gather(s->buckets), sharded > 0 ? DT_MACHINE : DT_OK);
+    CHECK_INT(dt_buckets_gather_masters(s->buckets), sharded > 0 ? DT_MACHINE : DT_OK);
+    dt_error_clear();
+    for (int row = SHARDED_ROWS - 1; row >= 0; row--) {
+        int64_t begin = row > 0 ? s->ends[row - 1] : 0;
+        CHECK_OK(dt_buckets_need(s->buckets, row));
+        stale += count_stale(s, begin, s->ends[row], step, copies);
+        for (struct dt_held h = {0};
+             dt_pieces_next(&s->config.masters, s->config.masters.n, begin, s->ends[row], &h);)
+            stale += count_stale(s, h.first, h.end, step, false);
+    }
+    CHECK(stale == 0, "%lld elements that forward reads are not gathered", (long long)stale);
+    CHECK_OK(dt_buckets_gathered(s->buckets));
+    check_sent(sharded * (copies ? 2 : 4), copies && sharded > 0 ? masters.elements * 4 : 0);
+    CHECK_OK(dt_buckets_gather_masters(s->buckets));
+    CHECK_INT(count_stale(s, 0, end, step, false), 0);
+    CHECK_INT(copies ? count_stale(s, 0, end, step, true) : 0, 0);
+    check_sent(sharded * 4, 0);
+}
+
+static void check_sharded(enum dt_dtype wire, enum dt_dtype storage, int64_t bucket_bytes,
+                          int smaller)
 {
     struct sharded s;
-    open_sharded(&s, wire, bucket_bytes, smaller);
+    open_sharded(&s, wire, storage, bucket_bytes, smaller);
     check_pieces(&s);
     for (int step = 0; step < STEPS; step++) {
         fill_exact(s.config.gradients, DT_F32, s.config.elements, comm->info.rank, step);
@@ -143,25 +232,8 @@ static void check_sharded(enum dt_dtype wire, int64_t bucket_bytes, int smaller)
             check_reduced("sums of this rank", s.config.gradients, DT_F32, s.pieces.spans[k].first,
                           s.pieces.spans[k].end, comm->info.size, step, DT_SUM);
         check_norms(&s);
-        for (int64_t k = 0; k < s.pieces.n; k++)
-            for (int64_t i = s.pieces.spans[k].first; i < s.pieces.spans[k].end; i++)
-                s.config.weights[i] = (float)((i + step) % 251);
-        CHECK_OK(dt_buckets_gather(s.buckets));
-        CHECK_INT(dt_buckets_gather(s.buckets), s.pieces.n_own > 0 ? DT_MACHINE : DT_OK);
-        dt_error_clear();
-        int64_t wrong = 0;
-        for (int row = SHARDED_ROWS - 1; row >= 0; row--) { // as forward reads them
-            CHECK_OK(dt_buckets_need(s.buckets, row));
-            for (int64_t i = row > 0 ? s.ends[row - 1] : 0; i < s.ends[row]; i++)
-                wrong += s.config.weights[i] != (float)((i + step) % 251);
-        }
-        CHECK_INT(wrong, 0);
-        CHECK_OK(dt_buckets_gathered(s.buckets));
+        check_gathers(&s, step);
     }
-    int64_t wrong = 0, gathered = s.pieces.n_own > 0 ? s.pieces.spans[s.pieces.n - 1].first : 0;
-    for (int64_t i = 0; i < gathered; i++)
-        wrong += s.config.copies[i] != dt_f32_to_bf16(s.config.weights[i]);
-    CHECK(wrong == 0, "%lld bf16 copies do not follow", (long long)wrong);
     if (smaller > 1)
         CHECK_INT(s.pieces.elements, s.config.elements); // too small to be sharded
     else
@@ -199,9 +271,11 @@ static void check_misuse(void)
     CHECK_INT(dt_buckets_create(comm, &backend, &config, &buckets), DT_MACHINE);
     CHECK(buckets == NULL, "a refused create left buckets");
     struct sharded s;
-    open_sharded(&s, DT_F32, 1 << 20, 1);
+    open_sharded(&s, DT_F32, DT_F32, 1 << 20, 1);
     CHECK_INT(dt_buckets_gathered(s.buckets), DT_MACHINE);
     CHECK_OK(dt_buckets_need(s.buckets, 0)); // nothing is under way
+    s.config.storage = DT_BF16;
+    CHECK_FAILS(dt_buckets_create(comm, &backend, &s.config, &buckets), DT_MACHINE, "copies");
     close_sharded(&s);
     dt_error_clear();
 }
@@ -258,6 +332,14 @@ static void check_planned_bytes(void)
     CHECK_INT(dt_buckets_held(&config, 4), 2 * DT_NORM_BLOCK);
     CHECK_INT(dt_buckets_held(&config, 8), 5 * DT_NORM_BLOCK);
     CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 16 + 24 + (5 + 4) * DT_NORM_BLOCK * 4);
+    config.storage = DT_BF16; // masters take the place of copies and of what travels beside these
+    config.masters.elements = 10;
+    CHECK_INT(dt_buckets_bytes(&config, 2), 40);
+    CHECK_INT(dt_buckets_bytes(&config, 8), 0);
+    CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 16 + 24 + (5 + 4) * DT_NORM_BLOCK * 4);
+    config.masters.elements = 3 * DT_NORM_BLOCK;
+    CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2),
+              16 + 24 + (5 + 3 + 2) * DT_NORM_BLOCK * 4);
     config.between_devices = true;
     CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 0);
 }
@@ -273,10 +355,16 @@ int main(void)
     CHECK_INT(check_steps(DT_F32, 200000), 4);
     CHECK_INT(check_steps(DT_BF16, 200000), 4);
     CHECK_INT(check_steps(DT_F32, 1), ROWS - 1); // the empty row travels in none
-    check_sharded(DT_F32, 1 << 20, 1);
-    check_sharded(DT_F32, 1 << 30, 1);
-    check_sharded(DT_BF16, 1 << 20, 1);
-    check_sharded(DT_F32, 1 << 20, 10);
+    struct dt_comm_table counting = *comm->table;
+    uncounted = comm->table;
+    counting.begin = count_and_begin;
+    comm->table = &counting;
+    check_sharded(DT_F32, DT_F32, 1 << 20, 1);
+    check_sharded(DT_F32, DT_F32, 1 << 30, 1);
+    check_sharded(DT_F32, DT_BF16, 1 << 20, 1);
+    check_sharded(DT_BF16, DT_BF16, 1 << 30, 1);
+    check_sharded(DT_F32, DT_BF16, 1 << 20, 10);
+    comm->table = uncounted;
     check_misuse();
     check_misuse_of_sums();
     check_planned_bytes();

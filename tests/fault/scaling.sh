@@ -132,7 +132,8 @@ import model
 random.seed(1)
 true = {"within": [12.0, 2e-4], "between": None, "straggler_ms": 1.5, "contention": 1.8, "data_ms": 0.01,
         "ms_per_sequence": 6.0, "fixed_ms": 4.0, "beside_ms": 3.0}
-job = {"gradient_bytes": 120e6, "bucket_bytes": 25e6, "ranks_per_host": 8, "sharded": False, "ahead": False}
+job = {"gradient_bytes": 120e6, "weight_bytes": 120e6, "bucket_bytes": 25e6, "ranks_per_host": 8, "sharded": False,
+       "ahead": False}
 points, collectives = [], []
 for ranks in (1, 2, 4, 8, 16):
     p = model.predict(true, job, ranks, 64 / ranks, turns=max(1, ranks / 8))
@@ -158,6 +159,9 @@ for ranks in (64, 4096):
     assert abs(got / want - 1) < 0.02, (ranks, got, want)
 whole, halves = (model.exposed_ms(true, dict(job, sharded=s), 8, 0.0) for s in (False, True))
 assert abs(whole / halves - 1) < 1e-9, (whole, halves)  # nothing to hide behind
+fast = dict(true, within=[0, 2e-4])  # without a start, bytes alone count: half of them in fp32, a quarter in bf16
+fp32, bf16 = (model.exposed_ms(fast, dict(job, sharded=True, weight_bytes=w), 8, 0.0) for w in (120e6, 60e6))
+assert abs(bf16 / fp32 - 0.75) < 1e-9, (bf16, fp32)
 ahead = [model.exposed_ms(true, dict(job, sharded=True, ahead=True), 8, ms) for ms in (0.0, 1e6)]
 assert abs(ahead[0] / halves - 1) < 1e-9 and abs(5 * ahead[1] / whole - 1) < 1e-6, (ahead, whole)  # one of five buckets
 slow = model.fit(points[:4], collectives, job, network=[50, 1])

@@ -304,7 +304,7 @@ static double weight_bytes(enum dt_dtype storage, bool int8)
     double bytes = 0;
     config.d_model = 256, WHOLE_OF(config, head_dim) = 64, config.storage = storage;
     CHECK_OK(dt_backend_open("cpu", 0, 1, &cpu));
-    CHECK_OK(dt_model_plan(&cpu, &config, &shape, &plan));
+    CHECK_OK(dt_model_plan(&cpu, &config, &shape, &plan, NULL));
     for (int i = 0; i < plan.n; i++)
         bytes += strstr(plan.rows[i].what, "weights") ? (double)plan.rows[i].bytes : 0;
     dt_backend_close(&cpu);

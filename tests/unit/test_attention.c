@@ -50,7 +50,7 @@ static double bytes_at(const struct dt_backend *backend, int64_t length, int64_t
     struct dt_memory_plan plan = {0};
     WHOLE_OF(config, attn_window) = window;
     WHOLE_OF(config, n_head) = heads, WHOLE_OF(config, n_kv_head) = groups;
-    CHECK_OK(dt_model_plan(backend, &config, &shape, &plan));
+    CHECK_OK(dt_model_plan(backend, &config, &shape, &plan, NULL));
     double bytes = 0;
     for (int i = 0; i < plan.n; i++)
         if (!strstr(plan.rows[i].what, "weights") && !strstr(plan.rows[i].what, "gradients"))

@@ -132,8 +132,9 @@ if [ "$size" = whole ]; then
 fi
 train tree-narrow 2 comm.reduce=reproducible data.micro_batch=1
 unset SIMT_CUBLASLT_NARROW
-# Sharded optimizer states: in graphs, by NCCL and by MPI. A block of the norm for each rank, and a rest.
-wide=(model.d_model=128 model.n_layer=1 data.seq_len=8 data.val= checkpoint.every=2)
+# Sharded optimizer states: in graphs, by NCCL and by MPI. A block of the norm for each rank, and a rest. Steps gather bf16
+# copies, and what they read in fp32.
+wide=(run.precision=bf16 model.d_model=128 model.n_layer=1 data.seq_len=8 data.val= checkpoint.every=2)
 wide_alike() {
     check "$1 and wide end in the same weights" cmp "runs/$1/$last/model.safetensors" "runs/wide/$last/model.safetensors"
     check "$1 and wide have the same losses" same_losses "runs/$1/metrics.jsonl" runs/wide/metrics.jsonl 0
