@@ -24,7 +24,7 @@ install(PROGRAMS launch/run.sh launch/curve.sh launch/scaling.sh launch/train.sb
         DESTINATION ${DT_SHARE}/launch)
 install(FILES launch/environment.sh launch/policy.ini DESTINATION ${DT_SHARE}/launch)
 install(DIRECTORY launch/scaling DESTINATION ${DT_SHARE}/launch FILES_MATCHING PATTERN "*.py")
-install(PROGRAMS data/convert.py DESTINATION ${DT_SHARE}/data)
+install(PROGRAMS data/convert.py data/tokens.py DESTINATION ${DT_SHARE}/data)
 install(DIRECTORY data/converters DESTINATION ${DT_SHARE}/data FILES_MATCHING PATTERN "*.py")
 
 set(CPACK_PACKAGE_NAME dtrain)

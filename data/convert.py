@@ -13,10 +13,8 @@ arguments or the data are wrong), 3 (the machine failed).
 import argparse
 import importlib
 import os
-import signal
-import sys
 
-from converters.shared import Failed, Output, Progress, Refused, library
+from converters.shared import Output, Parser, Progress, Refused, library, run
 
 # Of each format: what it is, its input, the module and class of its source, the packages that this needs.
 FORMATS = {
@@ -45,10 +43,6 @@ def character(text):
 
 
 def arguments():
-    class Parser(argparse.ArgumentParser):
-        def error(self, message):
-            raise Refused(f"{message} ({self.prog} --help lists the options)")
-
     parser = Parser(prog="convert.py", description=__doc__, allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     formats = parser.add_subparsers(dest="format", metavar="FORMAT", required=True)
@@ -115,25 +109,5 @@ def convert():
     print(converter.configuration(), flush=True)
 
 
-def end(code, text):
-    text = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())  # a library's may have lines
-    print(f"convert.py: error: {text}", file=sys.stderr, flush=True)
-    os._exit(code)  # Output says why
-
-
-def main():
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the temporary file is removed
-    try:
-        convert()
-    except (Refused, FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        end(2, error)
-    except (Failed, OSError) as error:
-        end(3, error)
-    except MemoryError:
-        end(3, "out of memory")
-    except KeyboardInterrupt:
-        end(130, "interrupted: nothing was written")
-
-
 if __name__ == "__main__":
-    main()
+    run("convert.py", convert, "nothing was written")

@@ -3,7 +3,7 @@
 # them, or without apt, it lists what is missing and stops, unless dtrain can be built anyway (libraries
 # of your own prefix in CMAKE_PREFIX_PATH, modules). Silent if there is nothing to do. Does not install
 # CUDA: a GPU build (-DDTRAIN_CUDA=ON) uses the installed toolkit, a CPU build needs none. Nor Python's
-# packages: data/convert.py names those that it needs (numpy, h5py and, by format, pyarrow or peppi-py).
+# packages: data/convert.py and data/tokens.py name those that they need (numpy, h5py and, by format, pyarrow or peppi-py).
 #
 #   launch/setup.sh [--tests]
 #

@@ -1,4 +1,5 @@
 """What the converters share: errors, pieces of rows, files, progress, the output. Needs no package until it writes."""
+import argparse
 import contextlib
 import difflib
 import fnmatch
@@ -6,6 +7,7 @@ import importlib
 import math
 import os
 import re
+import signal
 import sys
 import time
 
@@ -26,6 +28,32 @@ def library(name):
     except ImportError as error:
         package = name.replace("_", "-")
         raise Refused(f"needs the Python package {package} ({error}): {sys.executable} -m pip install {package}") from None
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise Refused(f"{message} ({self.prog} --help lists the options)")
+
+
+def end(program, code, text):
+    text = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())  # a library's may have lines
+    print(f"{program}: error: {text}", file=sys.stderr, flush=True)
+    os._exit(code)  # Output says why
+
+
+def run(program, work, interrupted):
+    """Does the work of a program, and ends it with its exit code and one message. interrupted: what that leaves."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the temporary file is removed
+    try:
+        work()
+    except (Refused, FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        end(program, 2, error)
+    except (Failed, OSError) as error:
+        end(program, 3, error)
+    except MemoryError:
+        end(program, 3, "out of memory")
+    except KeyboardInterrupt:
+        end(program, 130, f"interrupted: {interrupted}")
 
 
 class Piece:
