@@ -9,6 +9,7 @@
 //   ema.safetensors                        the moving average of the weights, where a run has one
 //   carried.safetensors                    the state that slots carry, where a run carries it
 //   trainer.json                           struct dt_trainer_state and fingerprints of the shards
+//   tokenizer.json and others              copies of the tokenizer's files (tokenizer.h)
 //   MANIFEST                               a line for each file: xxh64 (16 hex digits), size, name
 // Written into a temporary folder beside it, every file fsynced, MANIFEST last, then renamed, the
 // parent fsynced. All arrays are in host memory.
@@ -18,6 +19,7 @@
 #include "base/file.h"
 #include "checkpoint/optimizer_states.h"
 #include "checkpoint/slot_states.h"
+#include "checkpoint/tokenizer.h"
 #include "data/dataset.h"
 #include "data/skips.h"
 #include "model/model.h"
@@ -76,7 +78,8 @@ struct dt_checkpoint_arrays {
     float *weights; // flat, host memory, as the states are: read by save, written by load; NULL on
                     // ranks other than 0
     struct dt_optimizer_states states;
-    const struct dt_slot_states *slots; // NULL: nothing is carried
+    const struct dt_slot_states *slots;   // NULL: nothing is carried
+    const struct dt_tokenizer *tokenizer; // written by save; NULL: none
 };
 
 // A checkpoint in the making: ranks write their parts into one hidden folder, at once; when all are

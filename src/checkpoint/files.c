@@ -13,6 +13,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -91,7 +92,8 @@ dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
     if (draft->part > 0)
         return write_pieces(draft, arrays, state, manifest);
     DT_TRY_GOTO(status, out, dt_hf_config_text(arrays->model, &config));
-    DT_TRY_GOTO(status, out, dt_manifest_put(manifest, folder, "config.json", config));
+    DT_TRY_GOTO(status, out,
+                dt_manifest_put(manifest, folder, "config.json", config, (int64_t)strlen(config)));
     DT_TRY_GOTO(
         status, out,
         write_weights(manifest, folder, "model.safetensors", arrays->params, arrays->weights));
@@ -100,8 +102,12 @@ dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
     DT_TRY_GOTO(status, out, write_pieces(draft, arrays, state, manifest));
     if (arrays->slots)
         DT_TRY_GOTO(status, out, dt_slot_states_write(manifest, folder, arrays->slots));
+    if (arrays->tokenizer)
+        DT_TRY_GOTO(status, out, dt_tokenizer_write(arrays->tokenizer, manifest, folder));
     DT_TRY_GOTO(status, out, dt_trainer_text(state, train, &trainer));
-    DT_TRY_GOTO(status, out, dt_manifest_put(manifest, folder, "trainer.json", trainer));
+    DT_TRY_GOTO(
+        status, out,
+        dt_manifest_put(manifest, folder, "trainer.json", trainer, (int64_t)strlen(trainer)));
 out:
     free(config);
     free(trainer);

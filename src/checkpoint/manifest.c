@@ -41,18 +41,18 @@ dt_status dt_manifest_add(struct dt_manifest *manifest, const char *name, int64_
     return DT_OK;
 }
 
-static dt_status write_text(const char *folder, const char *name, const char *text)
+static dt_status write_file(const char *folder, const char *name, const char *data, int64_t size)
 {
     char path[DT_PATH];
     DT_TRY(dt_path(path, "%s/%s", folder, name));
-    return dt_write_synced(path, text, (int64_t)strlen(text));
+    return dt_write_synced(path, data, size);
 }
 
 dt_status dt_manifest_put(struct dt_manifest *manifest, const char *folder, const char *name,
-                          const char *text)
+                          const char *data, int64_t size)
 {
-    DT_TRY(write_text(folder, name, text));
-    return dt_manifest_add(manifest, name, (int64_t)strlen(text), XXH64(text, strlen(text), 0));
+    DT_TRY(write_file(folder, name, data, size));
+    return dt_manifest_add(manifest, name, size, XXH64(data, (size_t)size, 0));
 }
 
 static int print_line(char line[LINE], const struct dt_manifest_file *file)
@@ -68,7 +68,7 @@ dt_status dt_manifest_write(const struct dt_manifest *manifest, const char *fold
     end = text;
     for (int i = 0; i < manifest->n; i++)
         end += print_line(end, &manifest->files[i]);
-    dt_status status = write_text(folder, "MANIFEST", text);
+    dt_status status = write_file(folder, "MANIFEST", text, end - text);
     free(text);
     return status;
 }

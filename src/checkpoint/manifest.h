@@ -28,7 +28,7 @@ dt_status dt_manifest_add(struct dt_manifest *manifest, const char *name, int64_
                           uint64_t hash);
 // Writes folder/name, synced, and lists it. The file must not be there yet.
 dt_status dt_manifest_put(struct dt_manifest *manifest, const char *folder, const char *name,
-                          const char *text);
+                          const char *data, int64_t size);
 // Writes folder/MANIFEST, synced.
 dt_status dt_manifest_write(const struct dt_manifest *manifest, const char *folder);
 // Reads and checks its form (names without folders, no duplicates); not the files.

@@ -1,13 +1,14 @@
 // `dtrain pack`: passes its arguments to dt_pack, and prints the summary.
 #include "data/pack.h"
 #include "base/log.h"
+#include "checkpoint/tokenizer.h"
 #include "cmd/cmd.h"
 
 #include <inttypes.h>
 #include <limits.h>
 
 struct options {
-    const char *output;
+    const char *output, *tokenizer;
     int format; // enum dt_pack_format
     int64_t shard_mb, vocab, seed, rows, length, items;
     double val;
@@ -31,6 +32,9 @@ static const struct dt_option options[] = {
                "largest token "
                "+ 1",
                .auto_word = "auto")},
+    {DT_OPTION(TEXT, tokenizer, "",
+               "folder of the tokenizer that made the tokens: training refuses another"),
+     .argument = "DIR"},
     {DT_OPTION(WHOLE, seed, "1337", 0, 0x1p63,
                "seed for choosing validation files, and of a task's rows")},
     {DT_OPTION(WHOLE, rows, "100000", 1, 0x1p40, "TASK: rows, validation included")},
@@ -94,6 +98,12 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     struct dt_pack_result result;
     (void)comm;
     DT_TRY(configure_task(call, &config));
+    if (o->tokenizer) {
+        struct dt_tokenizer tokenizer;
+        DT_TRY(dt_tokenizer_read(o->tokenizer, &tokenizer));
+        config.tokenizer = tokenizer.hash;
+        dt_tokenizer_free(&tokenizer);
+    }
     DT_TRY(dt_pack(&config, &result));
     if (config.task)
         printf("packed %s: rows of %" PRId64 " tokens, vocabulary %" PRId64 "\n", config.task->name,

@@ -278,7 +278,8 @@ dt_status dt_pairs_write(const char *path, dt_dtype type, int64_t rows, int64_t 
     return status == DT_OK ? dt_fsync_file(path) : status;
 }
 
-dt_status dt_shard_set_vocab(const char *path, const char *name, int64_t vocab_size)
+dt_status dt_shard_set_vocab(const char *path, const char *name, int64_t vocab_size,
+                             uint64_t tokenizer)
 {
     dt_h5_enter(NULL);
     hid_t access = dt_h5_access(), file = H5Fopen(path, H5F_ACC_RDWR, access);
@@ -286,6 +287,8 @@ dt_status dt_shard_set_vocab(const char *path, const char *name, int64_t vocab_s
     dt_status status = tokens < 0
                            ? dt_h5_fail(DT_MACHINE, "open", path, NULL)
                            : write_attribute(path, tokens, "vocab_size", (uint64_t)vocab_size);
+    if (status == DT_OK && tokenizer != 0)
+        status = write_attribute(path, tokens, "tokenizer_xxh64", tokenizer);
     H5Pclose(access);
     if (file >= 0 && H5Fclose(file) < 0 && status == DT_OK)
         status = dt_h5_fail(DT_MACHINE, "write", path, NULL);

@@ -27,5 +27,7 @@ typedef void (*dt_fill_rows)(void *context, int64_t first, int64_t n, int32_t *i
 // DT_I32), and syncs it.
 dt_status dt_pairs_write(const char *path, dt_dtype type, int64_t rows, int64_t length,
                          dt_fill_rows fill, void *context);
-// Adds the attribute vocab_size to the dataset `name` of a finished shard and syncs it.
-dt_status dt_shard_set_vocab(const char *path, const char *name, int64_t vocab_size);
+// Adds the attribute vocab_size and, where it is not 0, tokenizer_xxh64 to the dataset `name` of a
+// finished shard and syncs it.
+dt_status dt_shard_set_vocab(const char *path, const char *name, int64_t vocab_size,
+                             uint64_t tokenizer);

@@ -439,7 +439,7 @@ static dt_status publish(struct packer *packer)
         for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
             DT_TRY(shard_path(packer, side, i, true, from));
             DT_TRY(dt_shard_set_vocab(from, packer->config->task ? "/input_ids" : "/tokens",
-                                      vocabulary(packer)));
+                                      vocabulary(packer), packer->config->tokenizer));
         }
     for (int side = 0; side < SIDES; side++)
         for (int64_t i = 0; i < packer->side[side].n_shards; i++) {

@@ -29,6 +29,7 @@ struct dt_pack_config {
     // else the tail of the tokens.
     double val_fraction;
     int64_t vocab_size; // must exceed every token. 0: 256 for text and u8, else largest token + 1
+    uint64_t tokenizer; // attribute tokenizer_xxh64 of the shards; 0: none
     uint64_t seed;      // of the split by file
     bool force;         // replace shards in `output`, which else are an error
     bool progress;      // show a live line

@@ -399,6 +399,8 @@ static dt_status look(struct dt_job *job, enum dt_purpose purpose)
     DT_TRY(scan_data(job, trains));
     if (trains || purpose == DT_PURPOSE_ORDER)
         DT_TRY(dt_job_resolve_mixture(job));
+    if (trains)
+        DT_TRY(dt_job_load_tokenizer(job));
     const struct dt_shard *shard;
     int64_t block = job->settings.data.block;
     int64_t times = dt_dataset_decodes(job->train, block, &shard);
@@ -482,6 +484,7 @@ void dt_job_close(struct dt_job *job)
     dt_dataset_free(job->val);
     dt_backend_close(&job->backend);
     dt_config_free(job->config);
+    dt_tokenizer_free(&job->tokenizer);
     free(job->mean);
     free(job->deviation);
     dt_job_free_blocks(job);

@@ -35,7 +35,8 @@ struct dt_job {
     float *mean, *deviation;          // [F], by which frames are normalised; or NULL
     double *blocks[DT_NUMBERS_KINDS]; // statistics.h, of the training data; NULL: not read yet
     char run_path[DT_PATH];
-    char resume[DT_PATH]; // the checkpoint to resume from, or ""
+    char resume[DT_PATH];          // the checkpoint to resume from, or ""
+    struct dt_tokenizer tokenizer; // rank 0; without files: none
 };
 
 // `words`: of the command line, the configuration file, then section.key=value.
@@ -61,7 +62,10 @@ dt_status dt_job_resolve_resume(struct dt_job *job, enum dt_purpose purpose);
 // For dt_job_open: the mixture that job->train is trained in, once job->resume is known. DT_USER
 // where the checkpoint has another that it cannot continue with.
 dt_status dt_job_resolve_mixture(struct dt_job *job);
-// It as trainer.json has it; "" of a single source.
+// For dt_job_open: job->tokenizer, from data.tokenizer, the checkpoint to resume or run.init_from;
+// data.tokenizer also sets the special tokens of job->model. DT_USER where a shard is of another.
+dt_status dt_job_load_tokenizer(struct dt_job *job);
+// The mixture as trainer.json has it; "" of a single source.
 dt_status dt_job_mixture_text(const struct dt_job *job, char text[DT_MIXTURE_TEXT]);
 // A dt_config_check: the fields without a default, of those that the kinds of the model read.
 void dt_job_require_model(struct dt_problems *problems, const void *settings,

@@ -59,6 +59,8 @@ static struct dt_config_key data_keys[] = {
          .required = true, PATHS, NEUTRAL),
     WHOLE(data, mixture_from, "0", 0, MANY, "on resume, other weights of a mixture count after this many steps; 0: they must not change"),
     TEXT(data, val, "", "shards to evaluate on: globs of HDF5 files, separated by commas, or a mixture", PATHS, NEUTRAL),
+    TEXT(data, tokenizer, "", "folder of the shards' tokenizer (tokenizer.json, …), copied into every checkpoint; "
+         "empty: that of run.init_from, if it has one", PATH),
     REAL(data, val_fraction, "0", 0, 0.5, "hold this share of the episodes of data.train out, drawn by run.seed, to evaluate on; data.val is then empty"),
     CHOICE(data, format, "auto", "", "layout of the shards; auto: recognised by their datasets"),
     TEXT(data, episodes, "", "names of the groups that are episodes: subject_*/trial_* (* and ? within a name); "

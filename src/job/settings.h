@@ -45,7 +45,7 @@ struct dt_settings {
     } run;
     struct dt_model_config model; // sizes 0 where not given
     struct {
-        dt_string train, val, episodes, inputs, targets, weights, mask, val_mask;
+        dt_string train, val, tokenizer, episodes, inputs, targets, weights, mask, val_mask;
         int format;
         int64_t seq_len, batch, micro_batch;  // micro_batch 0: all of a rank's share
         int64_t block, prefetch, reset_token; // reset_token -1: none; block 0: auto, only until

@@ -35,7 +35,8 @@ struct dt_model_config {
     enum dt_recompute recompute;
     _Alignas(8) char own[256]; // structs of the kinds' own (dt_model_own)
     // No keys, the job decides:
-    enum dt_dtype storage;        // DT_F32 or DT_BF16
+    int64_t bos_token, eos_token, pad_token; // ids in config.json, for whoever generates; -1: none
+    enum dt_dtype storage;                   // DT_F32 or DT_BF16
     struct dt_byte_columns bytes; // of frames: then frames come as stored, else normalised
 };
 

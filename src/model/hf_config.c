@@ -17,6 +17,22 @@ enum { CONFIG_LIMIT = 1 << 20 }; // bytes; real ones have about 1 KiB
 static const struct dt_hf_type other = {.model_type = "dtrain",
                                         .architectures = "[\"DtrainModel\"]"};
 
+// The special token of this name in config.json.
+static int64_t *special_token(const char *name, struct dt_model_config *config)
+{
+    return strcmp(name, "bos_token_id") == 0   ? &config->bos_token
+           : strcmp(name, "eos_token_id") == 0 ? &config->eos_token
+                                               : &config->pad_token;
+}
+
+static bool add_special(cJSON *json, const char *name, const struct dt_model_config *config)
+{
+    struct dt_model_config copy = *config;
+    int64_t token = *special_token(name, &copy);
+    return token < 0 ? cJSON_AddNullToObject(json, name) != NULL
+                     : dt_json_add_int(json, name, token);
+}
+
 // What each type has, in order, with the values of those that are always the same; transformers
 // would otherwise fill in defaults, some of which have changed between its versions. Floats are
 // written as such: transformers 5 checks types.
@@ -28,9 +44,9 @@ static const struct dt_hf_member members[] = {
     {.name = "state_size"},
     {.name = "conv_kernel"},
     {.name = "expand"},
-    {.name = "bos_token_id", .value = "0"},
-    {.name = "eos_token_id", .value = "0"},
-    {.name = "pad_token_id", .value = "0"},
+    {.name = "bos_token_id", .add = add_special},
+    {.name = "eos_token_id", .add = add_special},
+    {.name = "pad_token_id", .add = add_special},
     {.name = "layer_norm_epsilon"},
     {.name = "initializer_range", .value = "0.1"},
     {.name = "time_step_min", .value = "0.001"},
@@ -155,6 +171,20 @@ static dt_status read_fields(const struct dt_hf_file *file, struct dt_model_conf
     return type->read ? type->read(file, config) : DT_OK;
 }
 
+// Where a file lacks them they stay as they are. Of a list, which generation stops at, the first.
+static void read_special(const struct dt_hf_file *file, struct dt_model_config *config)
+{
+    for (const struct dt_hf_member *member = members; member->name; member++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->json, member->name);
+        if (member->add != add_special || !item)
+            continue;
+        const cJSON *first = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 0) : item;
+        bool is_token = cJSON_IsNumber(first) && first->valuedouble >= 0 &&
+                        first->valuedouble < (double)config->vocab_size;
+        *special_token(member->name, config) = is_token ? (int64_t)first->valuedouble : -1;
+    }
+}
+
 // Older transformers write infinity as Python does, which is no JSON: a number that overflows takes
 // its place.
 static void replace_infinity(char *text)
@@ -188,6 +218,8 @@ dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config)
     free(text);
     if (status == DT_OK)
         status = read_fields(&file, &read);
+    if (status == DT_OK)
+        read_special(&file, &read);
     cJSON_Delete(file.json);
     if (status == DT_OK)
         *config = read; // nothing is changed by a file that is wrong

@@ -173,6 +173,7 @@ static dt_status create_local(struct trainer *t)
         DT_TRY(dt_replicas_create(&job->backend, t->model, &t->stepper->optimizer.states,
                                   job->comm->info.size, &t->replicas));
     const struct dt_carry *carry = &t->stepper->carry;
+    t->snapshot.host.tokenizer = job->tokenizer.n > 0 ? &job->tokenizer : NULL;
     t->snapshot.host.slots = carry->backend ? &carry->slots : NULL;
     return DT_OK;
 }

@@ -12,6 +12,7 @@ sed -e 's/^vocab_size.*/heads = a:bernoulli*2 b:categorical*5/' -e "s/^\(train\|
     -e 's/^seq_len.*/inputs = obs\/a\ntargets = actions\nseq_len = 16/' small.ini >policy.ini
 "$dtrain" policy.ini run.name=policy run.device=cpu >train.log 2>&1 || { cat train.log >&2; exit 1; }
 yes 'many words' | head -c 1200000 >large.txt
+mkdir mine && echo '{}' >mine/tokenizer.json
 one=text/$(ls text | head -n 1)
 
 # What each command is given besides the option, and what of its results must not change by chance.
@@ -74,6 +75,7 @@ pack shard-mb 64 1 pack_large
 pack val 0.05 0.5 pack
 pack vocab auto 300 pack
 pack vocab auto 300 pack_raw
+pack tokenizer '' mine pack
 pack seed 1337 1 pack
 pack force false - pack_again
 pack rows 100000 1000 pack_rows

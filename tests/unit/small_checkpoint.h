@@ -51,6 +51,7 @@ static inline struct dt_checkpoint_arrays arrays_of(const struct small_model *mo
          .list = {{.name = "exp_avg", .data = model->m},
                   {.name = "exp_avg_sq", .data = model->v, .squares = true}},
          .pieces = {model->all, 1, 0, model->params.elements}},
+        NULL,
         NULL};
 }
 
