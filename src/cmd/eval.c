@@ -76,6 +76,14 @@ static dt_status print(const char *from, const struct dt_model *model,
     if (dt_model_outputs(model)->perplexity)
         cJSON_AddNumberToObject(json, "perplexity", exp(loss));
     cJSON_AddNumberToObject(json, "tokens", e->total.counted);
+    const struct dt_dataset *val = e->job->val;
+    cJSON *sources = val->n_sources > 1 ? cJSON_AddObjectToObject(json, "sources") : NULL;
+    for (int i = 0; sources && i < val->n_sources; i++) { // "web/*.h5":{"loss":2.1,"tokens":4096}
+        const struct dt_loss_part *part = &e->sources[i];
+        cJSON *one = cJSON_AddObjectToObject(sources, val->sources[i].name);
+        cJSON_AddNumberToObject(one, "loss", part->loss / part->counted);
+        cJSON_AddNumberToObject(one, "tokens", part->counted);
+    }
     cJSON *heads = measured ? cJSON_AddObjectToObject(json, "heads") : NULL;
     for (int k = 0; measured && k < measured->n; k++) { // "buttons":{"loss":0.3,"accuracy":0.9, …}
         struct dt_named_number list[DT_HEAD_NUMBERS];

@@ -550,8 +550,10 @@ struct dt_loader_config dt_job_val_loader(const struct dt_job *job)
 
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
 {
-    return (struct dt_model_shape){
-        .sequences = job->micro_batch, .length = job->settings.data.seq_len, .training = training};
+    return (struct dt_model_shape){.sequences = job->micro_batch,
+                                   .length = job->settings.data.seq_len,
+                                   .training = training,
+                                   .losses = training && job->train && job->train->mixture.n > 1};
 }
 
 dt_status dt_job_load_weights(struct dt_job *job, const char *dir, bool ema,

@@ -13,6 +13,7 @@ struct lm {
     int labels;
     struct dt_view logits;  // [tile, V padded] fp32
     struct dt_view dlogits; // [tile, V padded] storage; the logits themselves in fp32
+    float *losses;          // [M], with shape.losses; else NULL
 };
 
 static const struct dt_config_key fields[] = {
@@ -55,6 +56,8 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     // At least one row a sequence, for the last logits.
     tile = dt_max_i64(dt_min_i64(tile, plan->rows), plan->shape.sequences);
     lm->logits = dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, DT_F32);
+    if (plan->shape.losses)
+        lm->losses = dt_plan_view(plan, DT_MEMORY_LOGITS, 1, plan->rows, DT_F32).data;
     if (plan->shape.training)
         lm->dlogits =
             storage == DT_F32 ? lm->logits : dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, storage);
@@ -85,6 +88,7 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct d
                                     .labels = labels ? labels + row : NULL,
                                     .scale = (float)scale,
                                     .dlogits = scale > 0 ? dlogits : (struct dt_view){0},
+                                    .losses = lm->losses ? lm->losses + row : NULL,
                                     .sum = sum};
         DT_TRY(dt_linear_forward(pass, lm->linear, x, logits));
         DT_TRY(DT_RUN(pass, xent, &xent));
@@ -93,6 +97,15 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct d
         tile.accumulate = true; // after the first tile
     }
     return DT_OK;
+}
+
+static bool row_losses(const struct dt_part *part, const struct dt_model_input *input,
+                       const float **losses, const int32_t **labels)
+{
+    const struct lm *lm = (const struct lm *)part;
+    *losses = lm->losses;
+    *labels = input->arrays[lm->labels];
+    return true;
 }
 
 static dt_status output(struct dt_part *part, const struct dt_pass *pass, struct dt_view h, int k,
@@ -129,6 +142,7 @@ const struct dt_head_kind dt_lm_head = {
              .plan = plan},
     .outputs = outputs,
     .loss = loss,
+    .row_losses = row_losses,
     .logits = logits,
     .output = output,
 };

@@ -39,6 +39,7 @@ struct dt_model_shape {
     bool training;             // false: no gradients, nothing kept for backward
     bool int8;                 // linear layers multiply int8: not in training, and see gemm.h
     bool play;                 // a weight is kept in the types alone in which forward reads it
+    bool losses;               // dt_model_loss keeps the loss of each position, if the head can
 };
 // Adds what this model at this shape allocates on the device, by category; keeps no memory
 // itself. *params is the measured parameter table, free it with dt_params_free; or NULL.
@@ -135,6 +136,10 @@ struct dt_view dt_model_hidden(const struct dt_model *model, const struct dt_pas
 // and the gradient that backward starts from.
 dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *pass, double scale,
                         struct dt_loss_sum *sum);
+// After it, with shape.losses: each position's loss [B·L] and its label, which is not counted where
+// it is DT_IGNORED; on the device. false: the head has none.
+bool dt_model_row_losses(const struct dt_model *model, const struct dt_model_input *input,
+                         const float **losses, const int32_t **labels);
 dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *pass);
 // Logits of all positions after a forward, fp32 on the device, into logits->data [B·L, vocab_size],
 // the caller's. DT_USER where the head has none.

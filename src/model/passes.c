@@ -103,6 +103,14 @@ dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *call
     return scale > 0 ? norm_backward(model, &pass, parts->layers) : DT_OK;
 }
 
+bool dt_model_row_losses(const struct dt_model *model, const struct dt_model_input *input,
+                         const float **losses, const int32_t **labels)
+{
+    const struct dt_head_kind *head = model->parts.head;
+    return model->shape.losses && head->row_losses &&
+           head->row_losses(model->parts.head_part, input, losses, labels);
+}
+
 static dt_status backward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
 {
     struct dt_part *block = model->parts.all[i + 1];

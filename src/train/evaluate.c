@@ -18,9 +18,11 @@ struct predictions {
 static int64_t rows_of(const struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
-    int64_t windows = job->val ? job->val->windows : 0;
-    if (s->log.eval_batches > 0)
-        windows = dt_min_i64(windows, s->log.eval_batches * s->data.batch);
+    int64_t most = s->log.eval_batches * s->data.batch, windows = 0;
+    for (int i = 0; job->val && i < job->val->n_sources; i++) {
+        int64_t all = job->val->sources[i].windows;
+        windows += most > 0 ? dt_min_i64(all, most) : all;
+    }
     return windows * s->data.seq_len;
 }
 
@@ -123,11 +125,11 @@ static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_bat
 // Adds the losses to sums[0]; where there are `n_sums`, each micro-batch has the sum of its place
 // in the batch. Times the ops of the first batch, or of all batches where memory is unified.
 static dt_status evaluate_batches(struct dt_evaluation *e, struct dt_loader *loader,
-                                  struct dt_loss_sum *sums, int64_t n_sums,
+                                  int64_t batches, struct dt_loss_sum *sums, int64_t n_sums,
                                   struct predictions *predictions)
 {
     DT_TRY(dt_carry_clear(e->carry, e->carry->next, e->stream));
-    for (int64_t i = 0; e->max_batches == 0 || i < e->max_batches; i++) {
+    for (int64_t i = 0; i < batches; i++) {
         int64_t micro_batches;
         bool timed = e->times && (i == 0 || e->job->backend.table->unified);
         DT_TRY(dt_input_next(e->input, loader, e->stream, &micro_batches, NULL));
@@ -157,27 +159,52 @@ static void add_up(struct dt_loss_sum *sums, int64_t n)
                 x[i][k] += x[i + step][k];
 }
 
-dt_status dt_evaluate(struct dt_evaluation *e)
+// Evaluates source i, whose batches begin with *first, and adds its sums to the total.
+static dt_status evaluate_source(struct dt_evaluation *e, int i, int64_t *first,
+                                 struct dt_loss_sum *sums, struct dt_loss_sum *host, int64_t n_sums,
+                                 struct predictions *predictions)
 {
     const struct dt_job *job = e->job;
     struct dt_loader_config config = dt_job_val_loader(job);
-    struct dt_loader *loader = NULL;
+    struct dt_loader *loader;
+    int64_t all = dt_ceil_div(job->val->sources[i].windows, job->settings.data.batch);
+    int64_t batches = e->max_batches > 0 ? dt_min_i64(all, e->max_batches) : all;
+    int64_t bytes = n_sums * (int64_t)sizeof *sums;
+    DT_TRY(dt_loader_open(&config, *first, &loader));
+    dt_status status = dt_fill(&job->backend, sums, 0, bytes, e->stream);
+    if (status == DT_OK)
+        status = evaluate_batches(e, loader, batches, sums, n_sums, predictions);
+    if (status == DT_OK)
+        status = dt_to_host(&job->backend, host, sums, bytes, e->stream);
+    if (status == DT_OK)
+        status = dt_stream_sync(&job->backend, e->stream);
+    dt_input_settle(e->input);
+    dt_loader_close(loader);
+    DT_TRY(status);
+    add_up(host, n_sums);
+    e->sources[i] = (struct dt_loss_part){host->loss, host->counted};
+    double *total = (double *)&e->total;
+    for (int k = 0; k < SUMS; k++)
+        total[k] += ((const double *)host)[k];
+    *first += all;
+    return DT_OK;
+}
+
+dt_status dt_evaluate(struct dt_evaluation *e)
+{
+    const struct dt_job *job = e->job;
     struct dt_loss_sum *sums = NULL, *host = NULL;
     struct predictions predictions = {0};
     bool tree = dt_job_sum_order(job) == DT_SUM_TREE;
-    int64_t n = tree ? job->local_batch / job->micro_batch : 1, bytes = n * (int64_t)sizeof *sums;
+    int64_t n = tree ? job->local_batch / job->micro_batch : 1, first = 0;
+    int n_sources = job->val->n_sources;
     dt_status status;
-    DT_TRY_GOTO(status, out, dt_alloc(&job->backend, bytes, &sums));
+    e->total = (struct dt_loss_sum){0};
+    DT_TRY_GOTO(status, out, dt_alloc(&job->backend, n * (int64_t)sizeof *sums, &sums));
     DT_TRY_GOTO(status, out, DT_NEW(&host, n, "validation sums"));
-    DT_TRY_GOTO(status, out, dt_loader_open(&config, 0, &loader));
-    DT_TRY_GOTO(status, out, evaluate_batches(e, loader, sums, n, &predictions));
-    DT_TRY_GOTO(status, out, dt_to_host(&job->backend, host, sums, bytes, e->stream));
-    DT_TRY_GOTO(status, out, dt_stream_sync(&job->backend, e->stream));
-    add_up(host, n);
-    e->total = host[0];
+    for (int i = 0; i < n_sources; i++)
+        DT_TRY_GOTO(status, out, evaluate_source(e, i, &first, sums, host, n, &predictions));
 out:
-    dt_input_settle(e->input);
-    dt_loader_close(loader);
     free(host);
     dt_free(&job->backend, sums);
     void *copies[] = {predictions.values, predictions.targets, predictions.weights,
@@ -191,5 +218,11 @@ out:
                                                             .count = SUMS,
                                                             .data = &e->total,
                                                             .order = dt_job_sum_order(job)}));
+    if (n_sources > 1)
+        DT_TRY(dt_collective(job->comm, &(struct dt_collective){.operation = DT_ALLREDUCE,
+                                                                .dtype = DT_F64,
+                                                                .count = 2 * n_sources,
+                                                                .data = e->sources,
+                                                                .order = dt_job_sum_order(job)}));
     return e->scores ? dt_scores_finish(e->scores, job->comm) : DT_OK;
 }

@@ -5,6 +5,7 @@
 #include "backend/op_times.h"
 #include "job/job.h"
 #include "train/carry.h"
+#include "train/metrics.h"
 #include "train/scores.h"
 
 struct dt_evaluation {
@@ -12,13 +13,14 @@ struct dt_evaluation {
     struct dt_model *model;
     struct dt_input *input;
     struct dt_carry *carry; // used where the job carries state: its `next` is overwritten
-    int64_t max_batches;    // 0: all
+    int64_t max_batches;    // of each source of data.val; 0: all
     struct dt_stream *stream;
     struct dt_op_times *times; // NULL: ops are not timed
     struct dt_scores *scores;  // filled and finished; NULL: not wanted
     // The result.
     struct dt_loss_sum total;
-    int64_t batches, timed; // those whose ops were timed
+    struct dt_loss_part sources[DT_SOURCES_MAX]; // of each source of data.val
+    int64_t batches, timed;                      // those whose ops were timed
 };
 // Every rank evaluates its slots; all get the global sums. All work is queued on `stream`; the host
 // waits for its end.

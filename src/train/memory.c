@@ -34,6 +34,7 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                       .selftest = dt_job_wants_selftest(job),
                                       .shard = s->optim.shard,
                                       .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE,
+                                      .losses = job->train && job->train->mixture.n > 1,
                                       .carry_steps =
                                           s->data.carry_state ? job->steps_per_epoch : 0};
 }
@@ -54,6 +55,11 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
                     dt_carry_plan(backend, &job->model, &stepper.batch, &job->comm->info, plan));
     dt_stepper_plan(backend, &params, &arrays, &stepper, plan);
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
+    if (stepper.losses)
+        dt_memory_plan_add(plan, "host losses",
+                           DT_STEPS_IN_FLIGHT * stepper.batch.sequences * stepper.batch.length *
+                               (int64_t)(sizeof(float) + sizeof(int32_t)),
+                           true);
     dt_memory_plan_add(plan, "decoded chunks", dt_dataset_kept_chunks(job->train), true);
     dt_memory_plan_add(
         plan, "host snapshot",

@@ -64,6 +64,21 @@ int dt_head_numbers(const struct dt_outputs *heads, const struct dt_loss_sum *su
     return 2 + (scores ? dt_scores_of(scores, k, list + 2) : 0);
 }
 
+int dt_source_numbers(const struct dt_metric_event *event, int i,
+                      struct dt_named_number list[DT_SOURCE_NUMBERS])
+{
+    int n = 0;
+    if (event->losses) {
+        const struct dt_loss_part *part = &event->losses[i];
+        double mean = part->counted > 0 ? part->loss / part->counted : (double)NAN;
+        list[n++] = (struct dt_named_number){"loss", mean};
+        list[n++] = (struct dt_named_number){"tokens", part->counted};
+    }
+    if (event->epochs)
+        list[n++] = (struct dt_named_number){"epochs", event->epochs[i]};
+    return n;
+}
+
 struct dt_metrics {
     int n;          // sinks that were opened
     void *states[]; // theirs, in the order of the table; NULL: not wanted

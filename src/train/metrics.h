@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "data/mixture.h"
 #include "job/settings.h"
 #include "train/scores.h"
 
@@ -10,6 +11,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+// The losses of a source of a mixture, or of a sequence.
+struct dt_loss_part {
+    double loss, counted; // sums, as in struct dt_loss_sum
+};
 
 enum dt_metric_kind {
     DT_METRIC_TRAIN = 1,
@@ -41,6 +47,12 @@ struct dt_metric_event {
     const struct dt_outputs *heads;
     const struct dt_loss_sum *sum;
     const struct dt_scores *scores; // eval: of the heads; or NULL
+    // Train and eval of a mixture: its sources, their losses (NULL: the head has none of single
+    // sequences) and, of train, how often the run has read each so far (else NULL).
+    int n_sources;
+    const struct dt_source *sources;
+    const struct dt_loss_part *losses;
+    const double *epochs;
 };
 
 // What every sink and `dtrain eval` report of head k: means over the positions where it has
@@ -65,6 +77,11 @@ enum { DT_HEAD_NUMBERS = 2 + DT_SCORES_MAX };
 int dt_head_numbers(const struct dt_outputs *heads, const struct dt_loss_sum *sum,
                     const struct dt_scores *scores, int k,
                     struct dt_named_number list[DT_HEAD_NUMBERS]);
+
+// All that an event says of source i. Returns how many.
+enum { DT_SOURCE_NUMBERS = 3 };
+int dt_source_numbers(const struct dt_metric_event *event, int i,
+                      struct dt_named_number list[DT_SOURCE_NUMBERS]);
 
 struct dt_metric_field {
     const char *name;

@@ -121,6 +121,15 @@ static dt_status sync_jsonl(void *state)
     return dt_fsync(sink->fd) == 0 ? DT_OK : DT_FAIL_ERRNO("write", sink->path);
 }
 
+static void put_text(FILE *out, const char *text)
+{
+    cJSON *json = cJSON_CreateStringReference(text);
+    char *quoted = cJSON_PrintUnformatted(json);
+    fputs(quoted ? quoted : "null", out);
+    cJSON_free(quoted);
+    cJSON_Delete(json);
+}
+
 // Numbers have nine significant digits, or are null if not finite.
 static void put_value(FILE *out, const struct dt_metric_field *field, const void *value)
 {
@@ -128,31 +137,47 @@ static void put_value(FILE *out, const struct dt_metric_field *field, const void
         fprintf(out, "%lld", (long long)*(const int64_t *)value);
     else if (field->type == DT_VALUE_FLAG)
         fputs(*(const bool *)value ? "true" : "false", out);
-    else if (field->type == DT_VALUE_TEXT) {
-        cJSON *json = cJSON_CreateStringReference(*(const char *const *)value);
-        char *quoted = cJSON_PrintUnformatted(json);
-        fputs(quoted ? quoted : "null", out);
-        cJSON_free(quoted);
-        cJSON_Delete(json);
-    } else if (isfinite(*(const double *)value))
+    else if (field->type == DT_VALUE_TEXT)
+        put_text(out, *(const char *const *)value);
+    else if (isfinite(*(const double *)value))
         fprintf(out, "%.9g", *(const double *)value);
     else
         fputs("null", out);
 }
 
+// {"loss":0.3,"accuracy":0.9}
+static void put_numbers(FILE *out, const struct dt_named_number *list, int n)
+{
+    const struct dt_metric_field number = {.type = DT_VALUE_NUMBER};
+    for (int i = 0; i < n; i++) {
+        fprintf(out, "%s\"%s\":", i ? "," : "{", list[i].name);
+        put_value(out, &number, &list[i].value);
+    }
+    fputs("}", out);
+}
+
+// ,"sources":{"web/*.h5":{"loss":2.1,"tokens":4096,"epochs":0.5}}
+static void put_sources(FILE *out, const struct dt_metric_event *event)
+{
+    for (int i = 0; i < event->n_sources; i++) {
+        struct dt_named_number list[DT_SOURCE_NUMBERS];
+        int n = dt_source_numbers(event, i, list);
+        fputs(i ? "," : ",\"sources\":{", out);
+        put_text(out, event->sources[i].name);
+        fputs(":", out);
+        put_numbers(out, list, n);
+    }
+    fputs("}", out);
+}
+
 // ,"heads":{"buttons":{"loss":0.3,"accuracy":0.9}}
 static void put_heads(FILE *out, const struct dt_metric_event *event)
 {
-    const struct dt_metric_field number = {.type = DT_VALUE_NUMBER};
     for (int k = 0; k < event->heads->n; k++) {
         struct dt_named_number list[DT_HEAD_NUMBERS];
         int n = dt_head_numbers(event->heads, event->sum, event->scores, k, list);
         fprintf(out, "%s\"%s\":", k ? "," : ",\"heads\":{", event->heads->list[k].name);
-        for (int i = 0; i < n; i++) {
-            fprintf(out, "%s\"%s\":", i ? "," : "{", list[i].name);
-            put_value(out, &number, &list[i].value);
-        }
-        fputs("}", out);
+        put_numbers(out, list, n);
     }
     fputs("}", out);
 }
@@ -173,6 +198,8 @@ static dt_status write_event(void *state, const struct dt_metric_event *event)
         }
     if (event->heads)
         put_heads(out, event);
+    if (event->n_sources > 0)
+        put_sources(out, event);
     fputs("}\n", out);
     dt_status status = DT_OK;
     if (fclose(out) != 0)

@@ -31,10 +31,13 @@ static const char file_version[] = "brain.Event:2";
 enum {
     HEAD = 12, // bytes of a record before its Event
     TAG_ROOM = 192,
-    ROOM = 64 << 10,
-    FIELDS_MAX = 32, // numbers of an event, besides those of its heads
+    ROOM = 96 << 10,
+    FIELDS_MAX = 32, // numbers of an event, besides those of its heads and sources
 };
-_Static_assert((DT_HEAD_NUMBERS * DT_OUTPUTS_MAX + FIELDS_MAX) * (TAG_ROOM + 32) < ROOM,
+_Static_assert((DT_HEAD_NUMBERS * DT_OUTPUTS_MAX + DT_SOURCE_NUMBERS * DT_SOURCES_MAX +
+                FIELDS_MAX) *
+                       (TAG_ROOM + 32) <
+                   ROOM,
                "the largest event must fit");
 
 struct message {
@@ -209,6 +212,14 @@ static dt_status write_tensorboard(void *state, const struct dt_metric_event *ev
         int n = dt_head_numbers(event->heads, event->sum, event->scores, k, list);
         for (int i = 0; i < n; i++) {
             snprintf(tag, sizeof tag, "%s/%s/%s", kind, event->heads->list[k].name, list[i].name);
+            put_scalar(sink, tag, list[i].value);
+        }
+    }
+    for (int k = 0; k < event->n_sources; k++) {
+        struct dt_named_number list[DT_SOURCE_NUMBERS];
+        int n = dt_source_numbers(event, k, list);
+        for (int i = 0; i < n; i++) {
+            snprintf(tag, sizeof tag, "%s_%s/%.160s", kind, list[i].name, event->sources[k].name);
             put_scalar(sink, tag, list[i].value);
         }
     }

@@ -4,6 +4,7 @@
 #include "train/trainer.h"
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "comm/job_control.h"
 #include "train/memory.h"
@@ -173,6 +174,12 @@ static dt_status create_local(struct trainer *t)
         DT_TRY(dt_replicas_create(&job->backend, t->model, &t->stepper->optimizer.states,
                                   job->comm->info.size, &t->replicas));
     const struct dt_carry *carry = &t->stepper->carry;
+    const struct dt_mixture *mixture = &job->train->mixture;
+    if (mixture->n > 1) {
+        DT_TRY(dt_mixer_create(mixture, (uint64_t)job->settings.run.seed, job->settings.data.batch,
+                               &t->mixer));
+        DT_TRY(DT_NEW(&t->slots, job->settings.data.batch, "losses of sequences"));
+    }
     t->snapshot.host.tokenizer = job->tokenizer.n > 0 ? &job->tokenizer : NULL;
     t->snapshot.host.slots = carry->backend ? &carry->slots : NULL;
     return DT_OK;

@@ -168,6 +168,15 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
     DT_TRY_GOTO(
         status, fail,
         dt_alloc_host(backend, DT_STEPS_IN_FLIGHT * (int64_t)sizeof *s->reports, &s->reports));
+    if (config->losses) {
+        int64_t n = config->batch.sequences * config->batch.length * DT_STEPS_IN_FLIGHT;
+        DT_TRY_GOTO(status, fail,
+                    dt_alloc_host(backend, n * (int64_t)sizeof *s->losses, &s->losses));
+        DT_TRY_GOTO(status, fail,
+                    dt_alloc_host(backend, n * (int64_t)sizeof *s->labels, &s->labels));
+        DT_TRY_GOTO(status, fail,
+                    DT_NEW(&s->slots, config->batch.sequences, "losses of sequences"));
+    }
     for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
         DT_TRY_GOTO(status, fail, dt_event_create(backend, &s->flights[i].done));
     *stepper = s;
@@ -201,6 +210,9 @@ void dt_stepper_destroy(struct dt_stepper *s)
     for (int i = 0; i < DT_STEPS_IN_FLIGHT; i++)
         dt_event_destroy(backend, s->flights[i].done);
     dt_free_host(backend, s->reports);
+    dt_free_host(backend, s->losses);
+    dt_free_host(backend, s->labels);
+    free(s->slots);
     dt_free(backend, s->marks);
     dt_stream_destroy(backend, s->stream);
     free(s);
@@ -343,6 +355,40 @@ static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_inp
     return dt_graph_launch(s->backend, known->graph, s->stream);
 }
 
+static int64_t positions(const struct dt_stepper *s)
+{
+    return s->config.batch.sequences * s->config.batch.length;
+}
+
+// Copies the losses of micro-batch i of a step to the host.
+static dt_status copy_losses(struct dt_stepper *s, const struct dt_model_input *input, int64_t i,
+                             struct dt_flight *flight)
+{
+    int64_t n = s->config.batch.micro * s->config.batch.length;
+    int64_t at = (flight - s->flights) * positions(s) + i * n;
+    const float *losses;
+    const int32_t *labels;
+    flight->losses = s->losses && dt_model_row_losses(s->model, input, &losses, &labels);
+    if (!flight->losses)
+        return DT_OK;
+    DT_TRY(dt_to_host(s->backend, s->losses + at, losses, n * (int64_t)sizeof *losses, s->stream));
+    return dt_to_host(s->backend, s->labels + at, labels, n * (int64_t)sizeof *labels, s->stream);
+}
+
+// Adds the losses of each sequence up, in order.
+static void add_losses(struct dt_stepper *s, const struct dt_flight *flight)
+{
+    int64_t length = s->config.batch.length, at = (flight - s->flights) * positions(s);
+    for (int64_t k = 0; k < s->config.batch.sequences; k++) {
+        struct dt_loss_part *slot = &s->slots[k];
+        *slot = (struct dt_loss_part){0};
+        for (int64_t i = 0; i < length; i++, at++) {
+            slot->loss += (double)s->losses[at];
+            slot->counted += s->labels[at] != DT_IGNORED;
+        }
+    }
+}
+
 static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
 {
     struct dt_flight *flight = &s->flights[s->launched % DT_STEPS_IN_FLIGHT];
@@ -372,6 +418,7 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
                             (i == 0 && s->incomplete ? DT_VARIANT_GATHER : 0);
         DT_TRY(dt_carry_load(&s->carry, s->carry.kept, i, s->stream));
         DT_TRY(run_micro_batch(s, &input, variant, &flight->graphs));
+        DT_TRY(copy_losses(s, &input, i, flight));
         if (tree && !last)
             DT_TRY(dt_micro_tree_carry(&s->tree, i, s->stream));
         DT_TRY(dt_carry_store(&s->carry, s->carry.next, i, s->stream));
@@ -455,6 +502,10 @@ dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result
         .idle_ms = s->last_end ? milliseconds(s->last_end, marks[BEGIN]) : 0,
         .graphs = flight->graphs,
         .timed = flight->timed};
+    if (flight->losses) {
+        add_losses(s, flight);
+        result->slots = s->slots;
+    }
     result->control.loss = fabs(result->control.loss); // a NaN may have its sign set
     result->control.grad_norm = fabs(result->control.grad_norm);
     if (flight->timed)

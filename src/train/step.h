@@ -10,6 +10,7 @@
 #include "comm/buckets.h"
 #include "train/carry.h"
 #include "train/input.h"
+#include "train/metrics.h"
 #include "train/micro_tree.h"
 #include "train/optimizer.h"
 
@@ -28,6 +29,7 @@ struct dt_stepper_config {
     bool selftest;             // communicators are checked first
     bool shard;                // optimizer states, where there are several ranks
     bool graphs;               // where the device has them
+    bool losses;               // of each sequence are reported, if the model keeps them
     struct dt_op_times *times; // borrowed; NULL: ops are not timed
     int64_t carry_steps; // carry state, which is zero again after this many steps; 0: carry nothing
 };
@@ -39,6 +41,7 @@ struct dt_flight {
     double lr, data_wait_ms;
     int graphs;
     bool timed;
+    bool losses; // those of its positions have been copied to the host
 };
 
 // Variants of the work on a micro-batch differ in more than data: by its place in the step.
@@ -68,6 +71,9 @@ struct dt_stepper {
     uint64_t *marks;                // times on the device's clock, device memory
     struct dt_step_report *reports; // [DT_STEPS_IN_FLIGHT], pinned
     struct dt_flight flights[DT_STEPS_IN_FLIGHT];
+    float *losses;   // [DT_STEPS_IN_FLIGHT, positions], pinned; NULL: the model keeps none
+    int32_t *labels; // of the same positions
+    struct dt_loss_part *slots; // [sequences] of the step collected last
     int64_t launched, collected;
     int64_t step;        // launched last, for progress and messages
     bool incomplete;     // what forward reads of other ranks' weights is as before the last update
@@ -90,7 +96,9 @@ struct dt_step_result {
                          // weights gathered: between devices, those that forward reads first
     double idle_ms;      // … between the end of the previous step and this one's first work
     int graphs;          // launched, of at most one for each micro-batch
-    bool timed;          // its ops were: all steps on the CPU, some elsewhere, which use no graphs
+    const struct dt_loss_part *slots; // of this rank's sequences, until the next is collected;
+                                      // NULL: the model keeps no losses of positions
+    bool timed; // its ops were: all steps on the CPU, some elsewhere, which use no graphs
 };
 
 // Adds what dt_stepper_create allocates for a model of these parameters.

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/round.h"
 #include "base/trace.h"
 #include "comm/job_control.h"
 #include "train/evaluate.h"
@@ -14,6 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 dt_status dt_trainer_save(struct trainer *t, bool waits)
 {
@@ -30,7 +32,8 @@ dt_status dt_trainer_save(struct trainer *t, bool waits)
 }
 
 // `scores` is filled, unless it is NULL.
-static dt_status evaluate(struct trainer *t, struct dt_scores *scores, struct dt_loss_sum *total)
+static dt_status evaluate(struct trainer *t, struct dt_scores *scores, struct dt_loss_sum *total,
+                          struct dt_loss_part *sources)
 {
     struct dt_evaluation e = {.job = t->job,
                               .model = t->model,
@@ -44,6 +47,8 @@ static dt_status evaluate(struct trainer *t, struct dt_scores *scores, struct dt
     t->profile.batches += e.batches;
     t->profile.timed_batches += e.timed;
     *total = e.total;
+    if (sources)
+        memcpy(sources, e.sources, sizeof e.sources);
     return DT_OK;
 }
 
@@ -59,7 +64,7 @@ static dt_status evaluate_ema(struct trainer *t, double *loss)
     struct dt_optimizer *optimizer = &t->stepper->optimizer;
     struct dt_loss_sum total;
     DT_TRY(dt_optimizer_swap_ema(optimizer, t->stepper->stream));
-    DT_TRY(evaluate(t, NULL, &total));
+    DT_TRY(evaluate(t, NULL, &total, NULL));
     *loss = mean_loss(&total);
     DT_TRY(dt_optimizer_swap_ema(optimizer, t->stepper->stream));
     return dt_stream_sync(&t->job->backend, t->stepper->stream); // a save may follow
@@ -68,9 +73,11 @@ static dt_status evaluate_ema(struct trainer *t, double *loss)
 // *improved: whether the loss, with a moving average that of it, is the lowest so far.
 static dt_status validate_with(struct trainer *t, struct dt_scores *scores, bool *improved)
 {
+    const struct dt_dataset *val = t->job->val;
+    struct dt_loss_part sources[DT_SOURCES_MAX];
     struct dt_loss_sum total;
     dt_comm_progress(t->job->comm, t->state.step, "validation");
-    DT_TRY(evaluate(t, scores, &total));
+    DT_TRY(evaluate(t, scores, &total, sources));
     struct dt_metric_event event = {.kind = DT_METRIC_EVAL,
                                     .step = t->state.step,
                                     .loss = mean_loss(&total),
@@ -80,7 +87,10 @@ static dt_status validate_with(struct trainer *t, struct dt_scores *scores, bool
                                     .tokens = (int64_t)total.counted,
                                     .heads = dt_model_measured(t->model),
                                     .sum = &total,
-                                    .scores = scores};
+                                    .scores = scores,
+                                    .n_sources = val->n_sources > 1 ? val->n_sources : 0,
+                                    .sources = val->sources,
+                                    .losses = sources};
     if (total.counted > 0 && !isfinite(event.loss))
         dt_warn("step %lld: the validation loss is not finite, since the weights diverged: lower "
                 "optim.lr, or increase optim.warmup_steps",
@@ -123,10 +133,41 @@ static bool is_spike(const struct trainer *t, double z)
     return z > t->job->settings.optim.spike;
 }
 
+// Adds up the losses of a mixture's sources over the batch, in the order of its sequences: with the
+// same bits on any number of ranks. *known: the head has losses of single sequences.
+static dt_status add_up_sources(struct trainer *t, const struct dt_step_result *result,
+                                struct dt_loss_part *sources, double *epochs, bool *known)
+{
+    const struct dt_job *job = t->job;
+    const struct dt_source *source = job->train->sources;
+    int64_t batch = job->settings.data.batch, first = job->comm->info.rank * job->local_batch;
+    int64_t at = dt_skips_batch(&t->left_out, t->state.step - 1), before[DT_SOURCES_MAX];
+    *known = result->slots != NULL;
+    dt_mixer_count(t->mixer, at + 1, 0, before);
+    for (int i = 0; i < job->train->mixture.n; i++)
+        epochs[i] = (double)before[i] / (double)dt_max_i64(1, source[i].windows / batch);
+    if (!*known)
+        return DT_OK;
+    memset(t->slots, 0, (size_t)batch * sizeof *t->slots);
+    memcpy(t->slots + first, result->slots, (size_t)job->local_batch * sizeof *t->slots);
+    DT_TRY(dt_allreduce(job->comm, t->slots, 2 * batch, DT_F64, DT_SUM)); // x + 0 + … is x
+    for (int64_t k = 0; k < batch; k++) {
+        struct dt_loss_part *part = &sources[dt_mixer_at(t->mixer, at, k, before)];
+        part->loss += t->slots[k].loss;
+        part->counted += t->slots[k].counted;
+    }
+    return DT_OK;
+}
+
 static dt_status log_step(struct trainer *t, const struct dt_step_result *result, double z)
 {
     const struct dt_job *job = t->job;
     const struct dt_update_control *update = &result->control;
+    struct dt_loss_part sources[DT_SOURCES_MAX] = {{0}};
+    double epochs[DT_SOURCES_MAX];
+    bool known = false;
+    if (t->mixer)
+        DT_TRY(add_up_sources(t, result, sources, epochs, &known));
     struct dt_metric_event event = {
         .kind = DT_METRIC_TRAIN,
         .step = t->state.step,
@@ -143,7 +184,11 @@ static dt_status log_step(struct trainer *t, const struct dt_step_result *result
         .loss_z = z,
         .skipped = update->skip,
         .heads = dt_model_measured(t->model),
-        .sum = &result->sum};
+        .sum = &result->sum,
+        .n_sources = job->train->mixture.n,
+        .sources = job->train->sources,
+        .losses = known ? sources : NULL,
+        .epochs = epochs};
     if (t->root && job->backend.table->unified) {
         char kilobytes[64];
         dt_proc_value("/proc/self/status", "VmRSS", kilobytes, sizeof kilobytes);
@@ -359,5 +404,7 @@ out:
     dt_replicas_destroy(&t.replicas);
     dt_model_destroy(t.model);
     dt_profile_close(&t.profile);
+    dt_mixer_free(t.mixer);
+    free(t.slots);
     return status;
 }

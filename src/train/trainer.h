@@ -19,6 +19,8 @@ struct trainer {
     struct dt_snapshot snapshot;
     struct dt_loader *loader;
     struct dt_metrics *metrics; // root only
+    struct dt_mixer *mixer;     // NULL: one source
+    struct dt_loss_part *slots; // [data.batch] of a mixture
     struct dt_lr_schedule schedule;
     struct dt_replicas replicas;   // with comm.verify_replicas
     struct dt_skips left_out;      // state.left_out

@@ -38,6 +38,21 @@ check "the same command resumes it, on 4 ranks" ranks 4 "${common[@]}" run.name=
 check "the bits are those of the whole run" same_bits runs/$name/$last runs/whole/$last
 check "trainer.json states the mixture" grep -q '"mixture":[[:space:]]*"shards 1 1, from 0: 7 3"' runs/whole/$last/trainer.json
 
+# Losses by source: they add up to the whole, at a step and in validation, whatever the ranks.
+adds_up() { # metrics.jsonl, event, tolerance: the sum of losses times tokens of the sources is that of all
+    sed -nE 's/.*"event":"'"$2"'".*"loss":([^,]*),.*"tokens":([0-9]*),.*"sources":\{"data[^{]*\{"loss":([^,]*),"tokens":([0-9]*)[^{]*\{"loss":([^,]*),"tokens":([0-9]*).*/\1 \2 \3 \4 \5 \6/p;
+        s/.*"event":"'"$2"'".*"loss":([^,]*),.*"tokens":([0-9]*),"sources":\{"data[^{]*\{"loss":([^,]*),"tokens":([0-9]*)[^{]*\{"loss":([^,]*),"tokens":([0-9]*).*/\1 \2 \3 \4 \5 \6/p' "$1" |
+        awk -v tolerance="$3" '{ mean = ($3 * $4 + $5 * $6) / ($4 + $6); d = mean - $1; if (!(d < tolerance && -d < tolerance) || $4 == 0 || $6 == 0) bad = 1 }
+            END { exit bad || NR == 0 }'
+}
+by_source() {
+    sed -n 's/.*"event":"\(train\|eval\)","step":\([0-9]*\).*"sources":/\1 \2 /p' "runs/$1/metrics.jsonl"
+}
+check "losses by source add up to those of steps" adds_up runs/whole/metrics.jsonl train 1e-5
+check "… and to the validation loss" adds_up runs/whole/metrics.jsonl eval 1e-5
+check "24 steps and a validation have them" test "$(by_source whole | wc -l)" -eq 25
+check "their bits are the same on 2 and 4 ranks" cmp <(by_source whole) <(by_source killed)
+
 # Other weights.
 cp -r runs/whole runs/changed
 resumed=("${bare[@]}" run.name=changed run.steps=30)
