@@ -50,6 +50,13 @@ by_source() {
 }
 check "losses by source add up to those of steps" adds_up runs/whole/metrics.jsonl train 1e-5
 check "… and to the validation loss" adds_up runs/whole/metrics.jsonl eval 1e-5
+check "tokens by source are those of the order" cmp \
+    <(sed -nE 's/.*"event":"train","step":([0-9]*).*"sources":.*"tokens":([0-9]*),"epochs":[^}]*\}\}\}/\1 \2/p' runs/whole/metrics.jsonl) \
+    <(head -n $((24 * 8)) order-1.txt | awk '$3 ~ /^code/ { n[$1] += 48 } END { for (i = 1; i <= 24; i++) print i, n[i] + 0 }')
+check "eval of code alone" ranks 1 eval small.ini "$mix" data.val='code/val-*.h5' run.name=whole data.micro_batch=2 >eval.json 2>eval.log
+check "… is its loss in the validation of both: $(eval_loss <eval.json)" awk -v alone="$(eval_loss <eval.json | cut -d' ' -f1)" '
+    match($0, /"code[^}]*/) && /"event":"eval"/ { sub(/.*"loss":/, "", $0); split($0, part, ","); d = part[1] / alone - 1; found = d < 1e-5 && -d < 1e-5 }
+    END { exit !found }' runs/whole/metrics.jsonl
 check "24 steps and a validation have them" test "$(by_source whole | wc -l)" -eq 25
 check "their bits are the same on 2 and 4 ranks" cmp <(by_source whole) <(by_source killed)
 

@@ -189,6 +189,53 @@ static void test_parts(int64_t batch)
     dt_order_free(order);
 }
 
+// Two sources, the first of shards 0 … 2, by 3 : 1: each slot reads its own part of each source's
+// list, the next window of the epoch every time, whatever the other source has in between.
+static void test_mixture(void)
+{
+    enum { BATCH = 4, STEPS = 300 };
+    struct dt_order_config config = {&dataset, 9, BATCH, 4, true, false, false};
+    struct dt_order *order;
+    int64_t read[2][BATCH] = {{0}}, epochs[2] = {0};
+    static bool seen[2][64][MOST]; // by source and epoch
+    dataset.n_sources = 2;
+    dataset.sources[0] = (struct dt_source){.weight = 3, .n_shards = 3, .windows = 18};
+    dataset.sources[1] =
+        (struct dt_source){.weight = 1, .first_shard = 3, .n_shards = SHARDS - 3, .windows = 72};
+    CHECK_OK(dt_mixture_resolve(dataset.sources, 2, BATCH, &dataset.mixture));
+    CHECK_OK(dt_order_create(&config, &order));
+    for (int64_t i = 0; i < STEPS * BATCH; i++) {
+        struct dt_position at;
+        int64_t slot = i % BATCH;
+        CHECK_OK(dt_order_at(order, i / BATCH, slot, &at));
+        int64_t steps = dataset.sources[at.source].windows / BATCH;
+        int64_t n = read[at.source][slot]++;
+        CHECK_INT(at.source, at.shard >= 3);
+        CHECK_INT(at.epoch, n / steps);
+        CHECK_INT(at.list, slot * steps + n % steps);
+        bool *twice = &seen[at.source][at.epoch % 64][number_of(&at)];
+        CHECK(!*twice, "window %ld comes twice in epoch %ld", (long)number_of(&at), (long)at.epoch);
+        *twice = true;
+        epochs[at.source] = at.epoch;
+    }
+    CHECK(epochs[0] > 40 && epochs[0] < 64 && epochs[1] >= 4, "epochs %ld, %ld", (long)epochs[0],
+          (long)epochs[1]);
+    dt_order_free(order);
+
+    // Validation reads one source after another, each in whole batches.
+    config.sequential = true;
+    CHECK_OK(dt_order_create(&config, &order));
+    CHECK_INT(dt_order_steps_per_epoch(order), 5 + 18);
+    for (int64_t i = 0; i < 23 * BATCH; i++) {
+        struct dt_position at;
+        CHECK_OK(dt_order_at(order, i / BATCH, i % BATCH, &at));
+        CHECK_INT(at.window < 0 ? -1 : number_of(&at), i < 18 ? i : i < 20 ? -1 : i - 2);
+    }
+    dt_order_free(order);
+    dataset.n_sources = 0;
+    dataset.mixture = (struct dt_mixture){0};
+}
+
 static void test_refusals(void)
 {
     struct dt_order_config config = {&dataset, 1, 91, 4, true, false, false};
@@ -223,6 +270,7 @@ int main(void)
     test_parts(1);
     test_parts(7);
     test_parts(100);
+    test_mixture();
     test_refusals();
     return test_end();
 }
