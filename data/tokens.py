@@ -224,7 +224,9 @@ class Journal:
             for path in [*shards, self.path]:
                 if os.path.exists(path):
                     os.unlink(path)
-            shutil.rmtree(os.path.join(options.output, "tokenizer"), ignore_errors=True)
+            own = os.path.join(options.output, "tokenizer")
+            if not os.path.realpath(options.tokenizer or "").startswith(os.path.realpath(own)):
+                shutil.rmtree(own, ignore_errors=True)
         elif saved and saved.get("job") == self.job:
             self.state = saved["state"]
         elif saved or shards:

@@ -137,6 +137,8 @@ run(*options, "-o", "killed", says="is complete already")
 # What is refused, with file and offset.
 run("a.jsonl", "-o", "bpe", "--tokenizer", "bpe/tokenizer", code=2, says="--force replaces them")
 run("a.jsonl", "-o", "of-a.jsonl", "--tokenizer", "bpe/tokenizer", "--force", "--val", "0.5")
+run("a.jsonl", "-o", "bpe", "--tokenizer", "bpe/tokenizer", "--force")
+check("a tokenizer in the folder outlives --force", np.array_equal(load("bpe")[0], want))
 run("a.jsonl", "-o", "no", code=2, says="text needs --tokenizer PATH")
 run("g.npy", "-o", "no", code=2, says="tokens need --tokenizer PATH or --vocab-size N")
 run("g.npy", "-o", "small", "--vocab-size", "9", code=2, says="outside the vocabulary of 9")
