@@ -5,6 +5,12 @@
 
 enum { THREADS = 256, WIDE = 8 };
 
+// f(x) = x · factor(x)
+DT_DEVICE float factor(float x, dt_activation f)
+{
+    return f == DT_RELU2 ? fmaxf(x, 0.0f) : dt_sigmoid(x);
+}
+
 template <int N, class T>
 __global__ static void __launch_bounds__(THREADS)
     forward_kernel(dt_silu_gate_forward_args a, int64_t across)
@@ -18,7 +24,7 @@ __global__ static void __launch_bounds__(THREADS)
         dt_load<N>(dt_at<T>(a.u, row, col), u);
 #pragma unroll
     for (int i = 0; i < N; i++)
-        x[i] = x[i] * dt_sigmoid(x[i]) * (a.u.data ? u[i] : 1.0f);
+        x[i] = x[i] * factor(x[i], a.f) * (a.u.data ? u[i] : 1.0f);
     dt_store<N>(dt_at<T>(a.y, row, col), x);
 }
 
@@ -36,7 +42,8 @@ __global__ static void __launch_bounds__(THREADS)
         dt_load<N>(dt_at<T>(a.u, row, col), u);
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        const float s = dt_sigmoid(x[i]), slope = s * (1.0f + x[i] * (1.0f - s));
+        const float s = factor(x[i], a.f);
+        const float slope = a.f == DT_RELU2 ? 2.0f * s : s * (1.0f + x[i] * (1.0f - s));
         const float gate = a.u.data ? u[i] : 1.0f;
         u[i] = dy[i] * x[i] * s;
         x[i] = dy[i] * gate * slope;

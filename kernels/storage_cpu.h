@@ -9,17 +9,18 @@
 
 #include <stdbool.h>
 
-// Runs the statement with `bf16` as a constant: loops that it inlines do not choose again.
-#define DT_STORAGE_SWITCH(type, bf16, ...)                                                         \
+// Runs the statement with `name` as a constant: loops that it inlines do not choose again.
+#define DT_BOOL_SWITCH(condition, name, ...)                                                       \
     do {                                                                                           \
-        if ((type) == DT_BF16) {                                                                   \
-            const bool bf16 = true;                                                                \
+        if (condition) {                                                                           \
+            const bool name = true;                                                                \
             __VA_ARGS__;                                                                           \
         } else {                                                                                   \
-            const bool bf16 = false;                                                               \
+            const bool name = false;                                                               \
             __VA_ARGS__;                                                                           \
         }                                                                                          \
     } while (0)
+#define DT_STORAGE_SWITCH(type, bf16, ...) DT_BOOL_SWITCH((type) == DT_BF16, bf16, __VA_ARGS__)
 
 DT_INLINE float dt_load(const void *x, int64_t i, bool bf16)
 {

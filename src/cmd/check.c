@@ -5,6 +5,7 @@
 #include "base/round.h"
 #include "comm/device_comm.h"
 #include "data/reader.h"
+#include "model/hf.h"
 #include "train/memory.h"
 
 #include <stdio.h>
@@ -135,7 +136,7 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
 {
     struct dt_params params;
     struct dt_device_info device;
-    char version[64];
+    char version[64], type[DT_CONFIG_ALLOWED];
     DT_TRY(dt_model_list(&job->model, &params, NULL));
     dt_status status = job->backend.table->info(job->backend.device, &device);
     if (status == DT_OK) {
@@ -147,6 +148,9 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
                (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
                dt_model_flops_per_token(&job->model) * 1e-6,
                dt_model_unit(&job->model)); // without its plural's s
+        if (dt_model_reads_tokens(&job->model) &&
+            dt_hf_type_text(&job->model, type, sizeof type) == DT_OK)
+            printf("checkpoints: model_type %s\n", type);
         print_batch(job);
         if (!dt_job_uses_device_comm(job))
             printf("communication: %s\n", job->comm->info.backend);

@@ -25,11 +25,8 @@ static dt_status write_files(const char *dir, struct dt_model *model)
 {
     const struct dt_params *params = dt_model_params(model);
     char path[DT_PATH], *text;
-    DT_TRY(dt_path(path, "%s/model.safetensors", dir));
-    if (dt_model_int8(model))
-        DT_TRY(dt_hf_write_int8(path, params, dt_model_weights(model), dt_model_int8(model)));
-    else
-        DT_TRY(dt_hf_write_weights(path, params, dt_model_weights(model), NULL, NULL));
+    DT_TRY(dt_hf_write(dir, params, dt_model_weights(model),
+                       &(struct dt_hf_format){.int8 = dt_model_int8(model)}));
     DT_TRY(dt_path(path, "%s/config.json", dir));
     DT_TRY(dt_hf_config_text(dt_model_config(model), &text));
     dt_status status = dt_write_synced(path, text, (int64_t)strlen(text));

@@ -1,10 +1,11 @@
 // The attention block: causal, grouped heads, rotary positions, a window (kernels/attention.h).
 //   q, k, v = in_proj(h)      y = attention(q, k, v)      out = out_proj(y)
 // H = n_head heads of E = d_model / H channels, G = n_kv_head of keys and values, M = B·L rows. q,
-// k and v are columns of one array of (H + 2 G) E, as are the rows of in_proj's weight, which is
-// named as in mamba_ssm's attention layers. State: the last attn_window - 1 keys, before rotation,
-// and values, and how many of them count. model.recompute: `scan` keeps q, k, v and
-// recomputes the rest; `block` keeps nothing.
+// k and v are columns of one array of (H + 2 G) E, as are the rows of in_proj's weight. Weights are
+// named as in mamba_ssm's attention layers, and in files as in transformers: q_proj, k_proj,
+// v_proj, o_proj. State: the last attn_window - 1 keys, before rotation, and values, and how many
+// of them count. model.recompute: `scan` keeps q, k, v and recomputes the rest; `block` keeps
+// nothing.
 #include "model/kinds.h"
 
 #include "base/round.h"
@@ -97,6 +98,10 @@ static void create(struct dt_part *part, const struct dt_build *build)
                                        1 / sqrt((double)(H * E * config->n_layer)));
     m->projected.in = dt_build_linear(build, part, "mixer.in_proj.weight", d, (H + 2 * G) * E,
                                       1 / sqrt((double)d));
+    dt_params_slice(build->params, m->projected.out.row, "o_proj.weight", d);
+    dt_params_slice(build->params, m->projected.in.row, "q_proj.weight", H * E);
+    dt_params_slice(build->params, m->projected.in.row, "k_proj.weight", G * E);
+    dt_params_slice(build->params, m->projected.in.row, "v_proj.weight", G * E);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
     m->keys = dt_build_state(build, part, "keys", config->storage, state);
     m->values = dt_build_state(build, part, "values", config->storage, state);

@@ -15,9 +15,15 @@
 
 enum { INDEX_LIMIT = 16 << 20, SHAPE_TEXT = 96, SCALE_NAME = DT_PARAM_NAME + 8 }; // bytes
 enum { FILES_MAX = 256 };                                                         // of a directory
+#define INDEX "model.safetensors.index.json"
 
 static const char embeddings[] = "backbone.embeddings.weight";
-static const char embeddings_official[] = "backbone.embedding.weight"; // state-spaces/mamba
+// Beginnings of names in the table, and of the same tensors in files of others: state-spaces/mamba,
+// and transformers' NemotronH.
+static const struct {
+    const char *ours, *theirs;
+} spellings[] = {{"backbone.embeddings.", "backbone.embedding."}, {"backbone.", "model."}};
+enum { SPELLINGS = sizeof spellings / sizeof *spellings };
 static const char lm_head[] = "lm_head.weight";
 static const char scale_suffix[] = "_scale"; // of an int8 tensor's scales
 
@@ -84,38 +90,76 @@ static dt_status open_files(struct weight_files *set, const char *dir, bool ema)
     if (ema)
         return DT_FAIL(DT_USER, "use a checkpoint of a run with optim.ema above 0",
                        "%s has no moving average of the weights: %s is missing", dir, DT_HF_EMA);
-    DT_TRY(dt_path(set->path, "%s/model.safetensors.index.json", dir));
+    DT_TRY(dt_path(set->path, "%s/" INDEX, dir));
     if (dt_file_exists(set->path))
         return open_index(set, dir);
     return DT_FAIL(DT_USER,
                    "other formats: load the model in transformers and save it again "
                    "(save_pretrained writes safetensors)",
-                   "%s has neither model.safetensors nor model.safetensors.index.json", dir);
+                   "%s has neither model.safetensors nor " INDEX, dir);
 }
 
 struct found {
     const struct dt_safetensors *file;
     const struct dt_safetensor *tensor; // NULL: not there
     int times;
+    const char *also; // the same tensor's name in another spelling; NULL: it has one
 };
 
-static struct found find_name(const struct weight_files *set, const char *name)
+static struct found find_exactly(const struct weight_files *set, const char *name)
 {
     struct found found = {0};
     for (int i = 0; i < set->n; i++) {
         const struct dt_safetensor *tensor = dt_safetensors_find(set->files[i], name);
         if (tensor)
-            found = (struct found){set->files[i], tensor, found.times + 1};
+            found = (struct found){set->files[i], tensor, found.times + 1, NULL};
     }
     return found;
 }
 
-static struct found find_row(const struct weight_files *set, const struct dt_param *row)
+// Replaces the beginning `from` of a name; false: it has another.
+static bool respell(const char *name, const char *from, const char *to, char out[SCALE_NAME])
 {
-    struct found found = find_name(set, row->name);
-    if (found.times == 0 && strcmp(row->name, embeddings) == 0)
-        found = find_name(set, embeddings_official);
+    size_t n = strlen(from);
+    return strncmp(name, from, n) == 0 &&
+           snprintf(out, SCALE_NAME, "%s%s", to, name + n) < SCALE_NAME;
+}
+
+// The tensor that the table calls `name`.
+static struct found find_name(const struct weight_files *set, const char *name)
+{
+    struct found found = find_exactly(set, name), other;
+    char text[SCALE_NAME];
+    for (int i = 0; i < SPELLINGS; i++) {
+        if (!respell(name, spellings[i].ours, spellings[i].theirs, text))
+            continue;
+        other = find_exactly(set, text);
+        if (found.tensor && other.tensor)
+            found.also = other.tensor->name;
+        else if (other.tensor)
+            found = other;
+    }
     return found;
+}
+
+// A tensor of a file: the rows [first, first + n) of a row of the table.
+struct wanted {
+    const struct dt_param *row;
+    const char *name;
+    int64_t first, n;
+};
+
+// What the files should have of a row: the tensor, or its slices.
+static int list_wanted(const struct weight_files *set, const struct dt_param *row,
+                       struct wanted out[DT_PARAM_SLICES])
+{
+    out[0] = (struct wanted){row, row->name, 0, row->shape[0]};
+    if (row->n_slices == 0 || (set && find_name(set, row->name).tensor))
+        return 1;
+    for (int i = 0; i < row->n_slices; i++)
+        out[i] =
+            (struct wanted){row, row->slices[i].name, row->slices[i].first, row->slices[i].rows};
+    return row->n_slices;
 }
 
 static const char *shape_text(int n_dims, const int64_t *shape, char text[SHAPE_TEXT])
@@ -135,15 +179,21 @@ static struct found find_scale(const struct weight_files *set, const struct dt_s
     return find_name(set, name);
 }
 
-static void check_found(struct dt_problems *problems, const struct dt_param *row,
+static void check_found(struct dt_problems *problems, const struct wanted *wanted,
                         const struct found *found)
 {
-    char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    char here[SHAPE_TEXT], ours[SHAPE_TEXT];
     const struct dt_safetensor *tensor = found->tensor;
+    const struct dt_param *row = wanted->row;
+    int64_t shape[DT_PARAM_DIMS];
+    memcpy(shape, row->shape, sizeof shape);
+    shape[0] = wanted->n;
     if (found->times == 0 && !row->optional)
-        dt_problems_add(problems, "%s is missing", row->name);
+        dt_problems_add(problems, "%s is missing", wanted->name);
     if (found->times == 0)
         return;
+    if (found->also)
+        dt_problems_add(problems, "%s and %s are both present", tensor->name, found->also);
     if (found->times > 1)
         dt_problems_add(problems, "%s is in %d files", tensor->name, found->times);
     if (tensor->dtype != DT_F32 && tensor->dtype != DT_BF16 && tensor->dtype != DT_F16 &&
@@ -151,84 +201,96 @@ static void check_found(struct dt_problems *problems, const struct dt_param *row
         dt_problems_add(problems, "%s is %s; it must be fp32, bf16, fp16 or int8", tensor->name,
                         dt_dtype_name(tensor->dtype));
     if (row->n_dims == tensor->n_dims &&
-        memcmp(row->shape, tensor->shape, (size_t)row->n_dims * sizeof *row->shape) == 0)
+        memcmp(shape, tensor->shape, (size_t)row->n_dims * sizeof *shape) == 0)
         return;
     // The vocabulary's tensors, whose first dimension a writer may have padded.
     bool padded = (strcmp(row->name, embeddings) == 0 || strcmp(row->name, lm_head) == 0) &&
-                  tensor->n_dims == 2 && tensor->shape[1] == row->shape[1] &&
-                  tensor->shape[0] > row->shape[0];
+                  tensor->n_dims == 2 && tensor->shape[1] == shape[1] &&
+                  tensor->shape[0] > shape[0];
     dt_problems_add(problems, "%s is %s, the model's is %s%s", tensor->name,
                     shape_text(tensor->n_dims, tensor->shape, here),
-                    shape_text(row->n_dims, row->shape, wanted),
+                    shape_text(row->n_dims, shape, ours),
                     padded ? ": the file's vocabulary is padded; set vocab_size to its number of "
                              "rows, or remove the last ones"
                            : "");
 }
 
-// Whether a tensor of this name may be in the files: one of the table, a tied head's copy, the
-// official name of the embedding, or NAME_scale beside an int8 NAME.
+static bool in_table(const struct dt_params *params, const char *name)
+{
+    for (int i = 0; i < params->n; i++)
+        for (int k = 0; k < params->rows[i].n_slices; k++)
+            if (strcmp(params->rows[i].slices[k].name, name) == 0)
+                return true;
+    return dt_params_find(params, name);
+}
+
+// Whether a tensor of this name may be in the files: one of the table, a tied head's copy, or
+// NAME_scale beside an int8 NAME.
 static bool is_known(const struct weight_files *set, const struct dt_params *params, bool tied,
                      const char *name)
 {
-    char owner[DT_PARAM_NAME];
+    char ours[SCALE_NAME], owner[SCALE_NAME];
     size_t n = strlen(name), suffix = strlen(scale_suffix);
-    if (dt_params_find(params, name) || (tied && strcmp(name, lm_head) == 0) ||
-        (strcmp(name, embeddings_official) == 0 && dt_params_find(params, embeddings)))
+    if (in_table(params, name) || (tied && strcmp(name, lm_head) == 0))
         return true;
+    for (int i = 0; i < SPELLINGS; i++)
+        if (respell(name, spellings[i].theirs, spellings[i].ours, ours) && in_table(params, ours))
+            return true;
     if (n <= suffix || n - suffix >= sizeof owner || strcmp(name + n - suffix, scale_suffix) != 0)
         return false;
     snprintf(owner, sizeof owner, "%.*s", (int)(n - suffix), name);
-    struct found found = find_name(set, owner);
-    return dt_params_find(params, owner) && found.tensor && found.tensor->dtype == DT_I8;
+    struct found found = find_exactly(set, owner);
+    return found.tensor && found.tensor->dtype == DT_I8 && is_known(set, params, false, owner);
+}
+
+static void check_wanted(struct dt_problems *problems, const struct weight_files *set,
+                         const struct wanted *wanted)
+{
+    struct found found = find_name(set, wanted->name);
+    check_found(problems, wanted, &found);
+    if (!found.tensor || found.tensor->dtype != DT_I8)
+        return;
+    const char *name = found.tensor->name;
+    struct found scale = find_scale(set, found.tensor);
+    if (scale.times != 1)
+        dt_problems_add(problems, "%s is int8, and %s%s is %s", name, name, scale_suffix,
+                        scale.times ? "in several files" : "missing");
+    else if (scale.tensor->dtype != DT_F32 || scale.tensor->n_dims != 1 ||
+             scale.tensor->shape[0] != wanted->n)
+        dt_problems_add(problems, "%s must be fp32 [%lld]", scale.tensor->name,
+                        (long long)wanted->n);
 }
 
 static dt_status check_all(const struct weight_files *set, const struct dt_params *params,
                            bool tied)
 {
     struct dt_problems problems = {0};
-    for (int i = 0; i < params->n; i++) {
-        const struct dt_param *row = &params->rows[i];
-        struct found found = find_row(set, row);
-        check_found(&problems, row, &found);
-        if (!found.tensor || found.tensor->dtype != DT_I8)
-            continue;
-        const char *name = found.tensor->name;
-        struct found scale = find_scale(set, found.tensor);
-        if (scale.times != 1)
-            dt_problems_add(&problems, "%s is int8, and %s%s is %s", name, name, scale_suffix,
-                            scale.times ? "in several files" : "missing");
-        else if (scale.tensor->dtype != DT_F32 || scale.tensor->n_dims != 1 ||
-                 scale.tensor->shape[0] != row->shape[0])
-            dt_problems_add(&problems, "%s must be fp32 [%lld]", scale.tensor->name,
-                            (long long)row->shape[0]);
-    }
+    struct wanted wanted[DT_PARAM_SLICES];
+    for (int i = 0; i < params->n; i++)
+        for (int k = 0, n = list_wanted(set, &params->rows[i], wanted); k < n; k++)
+            check_wanted(&problems, set, &wanted[k]);
     const struct dt_param *row = dt_params_find(params, embeddings);
     struct found head = find_name(set, lm_head); // of a tied model: a copy, not read
     if (tied && row && head.times > 0)
-        check_found(&problems, row, &head);
+        check_found(&problems, &(struct wanted){row, lm_head, 0, row->shape[0]}, &head);
     for (int i = 0; i < set->n; i++)
         for (int j = 0; j < set->files[i]->n_tensors; j++)
             if (!is_known(set, params, tied, set->files[i]->tensors[j].name))
                 dt_problems_add(&problems, "%.120s is not a tensor of this model",
                                 set->files[i]->tensors[j].name);
-    if (find_name(set, embeddings).tensor && find_name(set, embeddings_official).tensor)
-        dt_problems_add(&problems, "%s and %s are both present", embeddings, embeddings_official);
     return dt_problems_report(&problems,
                               "config.json and the weights must belong to the same model",
                               "%s does not fit the model", set->path);
 }
 
-static dt_status read_row(const struct weight_files *set, const struct dt_param *row, float *weight)
+static dt_status read_tensor(const struct weight_files *set, const struct wanted *wanted,
+                             float *weight)
 {
-    struct found found = find_row(set, row), scales;
-    int64_t n = row->file_count, width = n / row->shape[0];
-    for (int64_t i = 0; i < n && !found.tensor; i++)
-        weight[i] = row->init(row, i, NULL);
-    if (!found.tensor)
-        return DT_OK;
+    struct found found = find_name(set, wanted->name), scales;
+    int64_t width = wanted->row->file_count / wanted->row->shape[0], n = wanted->n * width;
     scales = find_scale(set, found.tensor);
     DT_TRY(dt_safetensors_read_f32(found.file, found.tensor, 0, n, weight));
-    for (int64_t i = 0; found.tensor->dtype == DT_I8 && i < row->shape[0]; i++) {
+    for (int64_t i = 0; found.tensor->dtype == DT_I8 && i < wanted->n; i++) {
         float scale;
         DT_TRY(dt_safetensors_read_f32(scales.file, scales.tensor, i, 1, &scale));
         for (int64_t j = 0; j < width; j++)
@@ -240,6 +302,19 @@ static dt_status read_row(const struct weight_files *set, const struct dt_param 
     return DT_FAIL(DT_USER, "the model diverged, or the file is damaged",
                    "%s: %s holds %g at element %lld; all must be finite", found.file->path,
                    found.tensor->name, (double)weight[bad], (long long)bad);
+}
+
+static dt_status read_row(const struct weight_files *set, const struct dt_param *row, float *weight)
+{
+    struct wanted wanted[DT_PARAM_SLICES];
+    int n = list_wanted(set, row, wanted);
+    bool missing = !find_name(set, wanted[0].name).tensor; // an optional row
+    for (int64_t i = 0; i < row->file_count && missing; i++)
+        weight[i] = row->init(row, i, NULL);
+    for (int k = 0; k < n && !missing; k++)
+        DT_TRY(read_tensor(set, &wanted[k],
+                           weight + wanted[k].first * (row->file_count / row->shape[0])));
+    return DT_OK;
 }
 
 static void close_files(struct weight_files *set)
@@ -296,72 +371,207 @@ dt_status dt_hf_check_weights(const char *dir, bool ema, const struct dt_model_c
 // A tensor to be written.
 struct piece {
     char name[SCALE_NAME];
-    const void *data;
+    const void *data; // fp32, or int8 as the entry
 };
 
-// Wider elements first: fp32 rows and the scales of others, then int8. Gives the number of tensors.
-static int list_pieces(const struct dt_params *params, const float *weights,
-                       const struct dt_int8 *int8, struct piece *pieces,
-                       struct dt_safetensors_entry *entries)
+struct pieces {
+    int n;
+    struct piece *list;
+    struct dt_safetensors_entry *entries;
+};
+
+static void add_piece(struct pieces *p, const struct wanted *w, const char *suffix,
+                      const void *data, enum dt_dtype dtype, int n_dims)
 {
-    int n = 0;
+    struct dt_safetensors_entry *entry = &p->entries[p->n];
+    struct piece *piece = &p->list[p->n++];
+    snprintf(piece->name, SCALE_NAME, "%s%s", w->name, suffix);
+    piece->data = data;
+    *entry = (struct dt_safetensors_entry){.name = piece->name, .dtype = dtype, .n_dims = n_dims};
+    memcpy(entry->shape, w->row->shape, sizeof w->row->shape);
+    entry->shape[0] = w->n;
+}
+
+// Wider elements first: fp32 or bf16 rows and the scales of others, then int8.
+static void list_pieces(const struct dt_params *params, const float *weights,
+                        const struct dt_hf_format *format, struct pieces *p)
+{
+    struct wanted wanted[DT_PARAM_SLICES];
     for (int last = 0; last < 2; last++)
         for (int i = 0; i < params->n; i++) {
             const struct dt_param *row = &params->rows[i];
+            const struct dt_int8 *int8 = format->int8 ? &format->int8[i] : NULL;
+            int64_t width = row->file_count / row->shape[0];
             // In int8 where all of the row is a linear layer's, and no other part needs it.
-            bool bytes = int8 && int8[i].out >= row->shape[0] &&
-                         int8[i].in * row->shape[0] == row->file_count && !row->shared;
-            bool scale = bytes && !last;
-            if (last && !bytes)
-                continue;
-            pieces[n].data = scale  ? (const void *)int8[i].scale
-                             : last ? (const void *)int8[i].data
-                                    : weights + row->offset;
-            snprintf(pieces[n].name, SCALE_NAME, "%s%s", row->name, scale ? scale_suffix : "");
-            entries[n] = (struct dt_safetensors_entry){.name = pieces[n].name,
-                                                       .dtype = last ? DT_I8 : DT_F32,
-                                                       .n_dims = scale ? 1 : row->n_dims};
-            memcpy(entries[n++].shape, row->shape, sizeof row->shape);
+            bool bytes = int8 && int8->out >= row->shape[0] && int8->in == width && !row->shared;
+            int n = list_wanted(NULL, row, wanted);
+            if (format->official)
+                n = 1, wanted[0] = (struct wanted){row, row->name, 0, row->shape[0]};
+            for (int k = 0; k < n; k++) {
+                const struct wanted *w = &wanted[k];
+                if (!last && bytes)
+                    add_piece(p, w, scale_suffix, int8->scale + w->first, DT_F32, 1);
+                else if (!last)
+                    add_piece(p, w, "", weights + row->offset + w->first * width, format->type,
+                              row->n_dims);
+                else if (bytes)
+                    add_piece(p, w, "", int8->data + w->first * width, DT_I8, row->n_dims);
+            }
         }
+    const struct dt_param *row = dt_params_find(params, embeddings);
+    if (!format->official || !row)
+        return;
+    for (int i = 0; i < p->n; i++) {
+        char text[SCALE_NAME];
+        if (respell(p->list[i].name, spellings[0].ours, spellings[0].theirs, text))
+            memcpy(p->list[i].name, text, sizeof text);
+    }
+    if (!dt_params_find(params, lm_head)) // PyTorch's state dict has both names of a tied tensor
+        add_piece(p, &(struct wanted){row, lm_head, 0, row->shape[0]}, "", weights + row->offset,
+                  format->type, row->n_dims);
+}
+
+static int64_t elements_of(const struct dt_safetensors_entry *entry)
+{
+    int64_t n = 1;
+    for (int k = 0; k < entry->n_dims; k++)
+        n *= entry->shape[k];
     return n;
 }
 
-static dt_status write_file(const char *path, const struct dt_params *params, const float *weights,
-                            const struct dt_int8 *int8, int64_t *size, uint64_t *hash)
+static int64_t bytes_of(const struct dt_safetensors_entry *entry)
+{
+    return elements_of(entry) * dt_dtype_size(entry->dtype);
+}
+
+static dt_status write_piece(struct dt_safetensors_writer *writer, const struct piece *piece,
+                             const struct dt_safetensors_entry *entry)
+{
+    enum { BLOCK = 4096 };
+    dt_bf16 rounded[BLOCK];
+    const float *from = piece->data;
+    if (entry->dtype != DT_BF16)
+        return dt_safetensors_write(writer, piece->data, bytes_of(entry));
+    for (int64_t at = 0, n = elements_of(entry); at < n; at += BLOCK) {
+        int64_t some = n - at < BLOCK ? n - at : BLOCK;
+        for (int64_t i = 0; i < some; i++)
+            rounded[i] = dt_f32_to_bf16(from[at + i]);
+        DT_TRY(dt_safetensors_write(writer, rounded, some * (int64_t)sizeof *rounded));
+    }
+    return DT_OK;
+}
+
+// Pieces [from, end).
+static dt_status write_file(const char *path, const struct pieces *p, int from, int end,
+                            int64_t *size, uint64_t *hash)
 {
     static const char *const metadata[] = {"format", "pt"};
     struct dt_safetensors_writer *writer = NULL;
-    struct dt_safetensors_entry *entries = NULL;
-    struct piece *pieces = NULL;
-    dt_status status;
-    DT_TRY_GOTO(status, out, DT_NEW(&entries, 2 * params->n, "the tensors of %s", path));
-    DT_TRY_GOTO(status, out, DT_NEW(&pieces, 2 * params->n, "the names of %s", path));
-    int n = list_pieces(params, weights, int8, pieces, entries);
-    DT_TRY_GOTO(status, out, dt_safetensors_create(path, entries, n, metadata, 1, &writer));
-    for (int i = 0; i < n && status == DT_OK; i++) {
-        int64_t bytes = dt_dtype_size(entries[i].dtype);
-        for (int k = 0; k < entries[i].n_dims; k++)
-            bytes *= entries[i].shape[k];
-        status = dt_safetensors_write(writer, pieces[i].data, bytes);
+    DT_TRY(dt_safetensors_create(path, p->entries + from, end - from, metadata, 1, &writer));
+    for (int i = from; i < end; i++) {
+        dt_status status = write_piece(writer, &p->list[i], &p->entries[i]);
+        if (status != DT_OK) {
+            dt_safetensors_discard(writer);
+            return status;
+        }
     }
-    if (status == DT_OK)
-        status = dt_safetensors_finish(writer, size, hash);
-    else
-        dt_safetensors_discard(writer);
-out:
-    free(entries);
-    free(pieces);
-    return status;
+    return dt_safetensors_finish(writer, size, hash);
+}
+
+static dt_status list_all(const char *path, const struct dt_params *params, const float *weights,
+                          const struct dt_hf_format *format, struct pieces *p)
+{
+    int most = 2 * DT_PARAM_SLICES * params->n + 1;
+    DT_TRY(DT_NEW(&p->entries, most, "the tensors of %s", path));
+    DT_TRY(DT_NEW(&p->list, most, "the names of %s", path));
+    list_pieces(params, weights, format, p);
+    return DT_OK;
 }
 
 dt_status dt_hf_write_weights(const char *path, const struct dt_params *params,
                               const float *weights, int64_t *size, uint64_t *hash)
 {
-    return write_file(path, params, weights, NULL, size, hash);
+    static const struct dt_hf_format plain = {.type = DT_F32};
+    struct pieces p = {0};
+    dt_status status = list_all(path, params, weights, &plain, &p);
+    if (status == DT_OK)
+        status = write_file(path, &p, 0, p.n, size, hash);
+    free(p.entries);
+    free(p.list);
+    return status;
 }
 
-dt_status dt_hf_write_int8(const char *path, const struct dt_params *params, const float *weights,
-                           const struct dt_int8 *int8)
+// The end of the file that begins with piece `from`: at least one piece, at most `most` bytes.
+static int end_of_file(const struct pieces *p, int from, int64_t most)
 {
-    return write_file(path, params, weights, int8, NULL, NULL);
+    int end = from + 1;
+    for (int64_t bytes = bytes_of(&p->entries[from]); end < p->n; end++) {
+        bytes += bytes_of(&p->entries[end]);
+        if (most > 0 && bytes > most)
+            break;
+    }
+    return end;
+}
+
+// model-00001-of-00003.safetensors …, and the index that says which tensor is where.
+static dt_status write_files(const char *dir, const struct pieces *p, int64_t most, int files,
+                             cJSON *map)
+{
+    char path[DT_PATH], name[64];
+    for (int from = 0, end, k = 1; from < p->n; from = end, k++) {
+        end = end_of_file(p, from, most);
+        snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", k, files);
+        DT_TRY(dt_path(path, "%s/%s", dir, name));
+        DT_TRY(write_file(path, p, from, end, NULL, NULL));
+        for (int i = from; i < end; i++)
+            cJSON_AddStringToObject(map, p->list[i].name, name);
+    }
+    return DT_OK;
+}
+
+static dt_status write_indexed(const char *dir, const struct pieces *p, int64_t most, int files)
+{
+    char path[DT_PATH], *text;
+    int64_t bytes = 0;
+    for (int i = 0; i < p->n; i++)
+        bytes += bytes_of(&p->entries[i]);
+    cJSON *index = cJSON_CreateObject();
+    dt_json_add_int(cJSON_AddObjectToObject(index, "metadata"), "total_size", bytes);
+    dt_status status =
+        write_files(dir, p, most, files, cJSON_AddObjectToObject(index, "weight_map"));
+    text = status == DT_OK ? dt_json_text(index) : NULL;
+    cJSON_Delete(index);
+    DT_TRY(status);
+    if (!text)
+        return DT_FAIL(DT_MACHINE, NULL, "no memory for the index of %s", dir);
+    status = dt_path(path, "%s/" INDEX, dir);
+    if (status == DT_OK)
+        status = dt_write_synced(path, text, (int64_t)strlen(text));
+    free(text);
+    return status;
+}
+
+dt_status dt_hf_write(const char *dir, const struct dt_params *params, const float *weights,
+                      const struct dt_hf_format *format)
+{
+    struct pieces p = {0};
+    char path[DT_PATH];
+    int files = 0;
+    dt_status status;
+    DT_TRY_GOTO(status, out, list_all(dir, params, weights, format, &p));
+    for (int from = 0; from < p.n; from = end_of_file(&p, from, format->file_bytes))
+        files++;
+    DT_TRY_GOTO(status, out, dt_path(path, "%s/model.safetensors", dir));
+    if (files > FILES_MAX)
+        status = DT_FAIL(DT_USER, "choose larger files",
+                         "%d files of at most %lld bytes; %d are the most", files,
+                         (long long)format->file_bytes, FILES_MAX);
+    else if (files > 1)
+        status = write_indexed(dir, &p, format->file_bytes, files);
+    else
+        status = write_file(path, &p, 0, p.n, NULL, NULL);
+out:
+    free(p.entries);
+    free(p.list);
+    return status;
 }

@@ -11,7 +11,7 @@ static int64_t heads(const struct dt_model_config *config)
     return dt_mamba_inner(config) / *(int64_t *)dt_model_field(config, "head_dim");
 }
 
-static bool add_limits(cJSON *json, const char *name, const struct dt_model_config *config)
+bool dt_hf_add_step_limits(cJSON *json, const char *name, const struct dt_model_config *config)
 {
     const double *low = dt_model_field(config, "dt_min"), *high = dt_model_field(config, "dt_max");
     if (*low == 0 && *high == 0)
@@ -54,7 +54,7 @@ static const struct dt_hf_member members[] = {
     {.name = "head_dim", .after = "num_hidden_layers", .absent = "64"},
     {.name = "n_groups", .after = "num_hidden_layers", .absent = "8"},
     {.name = "state_size", .absent = "128"},
-    {.name = "time_step_limit", .after = "time_step_floor", .add = add_limits},
+    {.name = "time_step_limit", .after = "time_step_floor", .add = dt_hf_add_step_limits},
     {.name = "chunk_size", .after = "use_cache", .value = "256"},
     {.name = "tie_word_embeddings", .absent = "false"},
     {0},

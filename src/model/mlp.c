@@ -1,7 +1,8 @@
 // The feed-forward block. Gated (model.mlp_gated), as SwiGLU [Shazeer 2020]:
-//   g, u = gate_up_proj(h)     out = down_proj(silu(g) ∘ u)
+//   g, u = gate_up_proj(h)     out = down_proj(f(g) ∘ u)
 // or plain:
-//   g = up_proj(h)             out = down_proj(silu(g))
+//   g = up_proj(h)             out = down_proj(f(g))
+// f is model.mlp_activation (kernels/silu_gate.h).
 // F = d_mlp channels, M = B·L rows. g and u are halves of one array of 2F columns, the rows of
 // gate_up_proj's weight gate first. It looks at one position alone: no state.
 // model.recompute: `scan` keeps g, u; `block` keeps nothing.
@@ -20,12 +21,14 @@ struct mlp {
     struct dt_projected projected;
     int64_t F;
     bool gated;
+    enum dt_activation f;
     struct arrays forward, gradients;
 };
 
 struct values {
     int64_t d_mlp;
     bool mlp_gated;
+    enum dt_activation mlp_activation;
 };
 
 static const struct dt_config_key fields[] = {
@@ -33,7 +36,9 @@ static const struct dt_config_key fields[] = {
                   "inner channels; auto: 4 d_model, gated: 8/3 d_model, rounded up to 8",
                   .json = "d_mlp"),
     DT_FIELD(FLAG, struct values, mlp_gated, "true",
-             "down(silu(gate(x)) * up(x)); false: down(silu(up(x)))", .json = "mlp_gated"),
+             "down(f(gate(x)) * up(x)); false: down(f(up(x)))", .json = "mlp_gated"),
+    DT_FIELD(CHOICE, struct values, mlp_activation, "silu", DT_ACTIVATION_WORDS,
+             "f of an mlp block; relu2: max(x, 0) squared", .json = "mlp_activation"),
     {0},
 };
 DT_KIND_VALUES(values)
@@ -53,6 +58,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     const struct dt_model_config *config = build->config;
     int64_t d = config->d_model, F = m->F = values(config)->d_mlp;
     m->gated = values(config)->mlp_gated;
+    m->f = values(config)->mlp_activation;
     m->projected.out = dt_build_linear(build, part, "mixer.down_proj.weight", F, d,
                                        1 / sqrt((double)(F * config->n_layer)));
     m->projected.in = dt_build_linear(
@@ -82,17 +88,19 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
 static dt_status activate(struct dt_projected *part, const struct dt_pass *pass,
                           const struct dt_model_state *after)
 {
-    const struct arrays *a = &((struct mlp *)part)->forward;
+    const struct mlp *m = (struct mlp *)part;
+    const struct arrays *a = &m->forward;
     (void)after;
-    struct dt_silu_gate_forward_args args = {.x = a->g, .u = a->u, .y = a->y};
+    struct dt_silu_gate_forward_args args = {.f = m->f, .x = a->g, .u = a->u, .y = a->y};
     return DT_RUN(pass, silu_gate_forward, &args);
 }
 
 static dt_status inner_backward(struct dt_projected *part, const struct dt_pass *pass)
 {
-    const struct arrays *a = &((struct mlp *)part)->forward, *g = &((struct mlp *)part)->gradients;
+    const struct mlp *m = (struct mlp *)part;
+    const struct arrays *a = &m->forward, *g = &m->gradients;
     struct dt_silu_gate_backward_args args = {
-        .x = a->g, .u = a->u, .dy = g->y, .dx = g->g, .du = g->u};
+        .f = m->f, .x = a->g, .u = a->u, .dy = g->y, .dx = g->g, .du = g->u};
     return DT_RUN(pass, silu_gate_backward, &args);
 }
 

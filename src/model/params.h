@@ -19,7 +19,7 @@ dt_init dt_init_normal;  // of standard deviation init_scale
 dt_init dt_init_uniform; // in ±init_scale
 dt_init dt_init_zero, dt_init_one;
 
-enum { DT_PARAM_NAME = 96, DT_PARAM_DIMS = 3, DT_PARAMS_WANTED = 4 };
+enum { DT_PARAM_NAME = 96, DT_PARAM_DIMS = 3, DT_PARAM_SLICES = 3, DT_PARAMS_WANTED = 4 };
 
 struct dt_param {
     char name[DT_PARAM_NAME]; // as in Hugging Face: "backbone.layers.0.mixer.in_proj.weight"
@@ -30,6 +30,13 @@ struct dt_param {
     int64_t offset, count; // elements in the flat arrays; offset is a multiple of 64
     dt_init *init;
     float init_scale;
+    // transformers' names for it, where they differ: the first dimension cut into tensors of their
+    // own. Files are written so, and may have it under either.
+    int n_slices;
+    struct dt_param_slice {
+        char name[DT_PARAM_NAME];
+        int64_t first, rows;
+    } slices[DT_PARAM_SLICES];
     bool decay;    // weight decay: two or more dimensions, unless the part says otherwise
     bool optional; // files that lack it stand for its initial values, which need no random numbers
     bool frozen; // not trained, but part of the model: its gradient stays 0, and nothing decays it
@@ -56,6 +63,9 @@ struct dt_params {
 int dt_params_add(struct dt_params *params, dt_init *init, double init_scale, int64_t memory_rows,
                   int n_dims, const int64_t *shape, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
+// Gives the next `rows` of the row's first dimension a name of their own in files, by the name's
+// end after "mixer.". The slices must take up all of it.
+void dt_params_slice(struct dt_params *params, int row, const char *name, int64_t rows);
 // Excludes the row from weight decay.
 void dt_params_keep(struct dt_params *params, int row);
 // Excludes the row from training.

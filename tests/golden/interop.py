@@ -16,11 +16,16 @@ os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
+from transformers import AutoModelForCausalLM, Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
+
+try:
+    from transformers import NemotronHConfig, NemotronHForCausalLM
+except ImportError:  # older than 5.3
+    NemotronHConfig = None
 
 # Both sides compute in fp32 with sums in another order: 1e-4 of logits of size one, as promised.
 TOLERANCE = 1e-4
-STEPS, LR = 3, 0.01
+STEPS, LR, TOKENS = 3, 0.01, 200
 
 MODELS = {
     "tied": dict(vocab_size=51, hidden_size=32, num_hidden_layers=2, tie_word_embeddings=True),
@@ -35,6 +40,13 @@ MODELS = {
                           head_dim=6, expand=3, n_groups=4, conv_kernel=3, chunk_size=8, layer_norm_epsilon=1e-3),
     "mamba2_limits": dict(vocab_size=40, hidden_size=32, num_hidden_layers=1, tie_word_embeddings=True, num_heads=16,
                           head_dim=4, n_groups=1, state_size=5, time_step_limit=(0.01, 0.5)),
+    "nemotron_h": dict(vocab_size=51, hidden_size=32, hybrid_override_pattern="M*-MM-*", mamba_num_heads=8,
+                       mamba_head_dim=8, n_groups=2, ssm_state_size=16, num_attention_heads=4, num_key_value_heads=2,
+                       head_dim=8, intermediate_size=40),
+    "nemotron_h_silu": dict(vocab_size=64, hidden_size=24, hybrid_override_pattern="-M*", mamba_num_heads=12,
+                            mamba_head_dim=6, expand=3, n_groups=1, ssm_state_size=5, num_attention_heads=2,
+                            num_key_value_heads=2, head_dim=12, intermediate_size=20, mlp_hidden_act="silu",
+                            conv_kernel=3, chunk_size=8, time_step_min=0.05, layer_norm_epsilon=1e-3),
 }
 
 CONFIG = """
@@ -57,7 +69,9 @@ def make_model(name, overrides):
     """A random model with every tensor away from its initial value, so that a forgotten one would be seen."""
     torch.manual_seed(sum(map(ord, name)))
     settings = dict(overrides, use_bias=False, use_cache=False, pad_token_id=0, bos_token_id=0, eos_token_id=0)
-    if name.startswith("mamba2"):
+    if name.startswith("nemotron_h"):
+        model = NemotronHForCausalLM(NemotronHConfig(**settings)).float()
+    elif name.startswith("mamba2"):
         model = Mamba2ForCausalLM(Mamba2Config(**settings)).float()
     else:
         settings["intermediate_size"] = overrides.get("expand", 2) * overrides["hidden_size"]
@@ -100,7 +114,8 @@ def train(dtrain, name):
 
 
 def load_checkpoint(directory, kind):
-    model, info = kind.from_pretrained(directory, output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
+    assert type(model) is kind, type(model)
     assert model.config.architectures == [kind.__name__], model.config.architectures
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         assert not info.get(problem), f"{directory}: {problem}: {info[problem]}"
@@ -115,6 +130,25 @@ def check_moved(name, model, trained):
         assert 0 < moved <= 2 * STEPS * LR, f"{name}: {key} moved by {moved:.3g} in {STEPS} steps of {LR}"
 
 
+def check_tokens(name, dtrain, checkpoint, model):
+    """The same TOKENS most likely tokens. Random models have logits so close that fp32 decides: where the tokens part,
+    the two are as likely, within TOLERANCE."""
+    prompt = [3, 1, 4, 1, 5]
+    out = subprocess.run([dtrain, "sample", checkpoint, "--temperature", "0", "--tokens", str(TOKENS), "--prompt",
+                          " ".join(map(str, prompt))], check=True, capture_output=True, text=True).stdout
+    ours = torch.tensor([[int(word) for word in out.split()]])
+    theirs = model.generate(torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False, use_cache=True,
+                            eos_token_id=-1)
+    assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
+    parted = (ours != theirs).nonzero()
+    if len(parted):
+        at = parted[0, 1].item()
+        logits = transformers_logits(model, ours[:, :at])[0, -1]
+        gap = (logits[ours[0, at]] - logits[theirs[0, at]]).abs().item()
+        assert gap <= TOLERANCE, f"{name}: token {at} is {ours[0, at]}, not {theirs[0, at]}, and {gap:.1e} less likely"
+    print(f"{name}: {TOKENS} tokens, the same {'but for ties' if len(parted) else 'in all'}")
+
+
 def check_model(name, dtrain, tool):
     shutil.rmtree(name, ignore_errors=True)
     model = make_model(name, MODELS[name])
@@ -125,12 +159,13 @@ def check_model(name, dtrain, tool):
     trained = load_checkpoint(checkpoint, type(model))
     check_moved(name, model, trained)
     compare(f"{name}, written by dtrain", dtrain_logits(tool, checkpoint, ids), transformers_logits(trained, ids))
+    check_tokens(name, dtrain, checkpoint, trained)
 
 
 def main():
-    dtrain, tool = sys.argv[1:]
+    dtrain, tool = sys.argv[1:3]
     torch.set_num_threads(1)
-    for name in MODELS:
+    for name in sys.argv[3:] or MODELS if NemotronHConfig else [name for name in MODELS if not name.startswith("nemotron_h")]:
         check_model(name, dtrain, tool)
     files = list(pathlib.Path("sharded").glob("*.safetensors"))
     assert len(files) > 1, "the sharded model is in one file: nothing was tested of shards"

@@ -11,10 +11,15 @@ CASES = {
     "length1": dict(layers="mlp", d_mlp="auto", mlp_gated=True, d_model=9, vocab_size=7, T=1, steps=4),
     "hybrid": dict(MAMBA, layers="mamba mlp mamba mlp", d_mlp="auto", mlp_gated=False, d_model=8, d_state=3, vocab_size=7,
                    B=3, reset=True, state=True, steps=4),
+    "relu2": dict(layers="mlp*2", d_mlp=21, mlp_gated=False, mlp_activation="relu2", d_model=10, vocab_size=11, T=40, steps=3),
 }
 
 
 class Mlp:
+    @staticmethod
+    def f(c, x):
+        return F.relu(x).square() if c.get("mlp_activation") == "relu2" else F.silu(x)
+
     @staticmethod
     def width(c):
         gated = -(-(-(-8 * c["d_model"] // 3)) // 8) * 8  # 8/3 d rounded up to 8
@@ -34,9 +39,9 @@ class Mlp:
     def forward(c, w, x, reset, state):
         if c["mlp_gated"]:
             gate, up = (x @ w["mixer.gate_up_proj.weight"].T).chunk(2, dim=-1)
-            y = F.silu(gate) * up
+            y = Mlp.f(c, gate) * up
         else:
-            y = F.silu(x @ w["mixer.up_proj.weight"].T)
+            y = Mlp.f(c, x @ w["mixer.up_proj.weight"].T)
         return y @ w["mixer.down_proj.weight"].T, state
 
 

@@ -225,7 +225,8 @@ REFERENCE(silu_gate_forward)
     for (int64_t r = 0; r < a->x.rows; r++)
         for (int64_t i = 0; i < a->x.cols; i++) {
             double x = get_at(&a->x, r, i), u = a->u.data ? get_at(&a->u, r, i) : 1.0;
-            put(&a->y, r, i, x * sigmoid(x) * u);
+            double f = a->f == DT_RELU2 ? fmax(x, 0) * fmax(x, 0) : x * sigmoid(x);
+            put(&a->y, r, i, f * u);
         }
     return DT_OK;
 }
@@ -236,25 +237,31 @@ REFERENCE(silu_gate_backward)
         for (int64_t i = 0; i < a->x.cols; i++) {
             double x = get_at(&a->x, r, i), s = sigmoid(x), dy = get_at(&a->dy, r, i);
             double u = a->u.data ? get_at(&a->u, r, i) : 1.0;
-            put(&a->dx, r, i, dy * u * s * (1.0 + x * (1.0 - s)));
-            put(&a->du, r, i, dy * x * s);
+            double f = x * s, slope = s * (1.0 + x * (1.0 - s));
+            if (a->f == DT_RELU2)
+                f = fmax(x, 0) * fmax(x, 0), slope = 2.0 * fmax(x, 0);
+            put(&a->dx, r, i, dy * u * slope);
+            put(&a->du, r, i, dy * f);
         }
     return DT_OK;
 }
 
 static void compare_gate(struct parity *p, int64_t rows, int64_t cols, int64_t gap, dt_dtype type,
-                         bool gate)
+                         bool gate, enum dt_activation activation)
 {
-    if (!parity_case(p, "silu_gate: %lld x %lld, gap %lld, %s%s", (long long)rows, (long long)cols,
-                     (long long)gap, dt_dtype_name(type), gate ? " gated" : ""))
+    if (!parity_case(p, "silu_gate: %lld x %lld, gap %lld, %s%s%s", (long long)rows,
+                     (long long)cols, (long long)gap, dt_dtype_name(type), gate ? " gated" : "",
+                     activation == DT_RELU2 ? " relu2" : ""))
         return;
     struct dt_view none = {0},
                    both = normal_view(type, rows, 2 * cols + gap, 2 * cols + gap, 2.0, 1);
     struct dt_view dboth = fresh_view(type, rows, 2 * cols + gap, 2 * cols + gap);
-    struct dt_silu_gate_forward_args f = {.x = dt_view_cols(both, 0, cols),
+    struct dt_silu_gate_forward_args f = {.f = activation,
+                                          .x = dt_view_cols(both, 0, cols),
                                           .u = gate ? dt_view_cols(both, cols, 2 * cols) : none,
                                           .y = fresh_view(type, rows, cols, cols + gap)};
-    struct dt_silu_gate_backward_args b = {.x = f.x,
+    struct dt_silu_gate_backward_args b = {.f = activation,
+                                           .x = f.x,
                                            .u = f.u,
                                            .dy = normal_view(type, rows, cols, cols + gap, 1.0, 2),
                                            .dx = dt_view_cols(dboth, 0, cols),
@@ -289,6 +296,7 @@ void parity_rnn(struct parity *p)
                                    DH_LAST | DH0});
     static const int64_t sizes[][3] = {{1, 1, 0}, {3, 5, 1}, {7, 64, 0}, {65, 24, 8}, {2, 1030, 2}};
     for (int i = 0; i < 5 && !p->model; i++)
-        for (int k = 0; k < 4; k++)
-            compare_gate(p, sizes[i][0], sizes[i][1], sizes[i][2], k & 1 ? DT_BF16 : DT_F32, k & 2);
+        for (int k = 0; k < 8; k++)
+            compare_gate(p, sizes[i][0], sizes[i][1], sizes[i][2], k & 1 ? DT_BF16 : DT_F32, k & 2,
+                         k & 4 ? DT_RELU2 : DT_SILU);
 }

@@ -58,6 +58,8 @@ static void change(const struct dt_config_key *key, struct dt_model_config *conf
         *(double *)value += 0.25;
     else if (key->type == DT_CONFIG_BOOL)
         *(bool *)value = !*(bool *)value;
+    else if (key->type == DT_CONFIG_ENUM)
+        *(int *)value = !*(int *)value;
     else
         strcpy(value, "13 14");
 }

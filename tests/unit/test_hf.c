@@ -223,6 +223,123 @@ static void test_config_mamba2(void)
     }
 }
 
+#define NEMOTRON(layers)                                                                           \
+    "{\"model_type\": \"nemotron_h\", \"hidden_size\": 64, \"vocab_size\": 50, "                   \
+    "\"num_attention_heads\": 4, \"head_dim\": 16, \"mamba_num_heads\": 8, \"mamba_head_dim\": "   \
+    "16, "                                                                                         \
+    "\"rope_theta\": 10000, \"sliding_window\": null, \"num_hidden_layers\": 99, " layers
+
+// The layers as letters or as words of old and new versions; what a file lacks is as in
+// NemotronHConfig; a model that is written comes back.
+static void test_config_nemotron_h(void)
+{
+    static const char *const texts[] = {
+        NEMOTRON("\"hybrid_override_pattern\": \"MM*-\"}"),
+        NEMOTRON("\"layers_block_type\": [\"mamba\", \"mamba\", \"attention\", \"mlp\"]}"),
+        NEMOTRON("\"time_step_min\": 1e-30, \"layers_block_type\": [\"linear_attention\", "
+                 "\"linear_attention\", \"full_attention\", \"mlp\"], "
+                 "\"hybrid_override_pattern\": null, \"mlp_hidden_act\": \"silu\"}"),
+    };
+    struct dt_model_config config = {0}, read = {0};
+    char *written;
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(parse_config(texts[i], &config));
+        CHECK_STR(config.layers, "mamba2*2 attention*1 mlp*1");
+        CHECK_INT(config.n_layer, 4);
+        CHECK_INT(WHOLE_OF(config, d_state), 128);
+        CHECK_INT(WHOLE_OF(config, n_groups), 8);
+        CHECK_INT(WHOLE_OF(config, n_kv_head), 8);
+        CHECK_INT(WHOLE_OF(config, head_dim), 16);
+        CHECK_INT(WHOLE_OF(config, d_mlp), 21504);
+        CHECK_INT(WHOLE_OF(config, attn_window), 4096);
+        CHECK(REAL_OF(config, rope_base) == 0 && !FLAG_OF(config, mlp_gated), "rotary or gated");
+        CHECK(REAL_OF(config, dt_min) == (i < 2 ? 0.001 : 0), "%g", REAL_OF(config, dt_min));
+        CHECK_INT(*(int *)dt_model_field(&config, "mlp_activation"), i < 2 ? DT_RELU2 : DT_SILU);
+        CHECK_INT(config.tie_embeddings, false);
+        CHECK_OK(dt_hf_config_text(&config, &written));
+        CHECK(strstr(written, "NemotronHForCausalLM") &&
+                  strstr(written, "\"hybrid_override_pattern\":\t\"MM*-\"") &&
+                  strstr(written, i < 2 ? "\"relu2\"" : "\"mlp_hidden_act\":\t\"silu\"") &&
+                  !strstr(written, "rope_theta") && !strstr(written, "\"state_size"),
+              "%s", written);
+        CHECK_OK(parse_config(written, &read));
+        struct dt_problems problems = {0};
+        dt_model_config_compare(&problems, &read, &config);
+        CHECK(problems.n == 0, "%s", problems.text);
+        free(written);
+    }
+}
+
+// The type that a model is written as, or the keys that keep it from being one of transformers'.
+static void test_type_text(void)
+{
+    static const struct {
+        const char *layers, *text;
+    } cases[] = {
+        {"mamba*2", "mamba, which transformers loads"},
+        {"mamba2*2", "mamba2, which transformers loads"},
+        {"mamba2*2 attention",
+         "dtrain; it would be nemotron_h, which transformers loads, with model.rope_base = 0, "
+         "model.tie_embeddings = false"},
+        {"mamba2 mlp", "dtrain; it would be nemotron_h, which transformers loads, with "
+                       "model.mlp_gated = false, model.tie_embeddings = false"},
+        {"mamba attention", "dtrain; transformers has no model with these layers, stem and heads"},
+    };
+    char text[DT_CONFIG_ALLOWED];
+    struct dt_model_config config;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        config = default_model(cases[i].layers, 64, 50);
+        CHECK_OK(dt_hf_type_text(&config, text, sizeof text));
+        CHECK_STR(text, cases[i].text);
+    }
+    config = default_model("mamba2 attention mlp", 64, 50);
+    config.tie_embeddings = FLAG_OF(config, mlp_gated) = false;
+    REAL_OF(config, rope_base) = 0;
+    CHECK_OK(dt_hf_type_text(&config, text, sizeof text));
+    CHECK_STR(text, "nemotron_h, which transformers loads");
+}
+
+// q, k and v are tensors of their own in files; one of all is read, too.
+static void test_slices(void)
+{
+    struct small_model model = {.config = default_model("attention", 12, 37)}, whole;
+    WHOLE_OF(model.config, n_head) = 3, WHOLE_OF(model.config, n_kv_head) = 1;
+    WHOLE_OF(model.config, attn_window) = 8;
+    CHECK_OK(dt_model_config_check(&model.config));
+    CHECK_OK(dt_model_list(&model.config, &model.params, NULL));
+    model.weights = small_model_array(&model.params, 4);
+    write_model(in_scratch("sliced"), &model);
+    check_same_weights(in_scratch("sliced"), &model);
+    struct dt_safetensors *file;
+    const char *path = in_scratch("sliced/model.safetensors");
+    CHECK_OK(dt_safetensors_open(path, &file));
+    const struct dt_safetensor *v =
+        dt_safetensors_find(file, "backbone.layers.0.mixer.v_proj.weight");
+    const struct dt_param *all =
+        dt_params_find(&model.params, "backbone.layers.0.mixer.in_proj.weight");
+    float got;
+    CHECK(v && v->shape[0] == 4 && v->shape[1] == 12, "v_proj");
+    CHECK_OK(dt_safetensors_read_f32(file, v, 5, 1, &got));
+    CHECK(got == model.weights[all->offset + 16 * 12 + 5], "%g", (double)got);
+    CHECK(dt_safetensors_find(file, "backbone.layers.0.mixer.o_proj.weight") &&
+              file->n_tensors == 7,
+          "%d tensors", file->n_tensors);
+    dt_safetensors_close(file);
+    whole = model;
+    whole.params.rows = malloc((size_t)model.params.n * sizeof *whole.params.rows);
+    for (int i = 0; i < model.params.n; i++) {
+        whole.params.rows[i] = model.params.rows[i];
+        whole.params.rows[i].n_slices = 0;
+    }
+    CHECK_OK(dt_hf_write_weights(path, &whole.params, model.weights, NULL, NULL));
+    check_same_weights(in_scratch("sliced"), &model);
+    write_model(in_scratch("sliced"), &model);
+    check_weights_refused(in_scratch("sliced"), &whole, "mixer.in_proj.weight is missing");
+    free(whole.params.rows);
+    free(model.weights);
+    dt_params_free(&model.params);
+}
+
 #define TEN "0123456789"
 #define BASE                                                                                       \
     "\"model_type\": \"mamba\", \"hidden_size\": 8, \"num_hidden_layers\": 3, \"vocab_size\": 50"
@@ -238,7 +355,8 @@ static void test_config_refused(void)
         {"{} {}", "not JSON"},
         {"{}", "model_type is missing"},
         {"{\"model_type\": \"llama\"}",
-         "model_type is \"llama\"; it must be \"mamba\", \"mamba2\" or \"dtrain\""},
+         "model_type is \"llama\"; it must be \"mamba\", \"mamba2\", \"nemotron_h\" or "
+         "\"dtrain\""},
         {"{\"model_type\": 7}", "model_type is 7"},
         {"{\"model_type\": \"mamba\"}", "hidden_size is missing; it must be a whole number from 1"},
         {"{" BASE ", \"use_bias\": true}", "use_bias is true"},
@@ -267,6 +385,18 @@ static void test_config_refused(void)
         {MAMBA2 ", \"time_step_limit\": [0.5, 0.1]}", "[smallest, largest] of step sizes"},
         {MAMBA2 ", \"time_step_limit\": [0.1, 0.5, 1]}", "[smallest, largest] of step sizes"},
         {MAMBA2 ", \"time_step_limit\": 3}", "[smallest, largest] of step sizes"},
+        {NEMOTRON("\"hybrid_override_pattern\": \"MEM\"}"), "made of the letters M, * and -"},
+        {NEMOTRON("\"hybrid_override_pattern\": \"\"}"), "made of the letters M, * and -"},
+        {NEMOTRON("\"hybrid_override_pattern\": 3}"), "hybrid_override_pattern is 3"},
+        {NEMOTRON("\"layers_block_type\": [\"moe\"]}"), "made of \"linear_attention\""},
+        {NEMOTRON("\"layers_block_type\": [7]}"), "made of \"linear_attention\""},
+        {NEMOTRON("\"layers_block_type\": []}"), "a list of layers"},
+        {NEMOTRON("\"n\": 3}"), "hybrid_override_pattern is missing"},
+        {NEMOTRON("\"expand\": 3, \"hybrid_override_pattern\": \"M\"}"),
+         "expand * hidden_size / mamba_head_dim = 12"},
+        {NEMOTRON("\"mlp_bias\": true, \"hybrid_override_pattern\": \"-\"}"), "mlp_bias is true"},
+        {NEMOTRON("\"mlp_hidden_act\": \"gelu\", \"hybrid_override_pattern\": \"-\"}"),
+         "mlp_hidden_act"},
     };
     struct dt_model_config config = {.d_model = 99};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -506,6 +636,9 @@ int main(void)
     test_config_bytes();
     test_config_kinds();
     test_config_mamba2();
+    test_config_nemotron_h();
+    test_type_text();
+    test_slices();
     test_config_refused();
     test_config_monsters();
     test_variants();
