@@ -1,4 +1,5 @@
 // What would fit a device: the search over recomputation and micro-batches, and the message.
+#include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/predict.h"
 
@@ -184,9 +185,6 @@ static void test_job(void)
     CHECK(profiles[1] - profiles[0] > 1000, "a second profile has %lld bytes",
           (long long)(profiles[1] - profiles[0]));
     CHECK_INT(profiles[2] - profiles[1], profiles[1] - profiles[0]);
-    other.settings.comm.bucket_mb = 25;
-    CHECK_INT(dt_job_stepper(&other).bucket_bytes, 25000000);
-
     memory_free = whole;
     CHECK_OK(dt_job_check_memory(&job));
     memory_free = whole - 1;
@@ -241,6 +239,93 @@ static void test_job(void)
     close_job(&job, &model);
 }
 
+// What a job's settings mean to the step and to both loaders, each value another one.
+static void test_settings(void)
+{
+    struct dt_dataset train = {0}, val = {0};
+    struct dt_comm comm = {.info = {.rank = 1, .size = 3, .local_size = 3}};
+    struct dt_job job = {.comm = &comm,
+                         .train = &train,
+                         .val = &val,
+                         .train_shards = (void *)&train,
+                         .val_shards = (void *)&val,
+                         .model = default_model("mamba", 12, 37),
+                         .local_batch = 4,
+                         .micro_batch = 2,
+                         .mean = (float[1]){0},
+                         .deviation = (float[1]){1},
+                         .steps_per_epoch = 77};
+    struct dt_settings *s = &job.settings;
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &job.backend));
+    s->run.seed = 5, s->data.seq_len = 64, s->data.batch = 12, s->data.block = 8;
+    s->data.prefetch = 9, s->data.reset_token = 10, s->data.verify = s->data.shuffle = true;
+    s->optim.beta1 = 0.1, s->optim.beta2 = 0.2, s->optim.eps = 0.3, s->optim.weight_decay = 0.4;
+    s->optim.grad_clip = 0.5, s->optim.ema = 0.6, s->comm.bucket_mb = 25;
+    struct dt_stepper_config step = dt_job_stepper(&job);
+    CHECK_INT(step.batch.sequences, 4);
+    CHECK_INT(step.batch.length, 64);
+    CHECK_INT(step.batch.micro, 2);
+    CHECK_INT(step.tokens, 12 * 64);
+    const float rates[] = {step.optimizer.beta1,     step.optimizer.beta2,
+                           step.optimizer.eps,       step.optimizer.weight_decay,
+                           step.optimizer.grad_clip, step.optimizer.ema};
+    for (int i = 0; i < 6; i++)
+        CHECK_NEAR(rates[i], 0.1 * (i + 1), 1e-6);
+    CHECK_INT(step.bucket_bytes, 25000000);
+    CHECK(step.wire == DT_F32 && step.order == DT_SUM_FAST && !step.shard && step.graphs,
+          "defaults");
+    CHECK(!step.selftest && !step.between_devices && step.carry_steps == 0, "defaults");
+    s->comm.dtype = DT_WIRE_BF16, s->comm.reduce = DT_REDUCE_REPRODUCIBLE, s->optim.shard = true;
+    s->run.cuda_graph = DT_TOGGLE_FALSE, s->data.carry_state = true,
+    s->comm.selftest = DT_TOGGLE_TRUE;
+    step = dt_job_stepper(&job);
+    CHECK(step.wire == DT_BF16 && step.order == DT_SUM_TREE && step.shard && !step.graphs, "given");
+    CHECK(step.selftest && step.carry_steps == 77, "given");
+    struct dt_loader_config loaders[] = {dt_job_train_loader(&job), dt_job_val_loader(&job)};
+    for (int i = 0; i < 2; i++) {
+        const struct dt_loader_config *l = &loaders[i];
+        CHECK(l->dataset == (i ? &val : &train) && l->shards == (void *)l->dataset, "loader %d", i);
+        CHECK(l->shuffle == (i == 0) && l->sequential == (i == 1) && l->parts == (i == 1),
+              "loader %d", i);
+        CHECK(l->batch == 12 && l->block == 8 && l->prefetch == 9 && l->rank == 1 && l->size == 3,
+              "loader %d", i);
+        CHECK(l->rules.seed == 5 && l->rules.vocab_size == 37 && l->rules.reset_token == 10,
+              "loader %d", i);
+        CHECK(l->rules.verify && l->rules.carry && !l->rules.reset_after, "loader %d", i);
+        CHECK(l->rules.mean == job.mean && l->rules.deviation == job.deviation, "loader %d", i);
+    }
+    s->data.carry_state = false, s->data.reset_after = true;
+    loaders[0] = dt_job_train_loader(&job), loaders[1] = dt_job_val_loader(&job);
+    CHECK(loaders[0].rules.reset_after && !loaders[0].rules.carry && !loaders[1].parts, "no carry");
+    CHECK(dt_job_shape(&job, true).training && !dt_job_shape(&job, false).training, "shape");
+    CHECK_INT(dt_job_shape(&job, true).sequences, 2);
+    CHECK_INT(dt_job_shape(&job, true).length, 64);
+    dt_backend_close(&job.backend);
+}
+
+// The AUC of three buttons takes 8 bytes each for every row that is validated, on the rank that
+// has it: of all windows, or of log.eval_batches batches.
+static void test_scores(void)
+{
+    static const struct {
+        int64_t batches, ranks, rows;
+    } cases[] = {{0, 1, 1000 * 64}, {5, 1, 60 * 64}, {84, 1, 1000 * 64}, {5, 7, 549}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dt_memory_plan plan = {0};
+        struct dt_dataset val = {.windows = 1000};
+        struct dt_comm comm = {.info = {.size = (int)cases[i].ranks}};
+        struct dt_job job = {.comm = &comm,
+                             .val = &val,
+                             .model = default_model("mamba", 32, 0),
+                             .settings.log.eval_batches = cases[i].batches,
+                             .settings.data = {.seq_len = 64, .batch = 12}};
+        snprintf(job.model.heads, sizeof job.model.heads, "buttons:bernoulli*3");
+        CHECK_OK(dt_evaluation_plan(&job, &plan));
+        CHECK_INT(row_bytes(&plan, "scores"), 24 * cases[i].rows);
+        CHECK(plan.rows[0].host, "on the host");
+    }
+}
+
 // Side by side: as many as 4096 rows, 2^28 logits, 64 streams and an eighth of all segments allow.
 static void test_predict_streams(void)
 {
@@ -265,6 +350,8 @@ int main(void)
     test_search();
     test_plan();
     test_predict_streams();
+    test_settings();
+    test_scores();
     test_job();
     return test_end();
 }
