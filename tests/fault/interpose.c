@@ -1,8 +1,9 @@
 // For LD_PRELOAD: faults of the machine, at the n-th call of a kind. FAULT holds blank-separated
 // settings; a setting that is absent leaves all calls alone:
 //   call=write,put,fsync,rename,read,get,open,stat,hdf5,mpi,sum   which calls count ("read": pread,
-//                                           "get": read; "put": pwrite; "hdf5": H5Dopen2, whose
-//                                           path is the dataset's; "mpi": MPI_Test and MPI_Testall;
+//                                           "get": read; "put": pwrite; "fsync":
+//                                           fdatasync, too; "hdf5": H5Dopen2, whose path is the
+//                                           dataset's; "mpi": MPI_Test and MPI_Testall;
 //                                           "sum": MPI_Iallreduce, whose path is "N elements")
 //   path=TEXT                               those whose path contains TEXT
 //   rank=N                                  on this rank alone
@@ -31,6 +32,7 @@
 #include <unistd.h>
 
 int fsync(int fd);
+int fdatasync(int fd);
 int rename(const char *from, const char *to);
 int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags);
 int64_t H5Dopen2(int64_t place, const char *name, int64_t access);
@@ -167,6 +169,12 @@ ssize_t read(int fd, void *data, size_t size)
     if (fails("get", path_of(fd, path, sizeof path)))
         return -1;
     return NEXT(read)(fd, data, met_part && size > 1 ? size / 2 : size);
+}
+
+int fdatasync(int fd)
+{
+    char path[4096];
+    return fails("fsync", path_of(fd, path, sizeof path)) ? -1 : NEXT(fdatasync)(fd);
 }
 
 int fsync(int fd)

@@ -45,9 +45,10 @@ if ! is_sanitized; then # which must be loaded first
     check "killed while the file is created: there is no output" test ! -e killed.h5
     check "… the same command starts again" "$dtrain" predict runs/a -o killed.h5 >killed.log 2>&1
     check "… with the bits of the whole" cmp killed.h5 whole.h5
-    FAULT="call=fsync,rename" FAULT_LOG=$PWD/last.log LD_PRELOAD=$interpose "$dtrain" predict runs/a -o last.h5 >fault.log 2>&1
+    FAULT="call=put,fsync,rename" FAULT_LOG=$PWD/last.log LD_PRELOAD=$interpose "$dtrain" predict runs/a -o last.h5 >fault.log 2>&1
     check "the file, its name and its folder last: $(cat last.log)" test "$(sed 's/^[0-9]* //; s|/.*/| |' last.log | tail -n 3 | tr -s '\n ' ' ')" = \
         "fsync last.h5.part rename last.h5 fsync ${PWD##*/} "
+    check "… and what is marked was written" test "$(cut -d' ' -f2 last.log | uniq | tail -n 6 | xargs)" = "put fsync put fsync rename fsync"
     # What is marked is not done again: all groups but one.
     with_fault "at=175 do=kill" marked.h5
     FAULT_LOG=$PWD/calls.log with_fault at=0 marked.h5

@@ -166,6 +166,28 @@ static void test_console(void)
     free(text);
 }
 
+// With log.every, the first and the last step are shown, too.
+static void test_console_every(void)
+{
+    struct dt_metrics_config config = {.first_step = 101,
+                                       .steps = 203,
+                                       .every = 50,
+                                       .console = DT_CONSOLE_PLAIN,
+                                       .unit = "tokens"};
+    void *console;
+    capture_stderr();
+    CHECK_OK(dt_sink_console.open(&config, &console));
+    for (int64_t step = 101; step <= 203; step++)
+        CHECK_OK(dt_sink_console.write(
+            console, &(struct dt_metric_event){.kind = DT_METRIC_TRAIN, .step = step}));
+    dt_sink_console.close(console);
+    const char *line = captured();
+    static const int64_t shown[] = {101, 150, 200, 203};
+    for (int i = 0; i < 4; i++, line += strcspn(line, "\n") + 1)
+        CHECK_INT(strtol(line + strcspn(line, "0123456789"), NULL, 10), shown[i]);
+    CHECK_STR(line, "");
+}
+
 // A file that is removed is noticed by the first line that comes a second after the last look.
 static void test_removed(void)
 {
@@ -208,6 +230,7 @@ int main(void)
 
     test_removed();
     test_console();
+    test_console_every();
 
     // A sink that cannot be opened: those before it are closed, and there are no metrics.
     struct dt_metrics *metrics = NULL;
