@@ -44,6 +44,12 @@ done
 ranks 2 bench --comm --first 256K --last 1M --factor 2 --collective all-gather --seconds 0.001 --max-memory 1 >comm.txt 2>comm.log
 check "what needs too much memory is skipped" test "$(grep -c '^  mpi  *all-gather' comm.txt)" -eq 2
 check "… with a word" grep -q 'mpi: skipping arrays of 1048576 bytes and more: .* 0.5 MiB (--max-memory)' comm.log
+check "… the last line has the times of the rows: $(tail -n 3 comm.txt)" awk '
+    function near(got, want, off) { if (got < want - off || got > want + off) bad = 1 }
+    /^  mpi/ { n++; if (n == 1) { first = $4; latency = $8 }; if ($11 > best) { best = $11; at = $4 }
+        near($10, $4 / $8 / 1000, 0.001 + 0.01 * $10); near($11, $10 / 2, 0.002); if ($7 > $8 || $8 > $9 || $12 != 0) bad = 1 }
+    /^# mpi all-gather:/ { lines++; near($4, latency, 0.06); near($7, first, 0); near($16, best, 0.001); near($19, at, 0) }
+    END { exit bad || n != 2 || lines != 1 }' comm.txt
 check "every two of three ranks" ranks 3 bench --comm --pairs --last 64K --json >pairs.json
 check "… are in the table once" test "$(grep -oE '"rank":[0-9]+|"with":[0-9]+' pairs.json | cut -d: -f2 | paste -sd' ')" = "1 0 2 0 2 1"
 ranks 3 bench --comm --pairs --last 64K >pairs.txt 2>pairs.log

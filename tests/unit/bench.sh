@@ -88,6 +88,8 @@ for precision in fp32 bf16; do
     awk '$1 == "adamw" { print $(NF - 6), $(NF - 7) / $(NF - 8) }' ops.txt | alike "GB/s in the table" 0.05 0.01
     awk 'NF > 12 && $(NF - 1) ~ /copy|exp|issue|gemm/ { sum += $(NF - 10) * $(NF - 9) }
         /^ops of a step/ { print $5, sum }' ops.txt | alike "milliseconds of a step" 0.01 0.06
+    awk 'NF > 12 && $(NF - 1) ~ /copy|exp|issue|gemm/ { best += $(NF - 10) * $(NF - 8); floor += $(NF - 10) * $(NF - 2) }
+        /^ops of a step/ { print $7, best; print $15, floor; print 10 * substr($17, 2), 10 * floor / best }' ops.txt | alike "best times and floors of a step" 0.01 0.3
 done
 
 "$dtrain" bench $size --layers "gru mlp lstm attention" --json >kinds.json
@@ -122,7 +124,12 @@ done
 for field in idle_ms host_wait_ms data_wait_ms graphs; do
     grep -q "\"$field\":" step.json || fail "--step --json: no $field"
 done
-"$dtrain" bench --step $size | grep -q "tokens/s"
+# Its line for people: 2 sequences of 33 tokens.
+"$dtrain" bench --step $size --d-model 256 --precision fp32 >step.txt
+sed -nE 's|^fp32, 1 threads: [0-9]+ steps of 2 x 33 tokens, (.*) ms \(best (.*)\), (.*) tokens/s, (.*) GFLOP/s, peak .*|\1 \2 \3 \4|p' step.txt >step.numbers
+awk '{ print $3, 66000 / $1 }' step.numbers | alike "tokens/s in text" 0 "$(awk '{ print 66000 * 0.06 / ($1 * $1) }' step.numbers)"
+awk '{ print $4, $3 * (2 * (6 * (256 * 1024 + 512 * 24 + 16 * 512 + 512 * 256) + 27 * 512 * 4) + 6 * 100 * 256) / 1e9; print $2 <= $1, 1 }' step.numbers |
+    alike "GFLOP/s in text" 1e-3 0.06
 # 2 sequences of 33 tokens; the FLOPs of two layers of mamba with 48 channels and 4 states, and of the head.
 awk -v ms="$(values step_ms step.json)" -v rate="$(values tokens_per_s step.json)" 'BEGIN { print rate * ms / 1000, 66 }' |
     alike "tokens_per_s x step_ms" 1e-3 0
@@ -153,6 +160,9 @@ done
 "$dtrain" bench --play --layers mamba --d-model 64 --json --seconds 0.01 --precision fp32 >play.json
 awk -v mb="$(values model_mb play.json)" -v n="$(values parameters play.json)" 'BEGIN { print mb, 4 * n / 1e6 }' | alike model_mb 0.02 0
 [ "$(values parameters play.json)" = 49152 ] || fail "parameters of a layer of mamba and 256 embeddings of width 64: $(cat play.json)"
+"$dtrain" bench --play --layers mamba --d-model 64 --seconds 0.01 --precision fp32 | tail -n 1 >play.txt
+grep -q "^mamba\*1, fp32 weights: .* us per playing step (best .*), $(values model_mb play.json | awk '{ printf "%.2f", $1 }') MB of weights, state of a stream $(values state_bytes play.json) bytes$" play.txt ||
+    fail "$(cat play.txt)"
 awk -v state="$(values state_bytes play.json)" 'BEGIN { exit !(state >= 4 * 128 * 19 && state < 4 * 128 * 19 + 256) }' ||
     fail "state_bytes: $(cat play.json)"
 
@@ -198,6 +208,9 @@ paste -d' ' <(values ratio reader.json) <(values reader_gb_per_s reader.json) <(
     alike "ratio" 0.02 0.002
 paste -d' ' <(values checked_ratio reader.json) <(values checked_gb_per_s reader.json) <(values read_gb_per_s reader.json) |
     awk '{ print $1, $2 / $3 }' | alike "checked_ratio" 0.02 0.002
+"$dtrain" bench --reader "$(ls shards/train-*.h5 | head -n 1)" --seconds 0.001 >reader.txt
+awk -v tokens="$(values tokens reader.json)" 'NR == 1 && $0 != tokens " tokens of uint8, 1024 KiB per read" { print "0 1" } NR == 2 { read = $2 }
+    NR > 1 { print $(NF - 2), $(NF - 4) / read }' reader.txt | alike "the reader's rates in text" 0.01 0.006
 [ "$("$dtrain" verify "$(ls shards/train-*.h5 | head -n 1)" | sed 's/.*: \([0-9]*\) tokens.*/\1/')" = "$(values tokens reader.json)" ] || fail "tokens: $(cat reader.json)"
 # read() reads the whole file, of which a few tokens are a small part.
 mkdir -p few
