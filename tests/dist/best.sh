@@ -101,6 +101,8 @@ check "with an average" "$dtrain" "${best[@]}" run.name=best-ema optim.ema=0.9 >
 check "… the average's loss counts" test "$(readlink runs/best-ema/checkpoints/best)" = \
     "$(printf 'step-%08d' "$(lowest best-ema ema_loss | cut -d' ' -f1)")"
 
+check "no step is saved twice" test -z "$(for run in runs/best-*; do grep -o '"event":"checkpoint","step":[0-9]*' "$run/metrics.jsonl" | sort | uniq -d; done)"
+
 # Whoever asks to stop may leave little time: the step that a run stops at is not validated.
 "$dtrain" small.ini run.name=hurried run.steps=1000000 log.eval_every=1 log.eval_batches=1 >hurried.log 2>&1 &
 job=$!

@@ -107,6 +107,7 @@ check "$name: the run returned to its start: $(grep 'were bad' $name.log)" grep 
     'steps 1 to 3 were bad: training continues from step 0 ' $name.log
 check "$name: killed: the same command" ranks 1 "${common[@]}" data.train=first.h5 run.name=$name checkpoint.every=100 >$name-2.log 2>&1
 check "$name: it resumes from the start: $(grep resuming $name-2.log)" grep -q 'resuming from .*/step-00000000 at step 0' $name-2.log
+check "$name: which is not saved again" test "$(grep -c '"event":"checkpoint","step":0,' runs/$name/metrics.jsonl)" -eq 0
 check "$name: the bits are those of the run without the first batches" same_bits runs/$name/$last runs/without-first/$last
 
 # A branch counts the bad steps that it can return from.
