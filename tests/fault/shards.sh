@@ -44,6 +44,9 @@ ln -s ../flat/train-00000.h5 mixed/c.h5
 ln -s nowhere.h5 mixed/d.h5
 FAULT="call=read path=mixed/a.h5 at=1 times=0 do=eio" LD_PRELOAD=$library "$dtrain" verify mixed >verify.log 2>&1
 check "verify: a file that cannot be read is the machine's failure, whatever comes after it" test $? -eq 3
+FAULT="call=read path=mixed/a.h5 at=1 times=0 do=eio" LD_PRELOAD=$library "$dtrain" --check "${common[@]}" data.train='mixed/[ab].h5' >check.log 2>&1
+check "… of training's, too: exit code $?" test $? -eq 3
+check "… all that are wrong are named, with the first one's hint: $(cat check.log)" awk '/2 of 2 shards cannot be used/ { n++ } /mixed\/a.h5/ { n++ } /mixed\/b.h5/ { n++ } /hint:/ { n = 0 } END { exit n < 3 }' check.log
 check "verify: links to shards too: $(cat verify.log)" test "$(grep '^good\|^bad ' verify.log | cut -c 1-16 | tr '\n' ' ')" = \
     "bad   mixed/a.h5 bad   mixed/b.h5 good  mixed/c.h5 bad   mixed/d.h5 "
 

@@ -2,7 +2,7 @@
 // that is said, which source wins, and that an echo reads back to the same values.
 #include "base/config.h"
 #include "base/nearest.h"
-#include "test.h"
+#include "captured.h"
 
 #include <stddef.h>
 #include <unistd.h>
@@ -77,31 +77,50 @@ static void test_defaults(void)
     CHECK_STR(dt_config_find(config, "two.rate")->text, "1e-3");
 }
 
-// One key of a stronger source lowers or replaces another of a weaker one; never the other way.
+static void accept_all(struct dt_problems *problems, const void *settings,
+                       const struct dt_config *given)
+{
+    (void)problems, (void)settings, (void)given;
+}
+
+// One key of a stronger source lowers or replaces another of a weaker one, and says so; never the
+// other way.
 static void test_stronger_keys(void)
 {
     static const char text[] = "[one]\nneed=x\ncount=9\nmany=5\n[two]\ncounty=7\n";
     static const struct {
         const char *environment, *command;
         int64_t county, many;
+        const char *origin, *said; // of county
     } cases[] = {
-        {"", "one.count=8", 7, 5},
-        {"", "one.count=7", 6, 5},
-        {"TRY_ONE__COUNT=2", "one.word=", 1, 5},
-        {"TRY_ONE__COUNT=2", "two.county=7", 7, 5},
-        {"TRY_ONE__WORD=w", "one.many=6", 7, 6},
-        {"TRY_ONE__WORD=w", "one.count=10", 7, 0},
+        {"", "one.count=8", 7, 5, "t.ini:6", ""},
+        {"", "one.count=7", 6, 5, "command line",
+         "dtrain: warning: t.ini:6: two.county = 7 is not below one.count = 7 (command line): it "
+         "becomes 6\n"},
+        {"TRY_ONE__COUNT=2", "one.word=", 1, 5, "environment TRY_ONE__COUNT",
+         "dtrain: warning: t.ini:6: two.county = 7 is not below one.count = 2 (environment "
+         "TRY_ONE__COUNT): it becomes 1\n"},
+        {"TRY_ONE__COUNT=2", "two.county=7", 7, 5, "command line", ""},
+        {"TRY_ONE__WORD=w", "one.many=6", 7, 6, "t.ini:6", ""},
+        {"TRY_ONE__WORD=w", "one.count=10", 7, 0, "t.ini:6",
+         "dtrain: t.ini:4: one.many = 5 is replaced by one.word = w (environment "
+         "TRY_ONE__WORD)\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *environment[] = {cases[i].environment, NULL},
-                   *command[] = {cases[i].command, NULL};
-        CHECK_OK(parse(text, environment, command));
+        const char *environment[] = {cases[i].environment, NULL};
+        dt_config_free(config);
+        capture_stderr();
+        dt_status status = dt_config_parse(&table, accept_all, "t.ini", text, (int64_t)strlen(text),
+                                           environment, &cases[i].command, 1, &v, &config);
+        CHECK_STR(captured(), cases[i].said);
+        CHECK_INT(status, DT_OK);
         CHECK_INT(v.county, cases[i].county);
         CHECK_INT(v.many, cases[i].many);
         CHECK_INT(dt_config_is_set(config, "one.many"), cases[i].many > 0);
         char echoed[24] = "";
         snprintf(echoed, sizeof echoed, "%d", (int)cases[i].county);
         CHECK_STR(dt_config_find(config, "two.county")->text, echoed);
+        CHECK_STR(dt_config_find(config, "two.county")->origin, cases[i].origin);
     }
 }
 
@@ -330,6 +349,19 @@ static void test_long_texts(void)
               "whole number from -2 to 10)");
 }
 
+// Of a long path the end is shown, and the line's number always.
+static void test_long_path(void)
+{
+    static const char lines[] = "[one]\nneed = x\ncount = yy\n";
+    char path[1024];
+    memset(path, 'p', sizeof path);
+    strcpy(path + sizeof path - 8, "/t.ini");
+    dt_config_free(config);
+    CHECK_FAILS(
+        dt_config_parse(&table, NULL, path, lines, sizeof lines - 1, NULL, NULL, 0, &v, &config),
+        DT_USER, "pppp/t.ini:3: one.count: 'yy'");
+}
+
 static void test_zero_byte(void)
 {
     static const char text[] = "[one]\nneed = x\0y\n";
@@ -447,6 +479,7 @@ int main(void)
     test_all_at_once();
     test_very_many();
     test_long_texts();
+    test_long_path();
     test_zero_byte();
     test_echo();
     test_reject();

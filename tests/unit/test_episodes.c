@@ -110,7 +110,7 @@ static void check_statistics(const struct dt_dataset *dataset)
 // Two shards of a layout: what is read is what was written, whatever the types.
 static void check_layout(enum episode_layout layout, const struct episode_types *types)
 {
-    enum { CUT = 6 };
+    enum { CUT = 9 }; // the longest is in the first
     static struct expected want[EPISODES * LONGEST];
     int64_t frames = 0;
     for (int64_t e = 0; e < EPISODES; e++)
@@ -129,6 +129,12 @@ static void check_layout(enum episode_layout layout, const struct episode_types 
         CHECK_INT(dataset->windows, n);
         CHECK_INT(dataset->tokens, frames);
         CHECK_INT(dataset->episodes, EPISODES);
+        CHECK_INT(dataset->longest, LONGEST + (layout == MINARI)); // which has a row more
+        int64_t in_windows = 0;
+        for (int64_t i = 0; i < n; i++)
+            in_windows += want[i].n;
+        CHECK_INT(dataset->in_windows, in_windows);
+        CHECK_NEAR(dt_dataset_filled(dataset), (double)in_windows / (double)(n * T), 1e-12);
         CHECK_INT(dataset->layout.frame_width, F);
         CHECK_INT(dataset->layout.target_width, W);
         CHECK_INT(dataset->layout.n_ids, 1);
