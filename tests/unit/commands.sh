@@ -82,6 +82,14 @@ batch = 2
 [optim]
 lr = 1e-3
 EOF
+
+# GPUs that a launcher gave, and none where it says so.
+if ! grep -q 'device *cuda' <("$dtrain" info); then
+    for gpus in 0: -1:none NoDevFiles:none :none; do
+        CUDA_VISIBLE_DEVICES=${gpus%:*} run 0 --check mamba.ini run.device=auto
+        check "CUDA_VISIBLE_DEVICES=${gpus%:*}: $(cat error.txt)" test "$(grep -c 'this job has GPUs' error.txt)" -eq $([ "${gpus#*:}" ] && echo 0 || echo 1)
+    done
+fi
 run 0 --check mamba.ini
 says 'the model (tokens, mamba*2, lm) does not read model.n_head (mamba.ini:8; read by attention)' error.txt
 check "a default value is no mistake" [ "$(grep -cE 'rope_base|d_mlp' error.txt)" -eq 0 ]

@@ -409,6 +409,14 @@ static void test_verify(void)
     expect_damage(in_scratch("docs.h5"), "/doc_starts[2] is 400");
     for (uint64_t i = 0; i < BAD; i++)
         starts[i] = 2 * i;
+    for (int n = 1023; n <= 1500; n += n < 1025 ? 1 : 475) { // a whole piece, and parts of one
+        struct dt_shard shard;
+        file = new_file(in_scratch("docs.h5"));
+        put_vector(file, "tokens", H5T_STD_U16LE, RAW, tokens);
+        put_vector(file, "doc_starts", H5T_STD_U64LE, n, starts);
+        H5Fclose(file);
+        CHECK_OK(dt_verify_shard(in_scratch("docs.h5"), NULL, false, &shard));
+    }
     starts[BAD] = 7;
     file = new_file(in_scratch("docs.h5"));
     put_vector(file, "tokens", H5T_STD_U16LE, RAW, tokens);

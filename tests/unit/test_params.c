@@ -246,6 +246,38 @@ static void test_frozen_and_shared(void)
     dt_params_free(&params);
 }
 
+static bool ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+// Every row of every kind of block: what data are normalised by is frozen; matrices decay, but for
+// one that is no product's; old files may lack what their models did not have.
+static void test_flags(void)
+{
+    struct dt_model_config config =
+        default_model("mamba mamba2 gru lstm mlp attention mamba", 64, 0);
+    struct dt_params params;
+    snprintf(config.stem, sizeof config.stem, "frames");
+    snprintf(config.heads, sizeof config.heads, "aim:regression*2 kind:categorical*5");
+    config.frame_size = 9;
+    CHECK_OK(dt_model_config_normalize(&config));
+    CHECK_OK(dt_model_config_resolve(&config, 32));
+    CHECK_OK(dt_model_list(&config, &params, NULL));
+    for (int i = 0; i < params.n; i++) {
+        const struct dt_param *row = &params.rows[i];
+        bool is_frozen = ends_with(row->name, ".mean") || ends_with(row->name, ".deviation");
+        bool is_optional = is_frozen && strncmp(row->name, "heads.", 6) == 0;
+        bool decays = row->n_dims > 1 && !is_frozen && !ends_with(row->name, "A_log");
+        CHECK(row->frozen == is_frozen && row->optional == is_optional && row->decay == decays,
+              "%s: frozen %d, optional %d, decay %d", row->name, row->frozen, row->optional,
+              row->decay);
+    }
+    CHECK(params.n > 50, "%d rows", params.n);
+    dt_params_free(&params);
+}
+
 static void test_overflow(void)
 {
     int64_t big = INT64_C(1) << 31;
@@ -346,6 +378,7 @@ int main(void)
     test_table();
     test_padding();
     test_frozen_and_shared();
+    test_flags();
     test_overflow();
     test_spans();
     test_published_size();
