@@ -67,6 +67,9 @@ again() { # what the log of a run, or of verify, says
 }
 check "values are checked" test "$(again n1)" = 0
 check "… once, on any ranks" test "$(again n2) $(again n4)" = "2 2"
+check "trains on one file, where an earlier run had them all" "$dtrain" columns.ini run.name=fewer run.steps=1 \
+    data.train="$(ls data/train-*.h5 | head -n 1)" >fewer.log 2>&1
+check "… which alone is read" test "$(grep -o 'data.[a-z]*: an earlier run' fewer.log)" = "data.val: an earlier run"
 check "verify reads them again" "$dtrain" verify columns.ini >verify.log 2>&1
 check "… and says so" test "$(again verify)" = 0
 rejected 'targets/c_y\[0:1\]@\+5000 targets/shoulder\[0:1\]@\+5000: all targets of data.train are missing, since its longest episode has [0-9]* rows: there is nothing to learn' \
