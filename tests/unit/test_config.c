@@ -275,6 +275,10 @@ static void test_bad_words(void)
         {"TRY_ONE__CONUT=1", "environment: TRY_ONE__CONUT is not a known key: did you mean "
                              "'TRY_ONE__COUNT'?"},
         {"TRY_one__count=1", "environment: TRY_one__count is not a known key"},
+        {"TRY_OEN__COUNT=1", "environment: TRY_OEN__COUNT is not a known key: did you mean "
+                             "'TRY_ONE__COUNT'?"},
+        {"TRY_ONE_COUNT=1", "environment: TRY_ONE_COUNT is not a known key: did you mean "
+                            "'TRY_ONE__COUNT'?"},
         {"TRY_ONE__COUNT=x", "environment TRY_ONE__COUNT: one.count: 'x' is not a whole number"},
         {"TRY_ONE__COUNT=", "environment TRY_ONE__COUNT: one.count: missing value"},
     };

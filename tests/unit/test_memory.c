@@ -304,15 +304,16 @@ static void test_settings(void)
 }
 
 // The AUC of three buttons takes 8 bytes each for every row that is validated, on the rank that
-// has it: of all windows, or of log.eval_batches batches.
+// has it: of all windows, or of log.eval_batches batches of each source.
 static void test_scores(void)
 {
     static const struct {
         int64_t batches, ranks, rows;
-    } cases[] = {{0, 1, 1000 * 64}, {5, 1, 60 * 64}, {84, 1, 1000 * 64}, {5, 7, 549}};
+    } cases[] = {{0, 1, 1000 * 64}, {5, 1, 120 * 64}, {84, 1, 1000 * 64}, {5, 7, 1098}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dt_memory_plan plan = {0};
-        struct dt_dataset val = {.windows = 1000};
+        struct dt_dataset val = {
+            .windows = 1000, .n_sources = 2, .sources = {{.windows = 900}, {.windows = 100}}};
         struct dt_comm comm = {.info = {.size = (int)cases[i].ranks}};
         struct dt_job job = {.comm = &comm,
                              .val = &val,
