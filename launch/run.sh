@@ -22,12 +22,13 @@ trap 'kill -USR1 $child 2>/dev/null' USR1 HUP
 trap 'kill -USR2 $child 2>/dev/null' USR2 # asks for the profile so far
 asked=0
 # shellcheck disable=SC2317
-end() {
+end() { # what asked for it
     asked=$((asked + 1))
-    [ "$asked" -gt 1 ] || echo "run.sh: the ranks finish their step, save and stop; a second signal ends them at once" >&2
+    [ "$asked" -gt 1 ] || echo "run.sh: $1: finish the step, save and stop; once more ends the ranks at once" >&2
     if [ "$asked" -eq 1 ]; then kill -USR1 "$child"; else kill -TERM "$child"; fi 2>/dev/null
 }
-trap end TERM INT
+trap 'end SIGTERM' TERM
+trap 'end Ctrl-C' INT
 status=0
 wait $child || status=$?
 while kill -0 $child 2>/dev/null; do # a signal ended the wait, not the job

@@ -118,7 +118,8 @@ class Job:
         command = self.launcher(ranks) + [self.dtrain] + words
         with open(log, "w") as file:
             print(shlex.join(command), file=file, flush=True)
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, text=True, check=False)
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, text=True, check=False,
+                                  env=os.environ | {"COLUMNS": "1000"})  # an error is one line
         with open(log) as file:
             errors = [line.strip() for line in file if line.startswith("dtrain: error: ")]
         with open(log, "a") as file:

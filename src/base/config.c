@@ -2,6 +2,7 @@
 #include "base/config.h"
 
 #include "base/config_internal.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 
@@ -10,6 +11,7 @@
 #include <string.h>
 
 enum { ECHO_COLUMN = 32 };
+const char dt_config_default[] = "default";
 
 static const struct dt_config_key *keys_of(const struct dt_config_section *section)
 {
@@ -119,6 +121,22 @@ static int print_value(const char *text, FILE *out)
     return n;
 }
 
+// "key = value", the value quoted where the file's rules ask for it. Returns its columns.
+static int print_setting(const char *key, const char *text, FILE *out)
+{
+    int column = fprintf(out, "%s = ", key);
+    return column + print_value(text, out);
+}
+
+// "# origin". A path in the origin may hold anything.
+static void print_origin(const char *origin, FILE *out)
+{
+    fputs("# ", out);
+    for (const char *p = origin; *p; p++)
+        fputc((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p, out);
+    fputc('\n', out);
+}
+
 void dt_config_echo(const struct dt_config *config, FILE *out)
 {
     fputs("# The resolved configuration: every key, and where its value came from.\n", out);
@@ -129,13 +147,30 @@ void dt_config_echo(const struct dt_config *config, FILE *out)
         if (value->hidden)
             continue;
         bool unset = value->text[0] == 0 && row.key->type != DT_CONFIG_STRING;
-        int column = fprintf(out, "%s%s = ", unset ? "# " : "", row.key->name);
-        column += print_value(value->text, out);
-        fprintf(out, "%*s  # ", column < ECHO_COLUMN ? ECHO_COLUMN - column : 0, "");
-        // A path in the origin may hold anything.
-        for (const char *p = unset ? "not set" : value->origin; *p; p++)
-            fputc((unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p, out);
-        fputc('\n', out);
+        fputs(unset ? "# " : "", out);
+        int column = 2 * unset + print_setting(row.key->name, value->text, out);
+        fprintf(out, "%*s  ", column < ECHO_COLUMN ? ECHO_COLUMN - column : 0, "");
+        print_origin(unset ? "not set" : value->origin, out);
+    }
+}
+
+void dt_config_print_set(const struct dt_config *config, FILE *out)
+{
+    const struct dt_config_section *section = NULL;
+    for (struct dt_config_row row = {0}; dt_config_next(config->table, &row);) {
+        const struct dt_config_value *value = &config->values[row.index];
+        if (value->hidden || strcmp(value->origin, dt_config_default) == 0)
+            continue;
+        if (row.section != section)
+            fprintf(out, "[%s]\n", row.section->name);
+        section = row.section;
+        int column = print_setting(row.key->name, value->text, out);
+        int blanks = column < ECHO_COLUMN ? ECHO_COLUMN + 2 - column : 2;
+        if (column + blanks + 2 + dt_text_width(value->origin) > dt_columns())
+            fprintf(out, "\n%*s", DT_LOG_INDENT, "");
+        else
+            fprintf(out, "%*s", blanks, "");
+        print_origin(value->origin, out);
     }
 }
 

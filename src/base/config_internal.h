@@ -16,6 +16,8 @@ struct dt_config {
     struct dt_config_value *values; // one per key, in the table's order
 };
 
+// config.c: the origin of a value that nothing gave.
+extern const char dt_config_default[];
 // config.c: copies text and origin into a value.
 dt_status dt_config_keep(struct dt_config_value *value, const char *text, const char *origin);
 

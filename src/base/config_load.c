@@ -319,7 +319,7 @@ dt_status dt_config_parse(const struct dt_config_table *table, dt_config_check *
     DT_TRY_GOTO(status, out, dt_memory_text(&loader.config->name, "%s", name ? name : ""));
     for (row = (struct dt_config_row){0}; dt_config_next(table, &row);)
         DT_TRY_GOTO(status, out,
-                    assign(&loader, &row, DT_SOURCE_DEFAULT, "default", row.key->fallback));
+                    assign(&loader, &row, DT_SOURCE_DEFAULT, dt_config_default, row.key->fallback));
     if (text)
         DT_TRY_GOTO(status, out, load_text(&loader, name, text, size));
     DT_TRY_GOTO(status, out, load_environment(&loader, environment));

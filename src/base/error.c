@@ -2,6 +2,7 @@
 // calls it runs the registered last act, and later callers wait for the end.
 #include "base/error.h"
 
+#include "base/log.h"
 #include "base/text.h"
 
 #include <stdatomic.h>
@@ -120,11 +121,13 @@ void dt_die_register(void (*die)(const struct dt_error *error))
 void dt_error_print(const struct dt_error *error, int debug)
 {
     static const char prefix[] = "dtrain: error: ";
-    char text[sizeof prefix + 2 * sizeof(struct dt_error)];
+    char text[sizeof prefix + 2 * sizeof(struct dt_error)], lines[3 * sizeof text];
     size_t size = sizeof prefix - 1;
     memcpy(text, prefix, size);
-    size += dt_error_format(error, debug, text + size, sizeof text - size);
-    if (write(STDERR_FILENO, text, size) < 0) // nobody is left to report to
+    dt_error_format(error, debug, text + size, sizeof text - size);
+    lines[0] = 0;
+    dt_append_wrapped(lines, sizeof lines, text, 0, DT_LOG_INDENT, dt_log_columns());
+    if (write(STDERR_FILENO, lines, strlen(lines)) < 0) // nobody is left to report to
         return;
 }
 

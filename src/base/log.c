@@ -3,6 +3,7 @@
 #include "base/log.h"
 
 #include "base/clock.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -60,6 +61,13 @@ bool dt_log_is_terminal(void)
     return atomic_load(&assumed) || terminal_columns() > 0;
 }
 
+int dt_log_columns(void)
+{
+    int columns = terminal_columns();
+    columns = columns > 0 ? columns : dt_columns();
+    return columns > DT_LOG_LEAST_COLUMNS ? columns : DT_LOG_LEAST_COLUMNS;
+}
+
 void dt_log_assume_terminal(void)
 {
     atomic_store(&assumed, true);
@@ -79,6 +87,21 @@ static void put(const char *text, size_t size)
     }
 }
 
+// The message, with line breaks, between what clears the live line and what draws it again; by
+// malloc, NULL: no memory.
+static char *message_text(const char *prefix, const char *message)
+{
+    // A line break puts DT_LOG_INDENT blanks and a newline in place of at least one blank.
+    size_t size = sizeof live + strlen(prefix) + (DT_LOG_INDENT + 1) * strlen(message) + 16;
+    char *text = malloc(size);
+    if (!text)
+        return NULL;
+    snprintf(text, size, "%s%s", live[0] ? "\r\033[K" : "", prefix);
+    dt_append_wrapped(text, size, message, dt_text_width(prefix), DT_LOG_INDENT, dt_log_columns());
+    dt_append(text, size, "\n%s", live);
+    return text;
+}
+
 void dt_log_message(const char *prefix, const char *format, ...)
 {
     int saved_errno = errno;
@@ -87,11 +110,10 @@ void dt_log_message(const char *prefix, const char *format, ...)
     va_start(args, format);
     if (!atomic_load(&silent) && vasprintf(&message, format, args) >= 0) {
         pthread_mutex_lock(&lock);
-        int size = asprintf(&text, "%s%s%s\n%s", live[0] ? "\r\033[K" : "", prefix, message, live);
-        if (size >= 0) {
-            put(text, (size_t)size);
-            free(text);
-        }
+        text = message_text(prefix, message);
+        if (text)
+            put(text, strlen(text));
+        free(text);
         pthread_mutex_unlock(&lock);
         free(message);
     }

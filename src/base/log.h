@@ -1,6 +1,7 @@
 // Messages to the user, on stderr, one line each: "dtrain: warning: …". Ranks other than 0 are
 // quiet from the start, and all once some rank has written the last words. A live status line,
 // where there is one, is cleared before a message and drawn again after it: the two never mix.
+// A message that is wider than dt_log_columns continues on lines that begin with blanks.
 #pragma once
 
 #include <stdbool.h>
@@ -21,3 +22,7 @@ void dt_log_live(const char *line);
 // whether mpirun's own is.
 bool dt_log_is_terminal(void);
 void dt_log_assume_terminal(void); // … whatever it is
+// How wide a line of stderr may be: as its terminal, at least DT_LOG_LEAST_COLUMNS; elsewhere
+// dt_columns.
+enum { DT_LOG_LEAST_COLUMNS = 40, DT_LOG_INDENT = 4 };
+int dt_log_columns(void);

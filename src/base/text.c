@@ -1,4 +1,5 @@
-// Appends to texts, compares the lists in them, and parses ranges of steps and UTF-8.
+// Appends to texts, breaks their lines, compares the lists in them, and parses ranges of steps and
+// UTF-8.
 #include "base/text.h"
 
 #include <stdarg.h>
@@ -49,6 +50,70 @@ void dt_append_difference(char *out, size_t size, const char *text, const char *
         }
     if (!separator[0])
         dt_append(out, size, "%s", text);
+}
+
+int dt_text_width(const char *text)
+{
+    int n = 0;
+    for (; *text; text++)
+        n += (*text & 0xC0) != 0x80;
+    return n;
+}
+
+bool dt_append_wrapped(char *out, size_t size, const char *text, int column, int indent,
+                       int columns)
+{
+    size_t used = strlen(out);
+    int begins = column;
+    for (const char *at = text; *at;) {
+        int blanks = (int)strspn(at, " "), width = blanks;
+        size_t length = (size_t)blanks + strcspn(at + blanks, " \n");
+        for (size_t i = (size_t)blanks; i < length; i++)
+            width += (at[i] & 0xC0) != 0x80;
+        bool breaks = column + width > columns && column > begins && blanks > 0;
+        int room = breaks ? indent + 1 - blanks : 0;
+        if (used + length + (size_t)(room > 0 ? room : 0) + 1 >= size)
+            return false;
+        if (breaks) {
+            used += (size_t)snprintf(out + used, size - used, "\n%*s", indent, "");
+            column = begins = indent;
+            at += blanks, length -= (size_t)blanks, width -= blanks;
+        }
+        memcpy(out + used, at, length);
+        used += length;
+        column += width;
+        at += length;
+        if (*at == '\n') {
+            out[used++] = *at++;
+            column = begins = 0;
+        }
+        out[used] = 0;
+    }
+    return true;
+}
+
+int dt_columns(void)
+{
+    const char *given = getenv("COLUMNS");
+    int columns = given ? atoi(given) : 0;
+    return columns > 0 ? columns : 80;
+}
+
+void dt_print_wrapped(FILE *out, int column, int indent, const char *text)
+{
+    char lines[1 << 13] = "";
+    dt_append_wrapped(lines, sizeof lines, text, column, indent, dt_columns());
+    fprintf(out, "%s\n", lines);
+}
+
+const char *dt_duration(double seconds, char text[DT_DURATION_TEXT])
+{
+    long long s = seconds > 0 ? (long long)(seconds + 0.5) : 0;
+    if (s >= 3600)
+        snprintf(text, DT_DURATION_TEXT, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(text, DT_DURATION_TEXT, "%lld:%02lld", s / 60, s % 60);
+    return text;
 }
 
 bool dt_parse_steps(const char *text, int64_t *first, int64_t *last)

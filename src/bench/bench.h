@@ -71,6 +71,12 @@ dt_status dt_bench_rig_open(const struct dt_bench_options *options, bool times_o
 void dt_bench_rig_close(struct dt_bench_rig *rig);
 dt_status dt_bench_rig_launch(struct dt_bench_rig *rig); // the next step (dt_stepper_launch)
 
+// Seconds that one rank of the job, alone on its CPUs, takes for a step's forward and backward
+// passes and its update, from a few steps of the same model on synthetic data that are timed now.
+// Long steps are shortened: *tokens is what each of these had.
+struct dt_job;
+dt_status dt_bench_estimate(const struct dt_job *job, double *seconds, int64_t *tokens);
+
 // Durations of the repeats of one thing, in seconds.
 enum { DT_BENCH_REPEATS = 1 << 13 };
 struct dt_bench_clock {

@@ -4,6 +4,8 @@
 #include "bench/bench.h"
 
 #include "base/file.h"
+#include "base/round.h"
+#include "job/job.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,5 +126,45 @@ dt_status dt_bench_step(const struct dt_bench_options *options)
     if (status == DT_OK)
         print(&rig, &figures, options->json);
     dt_bench_rig_close(&rig);
+    return status;
+}
+
+dt_status dt_bench_estimate(const struct dt_job *job, double *seconds, int64_t *tokens)
+{
+    enum { STEPS = 3, LEAST_LENGTH = 64 };
+    static const double budget = 2e10; // FLOPs of a step that is timed: a fraction of a second
+    const struct dt_model_config *model = &job->model;
+    int64_t length = job->settings.data.seq_len,
+            most = (int64_t)(budget / dt_model_flops_per_token(model));
+    struct dt_device_info info;
+    struct dt_bench_rig rig;
+    struct dt_step_result result = {0};
+    DT_TRY(dt_backend_info(&job->backend, &info));
+    length = dt_min_i64(length, dt_max_i64(most, LEAST_LENGTH));
+    struct dt_bench_options options = {
+        .heads = model->frame_size > 0 ? model->heads : NULL,
+        .frame_size = model->frame_size,
+        .layers = model->layers,
+        .d_model = model->d_model,
+        .vocab = model->vocab_size,
+        .d_state = *(const int64_t *)dt_model_field(model, "d_state"),
+        .seq_len = length,
+        .batch = dt_min_i64(job->micro_batch, dt_max_i64(most / length, 1)),
+        .threads = info.threads,
+        .device = DT_DEVICE_CPU,
+        .precision = model->storage == DT_BF16 ? DT_PRECISION_BF16 : DT_PRECISION_FP32,
+        .recompute = model->recompute};
+    DT_TRY(dt_bench_rig_open(&options, false, &rig));
+    dt_status status = DT_OK;
+    for (int i = 0; i < STEPS && status == DT_OK; i++) { // the first warms caches up
+        status = dt_bench_rig_launch(&rig);
+        if (status == DT_OK)
+            status = dt_stepper_collect(rig.stepper, &result);
+        if (i <= 1 || result.seconds < *seconds)
+            *seconds = result.seconds;
+    }
+    dt_bench_rig_close(&rig);
+    *tokens = options.batch * length;
+    *seconds *= (double)(job->local_batch * job->settings.data.seq_len) / (double)*tokens;
     return status;
 }

@@ -1,14 +1,27 @@
-// `dtrain --check`: prints what a job would do, before anything is allocated. Rank 0 calls
+// `dtrain --check`: prints what a job would do, before it allocates anything. Rank 0 calls
 // dt_cmd_print_plan with an open job (cmd/train.c).
 #include "cmd/cmd.h"
 
 #include "base/round.h"
+#include "base/text.h"
+#include "bench/bench.h"
+#include "checkpoint/checkpoint.h"
 #include "comm/device_comm.h"
 #include "data/reader.h"
 #include "model/hf.h"
 #include "train/memory.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// One line, broken where it is too long for a terminal.
+__attribute__((format(printf, 1, 2))) static void print_line(const char *format, ...)
+{
+    char text[4 * DT_DATA_TEXT];
+    DT_PRINT_ARGUMENTS(text, sizeof text, format);
+    dt_print_wrapped(stdout, 0, 4, text);
+}
 
 static void print_bytes(const char *what, int64_t bytes)
 {
@@ -20,8 +33,8 @@ static void print_sources(const struct dt_dataset *data)
 {
     for (int i = 0; data->n_sources > 1 && i < data->n_sources; i++) {
         const struct dt_source *source = &data->sources[i];
-        printf("  source %s: %lld %s, %lld windows\n", source->name, (long long)source->n_shards,
-               source->n_shards == 1 ? "shard" : "shards", (long long)source->windows);
+        print_line("  source %s: %lld %s, %lld windows", source->name, (long long)source->n_shards,
+                   source->n_shards == 1 ? "shard" : "shards", (long long)source->windows);
     }
 }
 
@@ -31,47 +44,54 @@ static void print_mixture(const struct dt_job *job)
     const struct dt_dataset *train = job->train;
     const struct dt_mixture *mixture = &train->mixture;
     for (int i = 0; i < mixture->n; i++) {
+        char shares[DT_DATA_TEXT] = "";
         double steps = 0;
-        printf("mixture: %s", train->sources[i].name);
         for (int p = 0; p < mixture->n_phases; p++) {
             int64_t from = mixture->phases[p].from;
             int64_t end = p + 1 < mixture->n_phases ? mixture->phases[p + 1].from : job->steps;
             double share = dt_mixture_share(mixture, from, i);
             steps += from < job->steps ? share * (double)(dt_min_i64(end, job->steps) - from) : 0;
             if (p > 0)
-                printf(", from step %lld", (long long)from + 1);
-            printf(" %.4g %%", 100 * share);
+                dt_append(shares, sizeof shares, ", from step %lld", (long long)from + 1);
+            dt_append(shares, sizeof shares, " %.4g %%", 100 * share);
         }
-        printf(", %.3g epochs over the run\n",
-               steps * (double)job->settings.data.batch / (double)train->sources[i].windows);
+        print_line("mixture: %s%s, %.3g epochs over the run", train->sources[i].name, shares,
+                   steps * (double)job->settings.data.batch / (double)train->sources[i].windows);
     }
+}
+
+static void print_frames(const struct dt_dataset *data)
+{
+    const struct dt_frame_layout *layout = &data->layout;
+    char tables[DT_DATA_TEXT] = "";
+    for (int64_t i = 0; i < layout->n_ids; i++)
+        dt_append(tables, sizeof tables, "%s%lld", i ? ", " : " (tables of ",
+                  (long long)layout->ids[i]);
+    print_line("  %lld episodes, a window every %lld frames (data.stride); a frame has %lld values "
+               "and %lld ids%s%s, the targets %lld",
+               (long long)data->episodes, (long long)data->shards[0].stride,
+               (long long)layout->frame_width, (long long)layout->n_ids, tables,
+               layout->n_ids ? ")" : "", (long long)layout->target_width);
+    print_line("  inputs %s; targets %s%s%s", data->inputs, data->targets,
+               data->rules.weights[0] ? "; weights " : "", data->rules.weights);
 }
 
 static void print_dataset(const char *name, const struct dt_dataset *data)
 {
     if (!data)
         return;
-    const struct dt_frame_layout *layout = &data->layout;
-    const char *unit = layout->target_width > 0 ? "frames" : "tokens";
-    printf("%s: %lld %s (%s), %lld %s, %lld windows of %lld\n", name, (long long)data->n_shards,
-           data->n_shards == 1 ? "shard" : "shards", data->kind->name, (long long)data->tokens,
-           unit, (long long)data->windows, (long long)data->rules.seq_len);
-    if (layout->target_width > 0) {
-        printf("  %lld episodes, a window every %lld frames (data.stride); a frame has %lld values "
-               "and %lld ids",
-               (long long)data->episodes, (long long)data->shards[0].stride,
-               (long long)layout->frame_width, (long long)layout->n_ids);
-        for (int64_t i = 0; i < layout->n_ids; i++)
-            printf("%s%lld", i ? ", " : " (tables of ", (long long)layout->ids[i]);
-        printf("%s, the targets %lld\n", layout->n_ids ? ")" : "", (long long)layout->target_width);
-        printf("  inputs %s; targets %s", data->inputs, data->targets);
-        printf(data->rules.weights[0] ? "; weights %s\n" : "%s\n", data->rules.weights);
-    }
+    bool frames = data->layout.target_width > 0;
+    print_line("%s: %lld %s (%s), %lld %s, %lld windows of %lld", name, (long long)data->n_shards,
+               data->n_shards == 1 ? "shard" : "shards", data->kind->name, (long long)data->tokens,
+               frames ? "frames" : "tokens", (long long)data->windows,
+               (long long)data->rules.seq_len);
+    if (frames)
+        print_frames(data);
     print_sources(data);
     for (int64_t i = 0; i < data->n_shards && i < 8; i++) {
         char types[DT_SHARD_TYPES];
-        printf("  %s  %s x %lld\n", data->shards[i].path, dt_shard_types(&data->shards[i], types),
-               (long long)data->shards[i].count);
+        print_line("  %s  %s x %lld", data->shards[i].path, dt_shard_types(&data->shards[i], types),
+                   (long long)data->shards[i].count);
     }
     if (data->n_shards > 8)
         printf("  … and %lld more\n", (long long)(data->n_shards - 8));
@@ -95,9 +115,9 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
     print_bytes("free now", device->memory_free);
     print_bytes("reserved", dt_job_reserved_memory(job, device));
     if (stepper.shard && job->comm->info.size > 1)
-        printf("optim.shard saves %.1f MiB of optimizer states on each of %d ranks\n",
-               (double)dt_optimizer_bytes(spread, &stepper.optimizer) / 0x1p20,
-               job->comm->info.size);
+        print_line("optim.shard saves %.1f MiB of optimizer states on each of %d ranks",
+                   (double)dt_optimizer_bytes(spread, &stepper.optimizer) / 0x1p20,
+                   job->comm->info.size);
     return DT_OK;
 }
 
@@ -105,25 +125,27 @@ static void print_batch(const struct dt_job *job)
 {
     int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
     const char *unit = dt_model_unit(&job->model);
-    printf("batch: %lld sequences of %lld %s = %lld %s per step: ranks %d x micro-batches %lld x "
-           "sequences %lld\n",
-           (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
-           job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
-           (long long)job->micro_batch);
+    char arrays[DT_DATA_TEXT] = "";
+    print_line("batch: %lld sequences of %lld %s = %lld %s per step: ranks %d x micro-batches "
+               "%lld x sequences %lld",
+               (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
+               job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
+               (long long)job->micro_batch);
     const struct dt_loader_config loader = dt_job_train_loader(job);
     struct dt_array_list list;
     int64_t bytes = 0;
     dt_loader_arrays(&loader, &list);
     for (int i = 0; i < list.n; i++) {
         const struct dt_array_spec *spec = &list.arrays[i];
-        printf("%s%s %s x %lld", i ? ", " : "arrays: ", spec->name, dt_dtype_name(spec->type),
-               (long long)spec->width);
+        dt_append(arrays, sizeof arrays, "%s%s %s x %lld", i ? ", " : "", spec->name,
+                  dt_dtype_name(spec->type), (long long)spec->width);
         bytes += dt_array_bytes(spec, job->local_batch * length);
     }
-    printf("; a batch has %.1f KiB per rank\n", (double)bytes / 0x1p10);
+    print_line("arrays: %s; a batch has %.1f KiB per rank", arrays, (double)bytes / 0x1p10);
     if (dt_job_sum_order(job) == DT_SUM_TREE)
-        printf("sums: one binary tree over %lld micro-batches, the same on up to that many ranks\n",
-               (long long)(batch / job->micro_batch));
+        print_line(
+            "sums: one binary tree over %lld micro-batches, the same on up to that many ranks",
+            (long long)(batch / job->micro_batch));
     printf("order: blocks of %lld window%s, %s\n", (long long)job->settings.data.block,
            job->settings.data.block == 1 ? "" : "s",
            job->settings.data.shuffle ? "shuffled" : "as in the files");
@@ -132,7 +154,74 @@ static void print_batch(const struct dt_job *job)
            (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length), unit);
 }
 
-dt_status dt_cmd_print_plan(const struct dt_job *job)
+// The median of the last steps in the metrics of the run that is resumed. False: there are none.
+static bool measured_step(const struct dt_job *job, double *ms, int64_t *first, int64_t *last)
+{
+    enum { TAIL = 1 << 16, MOST = TAIL / 128 };
+    char path[DT_PATH], tail[TAIL];
+    double list[MOST];
+    int n = 0;
+    FILE *f = job->resume[0] && dt_path(path, "%s/metrics.jsonl", job->run_path) == DT_OK
+                  ? fopen(path, "r")
+                  : NULL;
+    if (!f)
+        return false;
+    if (fseek(f, -(long)TAIL + 1, SEEK_END) != 0)
+        rewind(f);
+    tail[fread(tail, 1, sizeof tail - 1, f)] = 0;
+    fclose(f);
+    static const char event[] = "\"event\":\"train\",\"step\":", field[] = "\"step_ms\":";
+    for (const char *at = tail; n < MOST && (at = strstr(at, event)); at++) {
+        const char *value = strstr(at, field);
+        if (!value)
+            break;
+        *last = strtoll(at + sizeof event - 1, NULL, 10);
+        *first = n == 0 ? *last : *first;
+        list[n++] = strtod(value + sizeof field - 1, NULL);
+    }
+    *ms = dt_bench_median_of(list, n);
+    return n > 0;
+}
+
+// How long the rest of the run takes, and what that figure is from.
+static void print_duration(const struct dt_job *job, const struct dt_device_info *device,
+                           int64_t parameters)
+{
+    static const int64_t large = 100000000; // to draw so many initial weights takes seconds
+    static const double share = 0.35;       // of the dense peak: what large models reach on GPUs
+    struct dt_trainer_state state = {0};
+    char how[160] = "", duration[DT_DURATION_TEXT];
+    double seconds = 0, flops = dt_model_flops_per_token(&job->model) *
+                                (double)(job->local_batch * job->settings.data.seq_len);
+    int64_t first = 0, last = 0, tokens;
+    if (job->resume[0] && dt_checkpoint_state(job->resume, &state) != DT_OK)
+        dt_error_clear();
+    int64_t left = job->steps - state.step;
+    if (left <= 0)
+        return;
+    if (measured_step(job, &seconds, &first, &last)) {
+        seconds *= 1e-3;
+        snprintf(how, sizeof how, "the median of steps %lld to %lld of this run", (long long)first,
+                 (long long)last);
+    } else if (device->peak_flops > 0) {
+        seconds = flops / (share * device->peak_flops);
+        snprintf(how, sizeof how, "if %.0f %% of the GPU's %.0f TFLOP/s are reached", 100 * share,
+                 device->peak_flops * 1e-12);
+    } else if (job->backend.table->unified && parameters <= large &&
+               dt_bench_estimate(job, &seconds, &tokens) == DT_OK) {
+        snprintf(how, sizeof how, "from steps of %lld %s timed now, without communication",
+                 (long long)tokens, dt_model_unit(&job->model));
+    } else {
+        dt_error_clear();
+        printf("duration: not estimated here; after its first step the run shows the time left\n");
+        return;
+    }
+    print_line("duration: about %s for %lld steps of %.3g ms: %s; without validation and "
+               "checkpoints",
+               dt_duration(seconds * (double)left, duration), (long long)left, 1e3 * seconds, how);
+}
+
+dt_status dt_cmd_print_plan(const struct dt_job *job, bool all)
 {
     struct dt_params params;
     struct dt_device_info device;
@@ -140,17 +229,21 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
     DT_TRY(dt_model_list(&job->model, &params, NULL));
     dt_status status = job->backend.table->info(job->backend.device, &device);
     if (status == DT_OK) {
-        dt_config_echo(job->config, stdout);
-        printf("\ndevice: %s (%s)\n", device.name, device.features);
+        if (all)
+            dt_config_echo(job->config, stdout);
+        else
+            dt_config_print_set(job->config, stdout);
+        printf(all ? "\n" : "(all keys, with their defaults: dtrain --check --all)\n\n");
+        print_line("device: %s (%s)", device.name, device.features);
         print_dataset("training data", job->train);
         print_dataset("validation data", job->val);
-        printf("model: %.3f M parameters, %s storage, %.2f MFLOP per %.5s in training\n",
-               (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
-               dt_model_flops_per_token(&job->model) * 1e-6,
-               dt_model_unit(&job->model)); // without its plural's s
+        print_line("model: %.3f M parameters, %s storage, %.2f MFLOP per %.5s in training",
+                   (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
+                   dt_model_flops_per_token(&job->model) * 1e-6,
+                   dt_model_unit(&job->model)); // without its plural's s
         if (dt_model_reads_tokens(&job->model) &&
             dt_hf_type_text(&job->model, type, sizeof type) == DT_OK)
-            printf("checkpoints: model_type %s\n", type);
+            print_line("checkpoints: model_type %s", type);
         print_batch(job);
         if (!dt_job_uses_device_comm(job))
             printf("communication: %s\n", job->comm->info.backend);
@@ -159,9 +252,13 @@ dt_status dt_cmd_print_plan(const struct dt_job *job)
         else
             dt_error_clear(); // raised again below, by dt_train_check_resources
         if (job->resume[0])
-            printf("would resume from %s\n", job->resume);
+            print_line("would resume from %s", job->resume);
         status = print_memory(job, &device, &params);
     }
+    if (status == DT_OK)
+        status = dt_train_check_resources(job);
+    if (status == DT_OK)
+        print_duration(job, &device, params.count);
     dt_params_free(&params);
-    return status == DT_OK ? dt_train_check_resources(job) : status;
+    return status;
 }

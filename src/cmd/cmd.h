@@ -63,10 +63,11 @@ void dt_report_die(const struct dt_error *error);
 void dt_report_set_comm(struct dt_comm *comm); // of the whole process; NULL: none, or closed
 
 struct dt_train_options {
-    bool check, version, run_folder;
+    bool check, all, version, run_folder;
 };
 // The model that RUN names: of a run's folder its newest checkpoint, else the folder itself,
 // verified if it is a checkpoint.
 dt_status dt_cmd_find_model(const char *path, char dir[DT_PATH]);
-// `dtrain --check`: the resolved configuration, data, memory plan and batch arithmetic, on stdout.
-dt_status dt_cmd_print_plan(const struct dt_job *job);
+// `dtrain --check`: what was set (all: every key), data, memory plan, batch arithmetic and
+// duration, on stdout.
+dt_status dt_cmd_print_plan(const struct dt_job *job, bool all);

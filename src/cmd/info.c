@@ -3,11 +3,21 @@
 
 #include "backend/backend.h"
 #include "base/cores.h"
+#include "base/text.h"
 #include "comm/comm.h"
 #include "comm/device_comm.h"
 #include "data/dataset.h"
 
 #include <stdio.h>
+
+enum { COLUMN = 12 }; // where the text of a line begins
+
+__attribute__((format(printf, 1, 2))) static void print_line(const char *format, ...)
+{
+    char text[DT_ERROR_MESSAGE + 128];
+    DT_PRINT_ARGUMENTS(text, sizeof text, format);
+    dt_print_wrapped(stdout, 0, COLUMN, text);
+}
 
 static dt_status describe(const struct dt_known_backend *known, int index, int threads)
 {
@@ -18,9 +28,9 @@ static dt_status describe(const struct dt_known_backend *known, int index, int t
     dt_backend_close(&backend);
     if (status != DT_OK)
         return status;
-    printf("device      %s %d: %s (%s)\n", known->table->name, index, info.name, info.features);
+    print_line("device      %s %d: %s (%s)", known->table->name, index, info.name, info.features);
     if (info.id[0])
-        printf("  id        %s\n", info.id);
+        print_line("  id        %s", info.id);
     printf("  precision auto uses %s (%s)\n", info.bf16_faster ? "bf16" : "fp32",
            info.bf16 ? "bf16 in hardware" : "no bf16 instructions");
     printf("  memory    %.1f GiB, %.1f GiB free\n", (double)info.memory / 0x1p30,
@@ -33,9 +43,9 @@ static dt_status describe(const struct dt_known_backend *known, int index, int t
 // What is missing has a line, too: the current error, which is then cleared.
 static void print_absent(const char *what)
 {
-    printf("%s: %s\n", what, dt_error_current()->message);
+    print_line("%s: %s", what, dt_error_current()->message);
     if (dt_error_current()->hint[0])
-        printf("  hint      %s\n", dt_error_current()->hint);
+        print_line("  hint      %s", dt_error_current()->hint);
     dt_error_clear();
 }
 
@@ -68,12 +78,12 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     for (const struct dt_known_backend *known = dt_known_backends; known->table; known++)
         print_backend(known, threads);
     if (!dt_device_comm_known)
-        printf("CUDA, NCCL  not in this build (configure with -DDTRAIN_CUDA=ON)\n");
+        print_line("CUDA, NCCL  not in this build (configure with -DDTRAIN_CUDA=ON)");
     else if (dt_device_comm_known->version(version, sizeof version) == DT_OK)
         printf("NCCL        %s\n", version);
     else
         print_absent("NCCL        not found");
-    printf("MPI         %s\n", dt_comm_mpi_version());
+    print_line("MPI         %s", dt_comm_mpi_version());
     printf("HDF5        %s\n", dt_dataset_hdf5_version());
     return DT_OK;
 }

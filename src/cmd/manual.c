@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { COLUMNS = 100, OPTION_COLUMN = 26, COMMAND_COLUMN = 40, TEXT = 1024 };
+enum { OPTION_COLUMN = 24, COMMAND_COLUMN = 33, TEXT = 1024 };
 
 static const char exit_codes[] = "0: success, or a clean stop on a signal; 2: arguments, "
                                  "configuration or data are wrong; 3: the "
@@ -14,45 +14,15 @@ static const char sources[] =
     "section.key=value on the command line overrides DTRAIN_SECTION__KEY in the environment, which "
     "overrides the file, which overrides the default.";
 
-// Columns of UTF-8 text.
-static int width(const char *text)
-{
-    int n = 0;
-    for (; *text; text++)
-        n += (*text & 0xC0) != 0x80;
-    return n;
-}
-
-// Prints words up to COLUMNS, further lines `indent` in; `column` is where the first begins.
-static void print_wrapped(FILE *out, int column, int indent, const char *text)
-{
-    char word[TEXT];
-    for (const char *at = text; *at; at += strspn(at, " ")) {
-        int length = (int)strcspn(at, " ");
-        snprintf(word, sizeof word, "%.*s", length, at);
-        if (column + 1 + width(word) > COLUMNS) {
-            fprintf(out, "\n%*s", indent, "");
-            column = indent;
-        } else if (at > text) {
-            fputc(' ', out);
-            column++;
-        }
-        column += width(word);
-        fputs(word, out);
-        at += length;
-    }
-    fputc('\n', out);
-}
-
 static void print_item(FILE *out, int column, const char *name, const char *text)
 {
-    int at = fprintf(out, "  %s", name) - (int)strlen(name) + width(name);
+    int at = fprintf(out, "  %s", name) - (int)strlen(name) + dt_text_width(name);
     if (at + 2 > column) {
         fputc('\n', out);
         at = 0;
     }
     fprintf(out, "%*s", column - at, "");
-    print_wrapped(out, column, column, text);
+    dt_print_wrapped(out, column, column, text);
 }
 
 // "-o, --output DIR"
@@ -114,7 +84,7 @@ void dt_print_commands(FILE *out)
         if (i == 0)
             for (const struct dt_option *o = dt_commands[0]->options; o->key.name; o++) {
                 snprintf(usage, sizeof usage, "dtrain --%s%s", o->key.name,
-                         strcmp(o->key.name, "check") == 0 ? " CONFIG …" : "");
+                         strcmp(o->key.name, "version") == 0 ? "" : " CONFIG …");
                 print_item(out, COMMAND_COLUMN, usage, o->key.help);
             }
     }
@@ -127,9 +97,9 @@ void dt_print_help(const struct dt_command *command, FILE *out)
     if (command == dt_commands[0]) {
         dt_print_commands(out);
         fputs("\nExit codes: ", out);
-        print_wrapped(out, 12, 0, exit_codes);
+        dt_print_wrapped(out, 12, 0, exit_codes);
         fputs("\nConfiguration: ", out);
-        print_wrapped(out, 15, 0, sources);
+        dt_print_wrapped(out, 15, 0, sources);
         fputc('\n', out);
         for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
             if (row.first)
@@ -139,7 +109,7 @@ void dt_print_help(const struct dt_command *command, FILE *out)
         return;
     }
     fprintf(out, "usage: %s\n\n", usage_of(command, name));
-    print_wrapped(out, 0, 0, command->about ? command->about : command->help);
+    dt_print_wrapped(out, 0, 0, command->about ? command->about : command->help);
     if (command->options)
         fputc('\n', out);
     for (const struct dt_option *o = command->options; o && o->key.name; o++)

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cmd/cmd.h"
 #include "comm/job_control.h"
 
@@ -36,14 +37,15 @@ void dt_report_set_comm(struct dt_comm *comm)
 }
 
 static char words[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)]; // this rank's last words
-static atomic_int n_words;                                 // bytes of them to be written
+static char lines[3 * sizeof words];                       // as they are written
+static atomic_int n_lines;                                 // bytes of them to be written
 static _Atomic double patient_until;                       // in dt_seconds
 
 // Writes the last words once: by the signal handler or by the thread that it interrupts.
 static bool write_words(void)
 {
-    int bytes = atomic_exchange(&n_words, 0);
-    ssize_t n = bytes > 0 ? write(STDERR_FILENO, words, (size_t)bytes) : 0;
+    int bytes = atomic_exchange(&n_lines, 0);
+    ssize_t n = bytes > 0 ? write(STDERR_FILENO, lines, (size_t)bytes) : 0;
     (void)n; // maybe nobody listens: state.json has it
     return bytes > 0;
 }
@@ -95,9 +97,9 @@ void dt_report_die(const struct dt_error *error)
         dt_error_print(error, debug);
         _exit((int)error->code);
     }
-    int bytes = (int)dt_comm_last_words(communicator, error, debug, words, sizeof words);
-    atomic_store(&n_words, bytes);
-    if (bytes > 0) {
+    if (dt_comm_last_words(communicator, error, debug, words, sizeof words) > 0) {
+        dt_append_wrapped(lines, sizeof lines, words, 0, DT_LOG_INDENT, dt_log_columns());
+        atomic_store(&n_lines, (int)strlen(lines));
         // Two ranks that the watch could not connect (all links between them led over dead ranks,
         // or one was suspended) agree through the run's folder: the first one writes its words. A
         // launcher leaves little time for this.
@@ -108,7 +110,7 @@ void dt_report_die(const struct dt_error *error)
             write_words();
             note_end(words + strlen(DT_LAST_WORDS_BEGIN), error->code);
         } else {
-            atomic_store(&n_words, 0);
+            atomic_store(&n_lines, 0);
             alarm(0);
             sleep(1); // for the other to finish
         }

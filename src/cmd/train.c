@@ -7,9 +7,10 @@
 #include <limits.h>
 
 static const struct dt_option options[] = {
-    {.key =
-         DT_CONFIG_FLAG(struct dt_train_options, check, "check", "false",
-                        "print the resolved configuration, data and memory plan; train nothing")},
+    {.key = DT_CONFIG_FLAG(struct dt_train_options, check, "check", "false",
+                           "print what was set, data, memory plan and duration; train nothing")},
+    {.key = DT_CONFIG_FLAG(struct dt_train_options, all, "all", "false",
+                           "with --check: every key, with its default")},
     {.key = DT_CONFIG_FLAG(struct dt_train_options, run_folder, "run-folder", "false",
                            "print the folder of the run, for scripts; train nothing"),
      .alone = true},
@@ -49,7 +50,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     if (status == DT_OK && !check)
         status = dt_train(&job);
     else if (status == DT_OK && comm->info.rank == 0)
-        status = dt_cmd_print_plan(&job);
+        status = dt_cmd_print_plan(&job, given->all);
     dt_comm_end_if_alone(comm, status);
     dt_report(status); // while the run's folder is still locked
     dt_job_close(&job);

@@ -2,6 +2,7 @@
 // dt_job_open.
 #include "job/job.h"
 
+#include "base/clock.h"
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -438,7 +439,7 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const
 {
     const struct dt_settings *s = &job->settings;
     bool root = comm->info.rank == 0;
-    *job = (struct dt_job){.comm = comm, .folder = {.lock = -1}};
+    *job = (struct dt_job){.comm = comm, .folder = {.lock = -1}, .started = dt_seconds()};
     DT_TRY(dt_places_check_program(comm));
     dt_comm_progress(comm, 0, "reading the configuration");
     DT_TRY(share_config(job, words, n_words));

@@ -32,6 +32,7 @@ struct dt_job {
     struct dt_shard_cache *train_shards, *val_shards; // theirs, open
     int64_t local_batch, micro_batch; // sequences of this rank's step, and of one forward pass
     int64_t steps_per_epoch, steps;
+    double started;                   // dt_seconds, as dt_job_open began
     float *mean, *deviation;          // [F], by which frames are normalised; or NULL
     double *blocks[DT_NUMBERS_KINDS]; // statistics.h, of the training data; NULL: not read yet
     char run_path[DT_PATH];

@@ -150,7 +150,7 @@ static const struct dt_config_key checkpoint_keys[] = {
     WHOLE(checkpoint, keep, "3", 0, MANY, "how many of the newest checkpoints to keep; 0: all"),
     FLAG(checkpoint, best, "false",
          "save at each evaluation with the lowest validation loss so far, and keep that checkpoint"),
-    FLAG(checkpoint, on_signal, "true", "on SIGUSR1, SIGHUP, SIGTERM, SIGINT: save, then stop"),
+    FLAG(checkpoint, on_signal, "true", "on SIGUSR1, SIGHUP, SIGTERM, Ctrl-C: save, then stop"),
     {0},
 };
 

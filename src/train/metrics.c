@@ -9,11 +9,13 @@ enum {
     CHECKPOINT = DT_METRIC_CHECKPOINT,
     ROLLBACK = DT_METRIC_ROLLBACK
 };
-#define FIELD_IF(kinds, type, name, flag)                                                          \
+#define FIELD_OF(kinds, type, name, flag, group)                                                   \
     {                                                                                              \
-#name, kinds, DT_VALUE_##type, offsetof(struct dt_metric_event, name), flag                \
+#name, kinds, DT_VALUE_##type, offsetof(struct dt_metric_event, name), flag, group         \
     }
-#define FIELD(kinds, type, name) FIELD_IF(kinds, type, name, 0)
+#define FIELD_IF(kinds, type, name, flag) FIELD_OF(kinds, type, name, flag, NULL)
+#define FIELD(kinds, type, name)          FIELD_OF(kinds, type, name, 0, NULL)
+#define SPEED(name)                       FIELD_OF(TRAIN, NUMBER, name, 0, "throughput")
 
 // The fields in the order of metrics.jsonl.
 const struct dt_metric_field dt_metric_fields[] = {
@@ -25,12 +27,12 @@ const struct dt_metric_field dt_metric_fields[] = {
     FIELD(TRAIN, NUMBER, grad_norm),
     FIELD(TRAIN, NUMBER, lr),
     FIELD(TRAIN | EVAL, INT, tokens),
-    FIELD(TRAIN, NUMBER, step_ms),
-    FIELD(TRAIN, NUMBER, tokens_per_s),
-    FIELD(TRAIN, NUMBER, data_wait_ms),
-    FIELD(TRAIN, NUMBER, comm_wait_ms),
-    FIELD(TRAIN, NUMBER, idle_ms),
-    FIELD(TRAIN, NUMBER, memory_mb),
+    SPEED(step_ms),
+    SPEED(tokens_per_s),
+    SPEED(data_wait_ms),
+    SPEED(comm_wait_ms),
+    SPEED(idle_ms),
+    FIELD_OF(TRAIN, NUMBER, memory_mb, 0, "memory"),
     FIELD(TRAIN, NUMBER, loss_z),
     FIELD(TRAIN, FLAG, skipped),
     FIELD(ROLLBACK, INT, from),

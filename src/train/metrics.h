@@ -87,8 +87,9 @@ struct dt_metric_field {
     const char *name;
     unsigned kinds; // of the events that have it
     enum { DT_VALUE_INT, DT_VALUE_NUMBER, DT_VALUE_FLAG, DT_VALUE_TEXT } type;
-    size_t offset;  // in struct dt_metric_event
-    size_t only_if; // of the flag there without which it is left out; 0: never
+    size_t offset;     // in struct dt_metric_event
+    size_t only_if;    // of the flag there without which it is left out; 0: never
+    const char *group; // TensorBoard's, in place of the event's name; or NULL
 };
 
 extern const struct dt_metric_field dt_metric_fields[]; // the last has no name
@@ -102,6 +103,7 @@ struct dt_metrics_config {
     int64_t every; // steps between plain console lines, and between TensorBoard's points
     bool tensorboard;
     enum dt_console_choice console;
+    const struct dt_config *settings; // the run's, for TensorBoard's table of them; or NULL
     double flops_per_token;
     const char *unit; // what a position is called: "tokens"
 };

@@ -18,7 +18,7 @@
 static const struct {
     int number;
     const char *name;
-} stops[] = {{SIGUSR1, "SIGUSR1"}, {SIGHUP, "SIGHUP"}, {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}};
+} stops[] = {{SIGUSR1, "SIGUSR1"}, {SIGHUP, "SIGHUP"}, {SIGTERM, "SIGTERM"}, {SIGINT, "Ctrl-C"}};
 enum { STOPS = sizeof stops / sizeof *stops };
 
 static atomic_int pending;

@@ -17,6 +17,10 @@ struct console {
     double tokens_per_s; // smoothed
 };
 
+// What a line on a step says, from left to right.
+enum { STEP, LIVE_ETA, LOSS, ACCURACY, NORM, RATE, SPEED, FLOPS, ETA, SKIPPED, PARTS };
+enum { PART_TEXT = 64 };
+
 static dt_status open_console(const struct dt_metrics_config *config, void **state)
 {
     struct console *c;
@@ -33,16 +37,6 @@ static void close_console(void *state)
 {
     dt_log_live(NULL);
     free(state);
-}
-
-// "  ETA 1:02:03"
-static void format_eta(double seconds, char *text, size_t size)
-{
-    long long s = (long long)(seconds + 0.5);
-    if (s >= 3600)
-        snprintf(text, size, "  ETA %lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(text, size, "  ETA %lld:%02lld", s / 60, s % 60);
 }
 
 // At least four significant digits, and not more after the point than a loss near 1 needs.
@@ -63,8 +57,8 @@ static const char *measure_text(const char *measure, double value, char text[NUM
     return text;
 }
 
-// "  accuracy 0.812", the mean of the heads that have one; or the mean of their errors.
-static void format_accuracy(const struct dt_metric_event *e, char *text, size_t size)
+// "accuracy 0.812", the mean of the heads that have one; or the mean of their errors.
+static void format_accuracy(const struct dt_metric_event *e, char text[PART_TEXT])
 {
     static const char *const measures[] = {"accuracy", "error"};
     for (int i = 0, n = 0; e->heads && n == 0 && i < 2; i++) {
@@ -76,29 +70,57 @@ static void format_accuracy(const struct dt_metric_event *e, char *text, size_t 
         }
         char number[NUMBER_TEXT];
         if (n > 0)
-            snprintf(text, size, "  %s %s", measures[i],
+            snprintf(text, PART_TEXT, "%s %s", measures[i],
                      measure_text(measures[i], sum / n, number));
     }
+}
+
+// Joins the parts that are not empty, in their order, while they fit `columns`: the first ones of
+// `important` first.
+static void join(char *text, size_t size, int columns, char parts[][PART_TEXT],
+                 const int *important, int n)
+{
+    bool kept[PARTS] = {false};
+    for (int i = 0; i < n; i++) {
+        int width = dt_text_width(parts[important[i]]);
+        width += i > 0 && width > 0 ? 2 : 0; // between parts
+        kept[important[i]] = i == 0 || width <= columns;
+        columns -= kept[important[i]] ? width : 0;
+    }
+    text[0] = 0;
+    for (int i = 0; i < n; i++)
+        if (kept[i] && parts[i][0] != 0)
+            dt_append(text, size, "%s%s", text[0] ? "  " : "", parts[i]);
 }
 
 static void show_step(struct console *c, const struct dt_metric_event *e)
 {
     int64_t done = e->step - c->config.first_step, left = c->config.steps - e->step;
     bool live = c->live && left > 0; // the last one stays: it is a plain line
-    char eta[32] = "", accuracy[64] = "", text[256], loss[NUMBER_TEXT];
+    char parts[PARTS][PART_TEXT] = {""}, text[PARTS * PART_TEXT], number[NUMBER_TEXT],
+         eta[DT_DURATION_TEXT];
     // ETA from the second step on: the first includes the warm-up of caches and libraries.
     if (done == 0)
         c->start = dt_seconds();
     else
-        format_eta((dt_seconds() - c->start) / (double)done * (double)left, eta, sizeof eta);
+        snprintf(parts[live ? LIVE_ETA : ETA], PART_TEXT, "ETA %s",
+                 dt_duration((dt_seconds() - c->start) / (double)done * (double)left, eta));
     c->tokens_per_s = done <= 1 ? e->tokens_per_s : 0.9 * c->tokens_per_s + 0.1 * e->tokens_per_s;
-    format_accuracy(e, accuracy, sizeof accuracy);
-    snprintf(text, sizeof text,
-             "step %lld/%lld%s  loss %s%s  norm %.3g  lr %.3g  %.0f %s/s  %.1f GFLOP/s%s%s",
-             (long long)e->step, (long long)c->config.steps, live ? eta : "",
-             number_text(e->loss, loss), accuracy, e->grad_norm, e->lr, c->tokens_per_s,
-             c->config.unit, c->tokens_per_s * c->config.flops_per_token * 1e-9, live ? "" : eta,
-             e->skipped ? "  SKIPPED" : "");
+    snprintf(parts[STEP], PART_TEXT, "step %lld/%lld", (long long)e->step,
+             (long long)c->config.steps);
+    snprintf(parts[LOSS], PART_TEXT, "loss %s", number_text(e->loss, number));
+    format_accuracy(e, parts[ACCURACY]);
+    snprintf(parts[NORM], PART_TEXT, "norm %.3g", e->grad_norm);
+    snprintf(parts[RATE], PART_TEXT, "lr %.3g", e->lr);
+    snprintf(parts[SPEED], PART_TEXT, "%.0f %s/s", c->tokens_per_s, c->config.unit);
+    snprintf(parts[FLOPS], PART_TEXT, "%.1f GFLOP/s",
+             c->tokens_per_s * c->config.flops_per_token * 1e-9);
+    if (e->skipped)
+        snprintf(parts[SKIPPED], PART_TEXT, "SKIPPED");
+    static const int important[PARTS] = {STEP,     LOSS,  SKIPPED, LIVE_ETA, ETA,
+                                         ACCURACY, SPEED, NORM,    RATE,     FLOPS};
+    join(text, sizeof text, dt_log_columns() - (live ? 1 : (int)strlen("dtrain: ")), parts,
+         important, PARTS);
     if (c->live)
         dt_log_live(live ? text : NULL);
     if (live)

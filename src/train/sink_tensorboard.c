@@ -1,11 +1,13 @@
-// events.out.tfevents.*, scalars for TensorBoard: "train/loss", "eval/loss", "train/HEAD/accuracy".
-// Train events are written every log.every steps, all others always. Each start writes a new file,
-// which begins with the step from which TensorBoard drops what earlier files hold: steps that a
-// killed run had trained after its last checkpoint.
+// events.out.tfevents.*, for TensorBoard: scalars ("train/loss", "eval/loss",
+// "train/HEAD/accuracy", "throughput/tokens_per_s", "memory/memory_mb") and the settings that
+// decide what is trained, for its table of hyperparameters. Train events are written every
+// log.every steps, all others always. Each start writes a new file, which begins with the step from
+// which TensorBoard drops what earlier files hold: steps that a killed run had trained after its
+// last checkpoint.
 //
 // The format is that of TensorFlow's record_writer.h, event.proto and summary.proto. A record is
 // the length of an Event (8 bytes), the length's checksum (4), the Event as a protocol buffer, its
-// checksum (4); all little-endian.
+// checksum (4); all little-endian. Settings: plugin_data.proto and api.proto of the plugin hparams.
 #include "base/file.h"
 #include "base/memory.h"
 #include "train/metrics.h"
@@ -25,6 +27,20 @@ enum {
     SUMMARY_VALUE = 1,
     VALUE_TAG = 1,
     VALUE_SIMPLE = 2,
+    VALUE_TENSOR = 8,
+    VALUE_METADATA = 9,
+    TENSOR_TYPE = 1, // 1: float
+    TENSOR_SHAPE = 2,
+    METADATA_PLUGIN = 1,
+    PLUGIN_NAME = 1,
+    PLUGIN_CONTENT = 2,
+    HPARAMS_START = 3, // of a session
+    START_SETTING = 1,
+    START_TIME = 5,
+    SETTING_NAME = 1,
+    SETTING_VALUE = 2,
+    SETTING_NUMBER = 2, // kinds of a value
+    SETTING_TEXT = 3,
 };
 static const char file_version[] = "brain.Event:2";
 
@@ -77,6 +93,12 @@ static void put_bytes(struct message *m, int field, const void *bytes, size_t si
     put(m, bytes, size);
 }
 
+// Valid UTF-8, as a setting's text is.
+static void put_text(struct message *m, int field, const char *text)
+{
+    put_bytes(m, field, text, strlen(text));
+}
+
 static void put_message(struct message *m, int field, const struct message *inner)
 {
     put_bytes(m, field, inner->at, (size_t)inner->size);
@@ -87,7 +109,7 @@ static void put_scalar(struct tensorboard *sink, const char *tag, double number)
     struct message *value = &sink->value;
     float simple = (float)number;
     value->size = 0;
-    put_bytes(value, VALUE_TAG, tag, strlen(tag));
+    put_text(value, VALUE_TAG, tag);
     put_key(value, VALUE_SIMPLE, FLOAT);
     put(value, &simple, sizeof simple);
     put_message(&sink->summary, SUMMARY_VALUE, value);
@@ -144,6 +166,68 @@ static dt_status start_session(struct tensorboard *sink, int64_t step)
     return end_event(sink);
 }
 
+static void put_setting(struct message *start, struct message *entry,
+                        const struct dt_config_row *row, const char *text)
+{
+    char *end;
+    double number = strtod(text, &end);
+    bool is_number = *end == 0 && end != text &&
+                     (row->key->type == DT_CONFIG_INT || row->key->type == DT_CONFIG_FLOAT);
+    struct message *value = entry + 1;
+    value->size = entry->size = 0;
+    if (is_number) {
+        put_key(value, SETTING_NUMBER, DOUBLE);
+        put(value, &number, sizeof number);
+    } else
+        put_text(value, SETTING_TEXT, text);
+    put_text(entry, SETTING_NAME, row->name);
+    put_message(entry, SETTING_VALUE, value);
+    put_message(start, START_SETTING, entry);
+}
+
+// The settings of the run, where they decide what is trained.
+static dt_status write_settings(struct tensorboard *sink)
+{
+    enum { START, ENTRY, ENTRY_VALUE, MESSAGES };
+    const struct dt_config *settings = sink->config.settings;
+    struct message *m;
+    struct timespec now;
+    if (!settings)
+        return DT_OK;
+    DT_TRY(DT_NEW(&m, MESSAGES, "the settings for TensorBoard"));
+    struct message *start = &m[START], *content = &m[ENTRY], *plugin = &m[ENTRY_VALUE],
+                   *value = &sink->value;
+    for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
+        const struct dt_config_value *setting = dt_config_find(settings, row.name);
+        bool decides = !setting->hidden && !row.key->neutral && !row.section->neutral;
+        if (decides && setting->text[0] && start->size < ROOM / 2)
+            put_setting(start, content, &row, setting->text);
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    double seconds = (double)now.tv_sec;
+    put_key(start, START_TIME, DOUBLE);
+    put(start, &seconds, sizeof seconds);
+
+    content->size = plugin->size = value->size = sink->summary.size = 0;
+    put_message(content, HPARAMS_START, start);
+    put_text(plugin, PLUGIN_NAME, "hparams");
+    put_message(plugin, PLUGIN_CONTENT, content);
+    content->size = 0; // from here on the metadata around it
+    put_message(content, METADATA_PLUGIN, plugin);
+    plugin->size = 0; // and a tensor without a meaning, which each value must have
+    put_key(plugin, TENSOR_TYPE, VARINT);
+    put_varint(plugin, 1);
+    put_bytes(plugin, TENSOR_SHAPE, "", 0);
+    put_text(value, VALUE_TAG, "_hparams_/session_start_info");
+    put_message(value, VALUE_TENSOR, plugin);
+    put_message(value, VALUE_METADATA, content);
+    put_message(&sink->summary, SUMMARY_VALUE, value);
+    begin_event(sink, 0);
+    put_message(&sink->record, EVENT_SUMMARY, &sink->summary);
+    free(m);
+    return end_event(sink);
+}
+
 static void close_tensorboard(void *state)
 {
     struct tensorboard *sink = state;
@@ -171,6 +255,7 @@ static dt_status open_tensorboard(const struct dt_metrics_config *config, void *
     put_bytes(&sink->record, EVENT_FILE_VERSION, file_version, sizeof file_version - 1);
     DT_TRY_GOTO(status, fail, end_event(sink));
     DT_TRY_GOTO(status, fail, start_session(sink, config->first_step));
+    DT_TRY_GOTO(status, fail, write_settings(sink));
     *state = sink;
     return DT_OK;
 fail:
@@ -201,7 +286,7 @@ static dt_status write_tensorboard(void *state, const struct dt_metric_event *ev
         if (is_step || field->type == DT_VALUE_TEXT || !dt_metric_has(event, field))
             continue;
         const void *value = (const char *)event + field->offset;
-        snprintf(tag, sizeof tag, "%s/%s", kind, field->name);
+        snprintf(tag, sizeof tag, "%s/%s", field->group ? field->group : kind, field->name);
         put_scalar(sink, tag,
                    field->type == DT_VALUE_INT    ? (double)*(const int64_t *)value
                    : field->type == DT_VALUE_FLAG ? *(const bool *)value

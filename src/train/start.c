@@ -127,6 +127,7 @@ dt_status dt_trainer_open_sinks(struct trainer *t)
                                        .every = s->log.every,
                                        .tensorboard = s->log.tensorboard,
                                        .console = (enum dt_console_choice)s->log.console,
+                                       .settings = job->config,
                                        // Padding is computed, too.
                                        .flops_per_token = dt_model_flops_per_token(&job->model) /
                                                           dt_dataset_filled(job->train),

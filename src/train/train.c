@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/round.h"
+#include "base/text.h"
 #include "base/trace.h"
 #include "comm/job_control.h"
 #include "train/evaluate.h"
@@ -374,6 +375,14 @@ static dt_status finish(struct trainer *t, bool stopped)
                 t->state.step == 0                   ? "starts it"
                 : job->settings.checkpoint.on_signal ? "resumes from there"
                                                      : "resumes from its last checkpoint");
+    char total[DT_DURATION_TEXT];
+    double seconds = dt_seconds() - job->started;
+    if (t->profile.steps > 0)
+        dt_info("total time %s for %lld steps, %.0f %s/s overall", dt_duration(seconds, total),
+                (long long)t->profile.steps,
+                dt_dataset_filled(job->train) * (double)(t->profile.steps * tokens_of_step(t)) /
+                    seconds,
+                dt_model_unit(&job->model));
     return DT_OK;
 }
 

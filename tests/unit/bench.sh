@@ -1,6 +1,7 @@
 # `dtrain bench` at tiny shapes: every op that the model calls is in the table, lines of JSON parse,
 # wrong options are refused. No timing is looked at.
 set -eu
+export COLUMNS=1000 # messages are whole lines
 dtrain=$1
 ops=$2 # kernels/ops.h, where the list is
 size="--d-model 24 --n-layer 2 --seq-len 33 --batch 2 --vocab 100 --d-state 4 --threads 1 --seconds 0.001"

@@ -16,7 +16,8 @@ wrong() { # what it says, arguments of dtrain …
     says "$1" error.txt
 }
 
-run 0 --help
+COLUMNS=80 run 0 --help
+check "--help: at most 80 columns" [ "$(wc -L <out.txt)" -le 80 ]
 commands=$(sed -nE 's/^  dtrain ([a-z]+).*/\1/p' out.txt)
 check "at least nine subcommands in --help" [ "$(wc -w <<<"$commands")" -ge 9 ]
 says 'section.key=value' out.txt
@@ -25,14 +26,13 @@ says 'where to train; auto: on GPUs if every rank has one (auto | cuda | cpu; de
     <(tr '\n' ' ' <out.txt | tr -s ' ')
 says 'n_head attention: heads; auto: d_model / 64' <(tr '\n' ' ' <out.txt | tr -s ' ')
 says 'd_state mamba, mamba2: SSM state size' <(tr '\n' ' ' <out.txt | tr -s ' ')
-check "--help: at most 100 columns" [ "$(wc -L <out.txt)" -le 100 ]
 keys=$(sed -nE 's/^  ([a-z0-9_]+) .*/\1/p' out.txt | grep -cv '^dtrain$')
 for command in $commands; do
     for words in "$command --help" "$command -h" "$command some words --help"; do
         # shellcheck disable=SC2086
-        run 0 $words
+        COLUMNS=80 run 0 $words
         says "usage: dtrain $command" out.txt
-        check "$words: at most 100 columns" [ "$(wc -L <out.txt)" -le 100 ]
+        check "$words: at most 80 columns" [ "$(wc -L <out.txt)" -le 80 ]
         check "$words: nothing on stderr" [ ! -s error.txt ]
     done
 done
@@ -90,7 +90,7 @@ if ! grep -q 'device *cuda' <("$dtrain" info); then
         check "CUDA_VISIBLE_DEVICES=${gpus%:*}: $(cat error.txt)" test "$(grep -c 'this job has GPUs' error.txt)" -eq $([ "${gpus#*:}" ] && echo 0 || echo 1)
     done
 fi
-run 0 --check mamba.ini
+run 0 --check --all mamba.ini
 says 'the model (tokens, mamba*2, lm) does not read model.n_head (mamba.ini:8; read by attention)' error.txt
 check "a default value is no mistake" [ "$(grep -cE 'rope_base|d_mlp' error.txt)" -eq 0 ]
 check "--check prints what the model reads" [ "$(grep -cE '^(n_head|rope_base|d_mlp|d_rnn|frame_size) ' out.txt)" -eq 0 ]

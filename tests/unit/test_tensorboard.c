@@ -1,6 +1,6 @@
 // TensorBoard's event files, read back by a reader that shares no code with the sink: framing and
 // checksums of each record, which steps are written, their tags and values, and the start of a
-// session where a run starts, resumes or rolls back.
+// session where a run starts, resumes or rolls back; the settings.
 #include "train/metrics.h"
 
 #include "scratch.h"
@@ -76,6 +76,39 @@ static bool next_field(const uint8_t **at, const uint8_t *end, struct field *fie
     return *at <= end;
 }
 
+// The message in field `number`; none: the test fails.
+static struct field inner(struct field message, int number)
+{
+    struct field f;
+    while (next_field(&message.bytes, message.end, &f))
+        if (f.number == number)
+            return f;
+    CHECK(false, "no field %d", number);
+    return (struct field){0};
+}
+
+// " hparams{optim.lr=0.5 run.precision=fp32 …}" of a value's metadata
+static void add_settings(struct field metadata, char *text)
+{
+    struct field plugin = inner(metadata, 1), name = inner(plugin, 1), f;
+    struct field start = inner(inner(plugin, 2), 3);
+    sprintf(text + strlen(text), "%.*s{", (int)(name.end - name.bytes), (const char *)name.bytes);
+    while (next_field(&start.bytes, start.end, &f))
+        if (f.number == 1) {
+            struct field key = inner(f, 1), value = inner(f, 2), v;
+            double number;
+            next_field(&value.bytes, value.end, &v);
+            memcpy(&number, &v.value, sizeof number);
+            sprintf(text + strlen(text), " %.*s=", (int)(key.end - key.bytes),
+                    (const char *)key.bytes);
+            if (v.number == 2)
+                sprintf(text + strlen(text), "%g", number);
+            else
+                sprintf(text + strlen(text), "%.*s", (int)(v.end - v.bytes), (const char *)v.bytes);
+        }
+    strcat(text, " }");
+}
+
 static void add_value(struct field value, char *text)
 {
     struct field f;
@@ -86,6 +119,8 @@ static void add_value(struct field value, char *text)
             sprintf(text + strlen(text), " %.*s=", (int)(f.end - f.bytes), (const char *)f.bytes);
         else if (f.number == 2)
             sprintf(text + strlen(text), "%g", (double)number);
+        else if (f.number == 9)
+            add_settings(f, text);
     }
 }
 
@@ -150,11 +185,49 @@ static void train(struct dt_metrics *metrics, int64_t step)
 }
 
 #define REST                                                                                       \
-    " train/step_ms=0 train/tokens_per_s=0 train/data_wait_ms=0 train/comm_wait_ms=0 "             \
-    "train/idle_ms=0 train/memory_mb=0 train/loss_z=0 train/skipped="
+    " throughput/step_ms=0 throughput/tokens_per_s=0 throughput/data_wait_ms=0 "                   \
+    "throughput/comm_wait_ms=0 throughput/idle_ms=0 memory/memory_mb=0 train/loss_z=0 "            \
+    "train/skipped="
 #define TRAIN(step, tokens, skipped)                                                               \
     "step " #step ": train/epoch=0 train/loss=0.5 train/grad_norm=0 train/lr=0.25 "                \
     "train/tokens=" #tokens REST #skipped "\n"
+
+// The settings that decide what is trained are numbers or texts of TensorBoard's hyperparameters,
+// and only they are; a byte that is no text is a question mark.
+static void test_settings(void)
+{
+    static const char text[] =
+        "[run]\nsteps = 3\nname = n\n[optim]\nlr = 0.5\n[model]\nd_model = 32\n"
+        "[data]\nseq_len = 8\nbatch = 2\ntrain = t\ninputs = \xc3\xa9\n";
+    static char events[16384];
+    struct dt_settings settings;
+    struct dt_metrics_config config = {.folder = "set",
+                                       .steps = 3,
+                                       .every = 1,
+                                       .first_step = 1,
+                                       .unit = "tokens",
+                                       .tensorboard = true,
+                                       .console = DT_CONSOLE_PLAIN};
+    struct dt_config *parsed;
+    struct dt_metrics *metrics = NULL;
+    glob_t found;
+    CHECK_OK(dt_make_dirs("set"));
+    CHECK_OK(dt_config_parse(&dt_settings_table, NULL, "c.ini", text, sizeof text - 1, NULL, NULL,
+                             0, &settings, &parsed));
+    config.settings = parsed;
+    CHECK_OK(dt_metrics_open(&config, &metrics));
+    dt_metrics_close(metrics);
+    CHECK_INT(glob("set/events.out.tfevents.[0-9]*", 0, NULL, &found), 0);
+    read_events(found.gl_pathv[0], events);
+    globfree(&found);
+    static const char *const words[] = {"step 0: _hparams_/session_start_info=hparams{",
+                                        " optim.lr=0.5 ", " run.steps=3 ",
+                                        " optim.schedule=cosine ", " data.inputs=\xc3\xa9 "};
+    for (int i = 0; i < (int)(sizeof words / sizeof *words); i++)
+        CHECK(strstr(events, words[i]), "'%s' is not in %s", words[i], events);
+    CHECK(!strstr(events, "run.name") && !strstr(events, "log."), "neutral ones: %s", events);
+    dt_config_free(parsed);
+}
 
 // A run of twelve steps, resumed after step 3, which rolls back from step 8 to step 6.
 static void test_events(void)
@@ -222,6 +295,7 @@ int main(void)
     CHECK(chdir(scratch) == 0, "no scratch folder");
     CHECK_INT(crc32c((const uint8_t *)"123456789", 9), 0xe3069283); // its published check value
     test_events();
+    test_settings();
     test_switched_off();
     remove_scratch();
     return test_end();
