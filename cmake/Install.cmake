@@ -20,8 +20,8 @@ install(FILES ${DT_PRINTED}/_dtrain DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/sit
 install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES launch/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME manual.md)
 
-install(PROGRAMS launch/run.sh launch/curve.sh launch/scaling.sh launch/train.sbatch launch/array.sbatch
-        DESTINATION ${DT_SHARE}/launch)
+install(PROGRAMS launch/run.sh launch/curve.sh launch/sweep.sh launch/scaling.sh launch/train.sbatch
+                 launch/array.sbatch DESTINATION ${DT_SHARE}/launch)
 install(FILES launch/environment.sh launch/policy.ini DESTINATION ${DT_SHARE}/launch)
 install(DIRECTORY launch/scaling DESTINATION ${DT_SHARE}/launch FILES_MATCHING PATTERN "*.py")
 install(PROGRAMS data/convert.py data/tokens.py DESTINATION ${DT_SHARE}/data)

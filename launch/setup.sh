@@ -11,8 +11,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
-    libcjson-dev libxxhash-dev libhwloc-dev zlib1g-dev)
+names() { # column: packages of a distribution, from the table of launch/packages/README.md
+    sed -n "s/^\(| [^|]*\)\{$1\}| \`\([^|\`]*\)\` |.*/\2/p" launch/packages/README.md
+}
+# shellcheck disable=SC2207 # words
+packages=($(names 1))
 usage() {
     sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' launch/setup.sh
 }
@@ -55,10 +58,9 @@ fi
 if ! command -v apt-get >/dev/null; then
     can_build && exit 0
     cat >&2 <<EOF
-launch/setup.sh installs with apt (Debian, Ubuntu), which was not found. Install by hand: a C17 compiler,
-CMake 3.25, Ninja, pkg-config, Open MPI, HDF5 1.10.5 or later (serial), oneDNN 2.x or 3.x, cJSON, xxHash 0.8, hwloc 2, zlib;
-for GPUs the CUDA toolkit 12.0 or newer with the headers of cuBLAS and NCCL. On Fedora (not tested):
-  dnf install gcc gcc-c++ cmake ninja-build pkgconf openmpi-devel hdf5-devel onednn-devel cjson-devel xxhash-devel hwloc-devel zlib-devel
+launch/setup.sh installs with apt (Debian, Ubuntu), which was not found. Install by hand what the table in
+launch/packages/README.md has for your distribution. On Fedora (not tested):
+  dnf install $(names 2 | tr '\n' ' ')
   module load mpi/openmpi-x86_64
 $own_prefix
 EOF

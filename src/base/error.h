@@ -87,8 +87,7 @@ void dt_error_clear(void);
 // newline. At most `size` bytes with the final zero; returns the length.
 size_t dt_error_format(const struct dt_error *error, int debug, char *text, size_t size);
 
-// Writes "dtrain: error: " and that text to stderr, in one write(2), its lines as wide as messages
-// are (log.h).
+// Writes "dtrain: error: " and that text to stderr, in one write(2).
 void dt_error_print(const struct dt_error *error, int debug);
 
 // The one way to end the process on an error. `die` gets the calling thread's error; main registers

@@ -181,7 +181,7 @@ optim.lr=2e-3 run.name=fast # a comment
 END
 sed -i 's/$/\r/' sweep.txt # as some editors end lines
 mkdir launch
-ln -s "$repository/launch/train.sbatch" launch/
+ln -s "$repository"/launch/{train.sbatch,sweep.sh} launch/
 array() { # NAME, arguments …: task N is the job NAME-N
     local number
     number=$(DTRAIN=$dtrain sbatch --parsable --ntasks=1 --array=1-2 --cpus-per-task=1 --output="$1-%a.log" \

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../lib.sh"
 
 mkdir bin machine
-for program in bash sh true cat dirname env grep mktemp rm sed tail uname id; do
+for program in bash sh true cat dirname env grep mktemp rm sed tail tr uname id; do
     ln -s "$(type -P $program)" bin
 done
 program() { # name, text: a stand-in on the machine
