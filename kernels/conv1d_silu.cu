@@ -7,12 +7,11 @@
 //
 // Forward, an element: reads x and writes y, 2 S bytes of storage, and (K - 1) / 32 of x again; one
 // exponential and one reciprocal. Backward: reads x and dy, writes dx: 3 S, and (K - 1) / 64 of x
-// and dy again, from after the tile; partial dweight and dbias 2 * 4 (K + 1) / 64. Instructions
-// (tests/sass): conv_forward<bf16,8,4>: 14 slots; conv_backward<bf16,4,4>: 36.5 slots, in 15 of a
-// tile's 17 runs half of that, as no reset is near. All are bound by bytes: for a token in a layer
-// of the 130M model (D = 1536, K = 4, bf16) on an H200 at 4.3 TB/s 6.3 KB or 1.5 ns forward, 10.5
-// KB or 2.4 ns backward. Rows in flight for an SM: forward 32 KB by 16 warps, backward 24 KB by 12,
-// also while a warp computes.
+// and dy again, from after the tile; partial dweight and dbias 2 * 4 (K + 1) / 64. In 15 of a
+// tile's 17 runs backward takes half the instructions (tests/sass/table.md), as no reset is near.
+// All are bound by bytes: for a token in a layer of the 130M model (D = 1536, K = 4, bf16) on an
+// H200 at 4.3 TB/s 6.3 KB or 1.5 ns forward, 10.5 KB or 2.4 ns backward. Rows in flight for an SM:
+// forward 32 KB by 16 warps, backward 24 KB by 12, also while a warp computes.
 #include "kernels/conv1d_silu.h"
 
 #include "kernels/partials.cuh"

@@ -19,10 +19,8 @@
 // channels a lane) or / 32 (one): 46 KB a token in a layer of the 130M model (D = 1536, N = 16,
 // bf16), 10.7 ns on an H200 at 4.3 TB/s. Exponentials: 2 N with two channels a lane, N with one;
 // four more special functions. The bound is the data path of shared memory, 128 bytes a cycle and
-// SM: 21.5 ns; in cycles for a token and 16 channels (tests/sass):
-// scan_backward_registers<16,2,8,bf16>: 51.4 shared, 47.8 issue, 36 special, 191.1 slots, 168
-// registers and 3 blocks. Of the slots three quarters run, sweep and sum over channels, a tenth is
-// softplus, slope and gate.
+// SM; tests/sass/table.md has its cycles and those of the other pipes. Of the issue slots three
+// quarters run, sweep and sum over channels, a tenth is softplus, slope and gate.
 #include "kernels/partials.cuh"
 #include "kernels/scan_backward_fast.cuh"
 

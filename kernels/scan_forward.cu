@@ -10,11 +10,9 @@
 // functions for softplus and gate. With segments the first launch adds N + 1 of them and 2 S bytes
 // to all but the last segment of the sequences that are cut. Floor of a token in a layer of the
 // 130M model (D = 1536, N = 16, bf16, chunk 8) on an H200: 24,576 exponentials at 16 a clock and
-// SM, 132 SMs, 1.755 GHz: 6.6 ns, 7.9 with the three others; 30.7 KB at 4.3 TB/s: 7.1 ns. Cycles of
-// an SM's pipes for a token and 16 channels (tests/sass):
-// scan_forward_registers<16,2,16,bf16>: 19.2 issue, 19 special, 17.7 shared, 77.0 slots, 117
-// registers and 4 blocks; scan_forward_registers<16,1,16,bf16>: 24.4 issue, 21.9 shared. Two thirds
-// of the slots are the recurrence itself.
+// SM, 132 SMs, 1.755 GHz: 6.6 ns, 7.9 with the three others; 30.7 KB at 4.3 TB/s: 7.1 ns. What it
+// takes of an SM's pipes is in tests/sass/table.md; two thirds of the issue slots are the
+// recurrence itself.
 #include "kernels/scan.cuh"
 
 enum {

@@ -11,11 +11,10 @@
 // and their gradients pass through it too, where an H200 has 60 MB and an H100 50. Floors at 4.3
 // TB/s: 1.4 ps a logit with the row kept, and 1.4 to 2.3 without.
 //
-// Instructions a logit for sm_90, two exponentials among them (tests/sass):
-// xent_kernel<4,true,bf16>: 12.8 slots, 0.4 ps at 4 a clock and SM: below the bytes. The first pass
-// has somewhat more than half of them. An exponential is exp2((x - max) log2 e). One FFMA of x with
-// max log2 e, rounded before, would save an instruction in each pass, but rounds by more than 128
-// where logits reach 2^31, and the row's loss then is NaN.
+// The instructions a logit, two exponentials among them (tests/sass/table.md), take less time than
+// the bytes. The first pass has somewhat more than half of them. An exponential is exp2((x - max)
+// log2 e). One FFMA of x with max log2 e, rounded before, would save an instruction in each pass,
+// but rounds by more than 128 where logits reach 2^31, and the row's loss then is NaN.
 #include "kernels/device.cuh"
 
 #include <float.h>

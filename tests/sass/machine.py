@@ -1,5 +1,6 @@
 """Machine code: NVIDIA's tools, what they say of a kernel, and the source lines of each instruction."""
 
+import collections
 import functools
 import glob
 import math
@@ -40,25 +41,21 @@ def run(command, **kwargs):
 
 
 def nvcc_version(nvcc):
-    found = re.search(r"release [\d.]+, V([\d.]+)", run([nvcc, "--version"]))
-    return found.group(1) if found else "unknown"
+    return re.search(r"release [\d.]+, V([\d.]+)", run([nvcc, "--version"])).group(1)
 
 
-def compile_source(nvcc, source, architecture, output):
-    """With the flags of a release build, and with lines, which change no code."""
-    run([nvcc, "-std=c++17", "-O3", "-DNDEBUG", "-lineinfo", "-arch=sm_%s" % architecture, "-cubin",
-         "-I%s" % ROOT, "-I%s" % os.path.join(ROOT, "src"), "-o", output, source])
-
-
-def extract(cuobjdump, path, architecture, folder):
-    """The cubin of an architecture in an object file, or None."""
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        run([cuobjdump, "-xelf", "all", os.path.abspath(path)], cwd=own)
-        for cubin in glob.glob(os.path.join(own, "*.sm_%s.cubin" % architecture)):
-            kept = os.path.join(folder, os.path.basename(path) + ".cubin")
-            os.rename(cubin, kept)
-            return kept
-    return None
+def cubins(path, args, folder):
+    """The machine code of a source, compiled with the flags of a release build and with lines, which change
+    no code; of a .cubin; or of the architecture in an object file, if it has that."""
+    if path.endswith(".cubin"):
+        return [path]
+    if path.endswith(".cu"):
+        run([args.nvcc, "-std=c++17", "-O3", "-DNDEBUG", "-lineinfo", "-arch=sm_%s" % args.arch, "-cubin",
+             "-I%s" % ROOT, "-I%s" % os.path.join(ROOT, "src"),
+             "-o", os.path.join(folder, "one.sm_%s.cubin" % args.arch), path])
+    else:
+        run([find_tool("cuobjdump", args.tools), "-xelf", "all", os.path.abspath(path)], cwd=folder)
+    return glob.glob(os.path.join(folder, "*.sm_%s.cubin" % args.arch))
 
 
 def most_threads(elf):
@@ -71,10 +68,8 @@ def most_threads(elf):
     return found
 
 
-class Instruction:
-    def __init__(self, opcode, operands, chain):
-        self.opcode, self.operands = opcode, operands
-        self.chain = chain  # (file, line) of the statement, then of each call that was inlined
+# chain: (file, line) of the statement, then of each call that was inlined
+Instruction = collections.namedtuple("Instruction", "opcode operands chain")
 
 
 class Kernel:
@@ -137,48 +132,41 @@ def short_name(name):
     return re.sub(r"scan_form<([^<>]*)>", r"\1", name).replace(" ", "")
 
 
-def read_kernels(cubin, architecture, nvdisasm, cuobjdump):
-    """The kernels of a cubin, named with their source: `cast cast_kernel<8,bf16,fp32>`."""
-    kernels = read_listing(run([nvdisasm, "-c", "-gi", cubin]))
-    names = run([find_tool("c++filt")], input="\n".join(kernel.symbol for kernel in kernels)).split("\n")
-    threads, used = most_threads(run([cuobjdump, "-elf", cubin])), {}
-    for symbol, *numbers in re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)",
-                                       run([cuobjdump, "-res-usage", cubin])):
-        used[symbol] = [int(number) for number in numbers]
-    for kernel, name in zip(kernels, names):
-        if kernel.symbol in used:
-            kernel.name = "%s %s" % (os.path.basename(cubin).partition(".")[0], short_name(name))
-            kernel.take(*used[kernel.symbol], threads.get(kernel.symbol, 1024), architecture)
-            yield kernel
+def read_kernels(path, args):
+    """The kernels of a file, named with their source: `cast cast_kernel<8,bf16,fp32>`."""
+    cuobjdump, source = find_tool("cuobjdump", args.tools), os.path.basename(path).partition(".")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        for cubin in cubins(path, args, folder):
+            kernels = read_listing(run([find_tool("nvdisasm", args.tools), "-c", "-gi", cubin]))
+            names = run([find_tool("c++filt")], input="\n".join(kernel.symbol for kernel in kernels)).split("\n")
+            threads = most_threads(run([cuobjdump, "-elf", cubin]))
+            used = {symbol: map(int, numbers) for symbol, *numbers in re.findall(
+                r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", run([cuobjdump, "-res-usage", cubin]))}
+            for kernel, name in zip(kernels, names):
+                if kernel.symbol in used:
+                    kernel.name = "%s %s" % (source, short_name(name))
+                    kernel.take(*used[kernel.symbol], threads.get(kernel.symbol, 1024), args.arch)
+                    yield kernel
 
 
-class Sources:
-    """Statements of the files that machine code comes from."""
+@functools.lru_cache(None)
+def source_lines(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return [re.sub(r"\s*//.*$", "", line).strip() for line in file.read().split("\n")]
 
-    @functools.lru_cache(None)
-    def lines(self, path):
-        if not os.path.exists(path):
-            return []
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return [re.sub(r"\s*//.*$", "", line).strip() for line in file.read().split("\n")]
 
-    @functools.lru_cache(None)
-    def find(self, path, pattern, after):
-        """The first line after a given one that has the pattern, or a line that no file has."""
-        return next((number for number, line in enumerate(self.lines(path), 1)
-                     if number > after and re.search(pattern, line)), 1 << 30)
-
-    @functools.lru_cache(None)
-    def statement(self, frame):
-        """The statement that a line belongs to, on one line."""
-        path, number = frame
-        lines = self.lines(path)
-        if not 0 < number <= len(lines):
-            return ""
-        first = last = number - 1
-        while first > 0 and lines[first - 1] and not re.search(r"[;{}:]$|^#", lines[first - 1]) \
-                and not lines[first].startswith("#"):
-            first -= 1
-        while last + 1 < len(lines) and not re.search(r"[;{}]$|^#", lines[last]):
-            last += 1
-        return " ".join(lines[first:last + 1])
+@functools.lru_cache(None)
+def statement(frame):
+    """The statement of the source that a line belongs to, on one line."""
+    lines, first = source_lines(frame[0]), frame[1] - 1
+    if not 0 <= first < len(lines):
+        return ""
+    last = first
+    while first > 0 and lines[first - 1] and not re.search(r"[;{}:]$|^#", lines[first - 1]) \
+            and not lines[first].startswith("#"):
+        first -= 1
+    while last + 1 < len(lines) and not re.search(r"[;{}]$|^#", lines[last]):
+        last += 1
+    return " ".join(lines[first:last + 1])
