@@ -61,20 +61,24 @@ static const char *text_of(const cJSON *json, const char *name)
     return cJSON_IsString(item) ? item->valuestring : NULL;
 }
 
+static int64_t number_of(const cJSON *item) // -1: no id
+{
+    bool is_id = cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= INT32_MAX;
+    return is_id ? (int64_t)item->valuedouble : -1;
+}
+
 static int64_t id_of(const cJSON *tokenizer, const char *text)
 {
     const cJSON *added = cJSON_GetObjectItemCaseSensitive(tokenizer, "added_tokens"), *item;
     cJSON_ArrayForEach(item, added)
     {
         const char *content = text_of(item, "content");
-        const cJSON *id = cJSON_GetObjectItemCaseSensitive(item, "id");
-        if (content && strcmp(content, text) == 0 && cJSON_IsNumber(id))
-            return (int64_t)id->valuedouble;
+        if (content && strcmp(content, text) == 0)
+            return number_of(cJSON_GetObjectItemCaseSensitive(item, "id"));
     }
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(tokenizer, "model");
     const cJSON *vocab = cJSON_GetObjectItemCaseSensitive(model, "vocab");
-    item = cJSON_GetObjectItemCaseSensitive(vocab, text);
-    return cJSON_IsNumber(item) ? (int64_t)item->valuedouble : -1;
+    return number_of(cJSON_GetObjectItemCaseSensitive(vocab, text));
 }
 
 static dt_status find_special(struct dt_tokenizer *tokenizer, const char *folder)

@@ -57,7 +57,10 @@ tokenizer other x
 echo '{"eos_token":"<stop>"}' >other/tokenizer_config.json
 refused "a special token that is not there" "other: its eos_token is '<stop>', which tokenizer.json does not have" \
     "${run[@]}" run.name=refused data.train='data/train-*.h5' data.tokenizer=other
-sed -i 's/"id":3/"id":300/; s/<end>/<stop>/' other/tokenizer.json
+sed -i 's/"id":3/"id":1e300/; s/<end>/<stop>/' other/tokenizer.json
+refused "an id that is none" "other: its eos_token is '<stop>', which tokenizer.json does not have" \
+    "${run[@]}" run.name=refused data.train='data/train-*.h5' data.tokenizer=other
+sed -i 's/"id":1e300/"id":300/' other/tokenizer.json
 refused "a special token outside the vocabulary" "data.tokenizer: its special token 300 is outside the model's vocabulary of 256" \
     "${run[@]}" run.name=refused data.train='data/train-*.h5' data.tokenizer=other
 finish

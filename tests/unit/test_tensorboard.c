@@ -171,6 +171,8 @@ static void read_events(const char *path, char *text)
 }
 
 static const struct dt_outputs heads = {.n = 1, .list = {{.name = "aim", .measure = "error"}}};
+static const struct dt_source source = {.name = "web/*.h5"};
+static const struct dt_loss_part part = {6, 4};
 static const struct dt_loss_sum sum = {.counted = 4, .metrics = {2, 8, 4}};
 
 static void train(struct dt_metrics *metrics, int64_t step)
@@ -247,10 +249,14 @@ static void test_events(void)
     train(metrics, 1); // always recorded, as the last one is
     for (int64_t step = 4; step <= 8; step++)
         train(metrics, step);
-    CHECK_OK(dt_metrics_write(
-        metrics,
-        &(struct dt_metric_event){
-            .kind = DT_METRIC_EVAL, .step = 8, .loss = NAN, .heads = &heads, .sum = &sum}));
+    CHECK_OK(dt_metrics_write(metrics, &(struct dt_metric_event){.kind = DT_METRIC_EVAL,
+                                                                 .step = 8,
+                                                                 .loss = NAN,
+                                                                 .heads = &heads,
+                                                                 .sum = &sum,
+                                                                 .n_sources = 1,
+                                                                 .sources = &source,
+                                                                 .losses = &part}));
     CHECK_OK(dt_metrics_write(
         metrics, &(struct dt_metric_event){
                      .kind = DT_METRIC_CHECKPOINT, .step = 8, .path = "p", .stall_ms = 2}));
@@ -266,14 +272,15 @@ static void test_events(void)
     CHECK_INT(found.gl_pathc, 1);
     read_events(found.gl_pathv[0], text);
     globfree(&found);
-    CHECK_STR(
-        text,
-        "step 0: brain.Event:2\n"
-        "step 4: start\n" TRAIN(1, 64, 1) TRAIN(
-            5, 320, 0) "step 8: eval/loss=nan eval/tokens=0 eval/aim/loss=0.5 eval/aim/error=2\n"
-                       "step 8: checkpoint/stall_ms=2 checkpoint/write_ms=0\n"
-                       "step 7: start\n"
-                       "step 6: rollback/from=8\n" TRAIN(12, 768, 0));
+    CHECK_STR(text,
+              "step 0: brain.Event:2\n"
+              "step 4: start\n" TRAIN(1, 64, 1)
+                  TRAIN(5, 320,
+                        0) "step 8: eval/loss=nan eval/tokens=0 eval/aim/loss=0.5 eval/aim/error=2 "
+                           "eval_loss/web/*.h5=1.5 eval_tokens/web/*.h5=4\n"
+                           "step 8: checkpoint/stall_ms=2 checkpoint/write_ms=0\n"
+                           "step 7: start\n"
+                           "step 6: rollback/from=8\n" TRAIN(12, 768, 0));
 }
 
 static void test_switched_off(void)
