@@ -391,8 +391,14 @@ static void test_missing_part(void)
     CHECK_OK(dt_checkpoint_draft(in_scratch("parts"), 9, 1, 0, 2, &draft));
     CHECK_OK(dt_checkpoint_write(&draft, &arrays, &state, &dataset, &manifest));
     CHECK_OK(dt_manifest_add(&manifest, "optimizer-00002-of-00002.safetensors", 10, 0));
-    CHECK_FAILS(dt_checkpoint_publish(&draft, &arrays, &manifest), DT_USER,
-                "optimizer-00002-of-00002.safetensors, which another rank wrote, is missing");
+    for (int bytes = 0; bytes < 12; bytes += bytes == 0 ? 9 : 2) { // none, one less, one more
+        char path[DT_PATH];
+        CHECK_OK(dt_path(path, "%s/optimizer-00002-of-00002.safetensors", draft.folder));
+        if (bytes > 0)
+            put_bytes(path, "0123456789a", bytes);
+        CHECK_FAILS(dt_checkpoint_publish(&draft, &arrays, &manifest), DT_USER,
+                    "optimizer-00002-of-00002.safetensors, which another rank wrote, is missing");
+    }
     dt_checkpoint_discard(&draft);
     dt_manifest_free(&manifest);
 }

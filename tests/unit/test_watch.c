@@ -1,6 +1,6 @@
 // The watch of whole jobs, in one process: the clock, MPI's messages and the processes of the ranks
-// are this program's. A case says what happens at second 10 of a job, and who says what about it,
-// how many seconds later.
+// are this program's. A case says what happens at second 10.03 of a job, between two beats, and who
+// says what about it, how many seconds later.
 #include "base/error.h"
 #include "comm/waits.h"
 #include "comm/watch.h"
@@ -22,7 +22,7 @@ enum fate {
     BUSY,      // the same, and reports for 5 s that it is busy
 };
 
-static const double start = 10, tick = 0.01;
+static const double start = 10.03, tick = 0.01;
 static double now;
 static int self; // the rank at work
 static enum fate fates[RANKS];
@@ -134,12 +134,13 @@ struct scene {
     bool exchange;     // each waits for the next rank
     bool record;       // they have records to write
     double terminated; // SIGTERM comes so much later; 0: never
+    double after;      // so much later than the others begin to wait
     double pause;      // for so long no process runs
     enum {
         NO_GUARD,
         HERE,
         ANYWHERE
-    } guard;            // looks on rank 0, 0.1 s later, for ranks of these hosts
+    } guard;            // looks on rank 0, 0.2 s later, for ranks of these hosts
     int failed, speaks; // 1 + the rank whose device fails, or that claims the last words
     // Who speaks (-1: nobody within 12 s), between these seconds; how many have been told to write
     // their record.
@@ -152,6 +153,7 @@ struct scene {
 // clang-format off
 static const struct scene scenes[] = {
     {"a death", 4, 4, {[1] = GONE}, 60, .speaker = 0, .from = 0.3, .to = 0.6, .says = "rank 1 on host n0 (pid 101) died at step 41 during reading data; the job ends."},
+    {"a death in a phase that has just begun", 4, 4, {[1] = GONE}, 60, .after = 0.04, .speaker = 0, .from = 0.3, .to = 0.6, .says = "rank 1 on host n0 (pid 101) died at step 41 during backward; the job ends."},
     {"a death of rank 0", 4, 4, {GONE}, 60, .speaker = 1, .from = 0.3, .to = 0.6, .says = "rank 0 on host n0 (pid 100) died at"},
     {"three deaths", 4, 4, {[1] = GONE, GONE, GONE}, 60, .speaker = 0, .from = 0.3, .to = 0.6, .says = "rank 1 on host n0 (pid 101) (and 2 others) died at"},
     {"a death, seen by its neighbour", 4, 2, {[3] = GONE}, 60, .speaker = 0, .from = 0.3, .to = 0.8, .says = "rank 3 on host n1 (pid 103) died at step 41 during reading data; the job ends."},
@@ -177,9 +179,9 @@ static const struct scene scenes[] = {
     {"a device that fails", 4, 4, {RUNS}, 60, .record = true, .failed = 1 + 2, .speaker = -1, .recorded = 3},
     {"an error that a rank reports", 4, 4, {RUNS}, 60, .speaks = 1 + 2, .speaker = 3, .from = 2, .to = 2.6, .says = "timed out"},
     {"the guard of a rank that nobody left", 4, 4, {RUNS}, 60, .guard = HERE, .speaker = -1},
-    {"the guard of a rank with dead neighbours", 4, 4, {[2] = GONE, GONE}, 60, .guard = HERE, .speaker = 0, .from = 0.1, .to = 0.1, .says = "rank 2 on host n0 (pid 102) (and 1 other) died at step 41 during reading data; the"},
-    {"the guard of one of two hosts", 2, 1, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.1, .to = 0.1, .says = "rank 1 on host n1 (pid 101) died at step 41 during backward, or its host cannot"},
-    {"the guard of one of four hosts", 8, 2, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.1, .to = 0.1, .says = "one of 6 ranks on other hosts died at step 41 during backward, or its host cannot be "
+    {"the guard of a rank with dead neighbours", 4, 4, {[2] = GONE, GONE}, 60, .guard = HERE, .speaker = 0, .from = 0.2, .to = 0.2, .says = "rank 2 on host n0 (pid 102) (and 1 other) died at step 41 during reading data; the"},
+    {"the guard of one of two hosts", 2, 1, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.2, .to = 0.2, .says = "rank 1 on host n1 (pid 101) died at step 41 during backward, or its host cannot"},
+    {"the guard of one of four hosts", 8, 2, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.2, .to = 0.2, .says = "one of 6 ranks on other hosts died at step 41 during backward, or its host cannot be "
         "reached; the job ends. It is one of rank 2 on host n1 (pid 102), rank 3 on host n1 (pid 103), rank 4 on host n2 (pid 104), rank 5 on host n2 (pid 105), …: see"},
 };
 // clang-format on
@@ -223,7 +225,8 @@ static void make_round(void)
     static double since[RANKS];
     struct dt_watch *watch = &watches[self];
     enum fate fate = fates[self];
-    bool begun = now >= start, waits = begun && fate != LATE && fate != BUSY && scene->speaks == 0;
+    bool begun = now >= start - tick / 2,
+         waits = begun && fate != LATE && fate != BUSY && scene->speaks == 0;
     struct dt_watch_self me = {.beat = {.step = 41, .peer = -1},
                                .timeout = scene->timeout,
                                .device_failed = begun && scene->failed == 1 + self,
@@ -243,7 +246,7 @@ static void make_round(void)
         me.beat.reports = (int64_t)(10 * fmin(now - start, 5));
     me.terminated = scene->terminated > 0 && fabs(now - start - scene->terminated) < tick / 2;
     dt_watch_tick(watch, &me);
-    if (scene->guard != NO_GUARD && self == 0 && fabs(now - start - 0.1) < tick / 2)
+    if (scene->guard != NO_GUARD && self == 0 && fabs(now - start - 0.2) < tick / 2)
         dt_watch_report_lost(watch, scene->guard == ANYWHERE);
     recorded[self] |= watch->wants_record;
 }
@@ -256,8 +259,9 @@ static void play(void)
     dt_die_register(die);
     open_watches();
     for (int i = 0; i < 1700; i++) {
-        now = 5 + tick * i + (tick * i >= 5 ? scene->pause : 0);
-        if (tick * i >= 5)
+        now = 5 + tick * i;
+        now += now >= start - tick / 2 ? scene->pause : 0;
+        if (now >= start + scene->after - tick / 2)
             memcpy(fates, scene->fates, sizeof fates);
         for (self = 0; self < size; self++)
             if (fates[self] != GONE && fates[self] != SUSPENDED && fates[self] != HANGS)
