@@ -127,6 +127,7 @@ cp runs/$name/metrics.jsonl before.jsonl
 check "the same command again" "$dtrain" "${patience[@]}" run.name=$name run.patience=3 >again.log 2>&1
 check "… trains no step" cmp runs/$name/metrics.jsonl before.jsonl
 check "… and says why" grep -q 'has not improved on' again.log
+check "… and state.json still names its best" test "$(state $name best_step)" = "$step"
 check "a run that ends when its patience does" "$dtrain" "${patience[@]/run.steps=30/run.steps=$((step + 6))}" run.name=end run.patience=3 >end.log 2>&1
 check "… is complete: $(cat runs/end/state.json)" grep -q '"state":"complete"' runs/end/state.json
 check "more patience goes on" ranks 1 "${patience[@]}" run.name=$name run.patience=1000 >more.log 2>&1

@@ -105,8 +105,10 @@ follows "validation on the console" '{ is("loss", $2, $6, 1e-4); is("perplexity"
     <(fields $metrics eval step loss perplexity tokens))"
 
 # --- the profile: its FLOPs are the model's, and its table has what its JSON has
-follows "FLOPs of the products" '{ is("FLOPs", $1, 45 * 384 * (flops - 27 * 64 * 16 * 2), 1e-9) }' -v flops=$flops \
-    <<<"$(rows one | sed -n 's/.*"lane":"op","name":"gemm.*"flops":\([^,]*\),.*/\1/p' | total)"
+for role in forward dX dW; do # a third each
+    follows "FLOPs of the products, $role" '{ is("FLOPs", $1, 15 * 384 * (flops - 27 * 64 * 16 * 2), 1e-9) }' -v flops=$flops \
+        <<<"$(rows one | sed -n 's/.*"lane":"op","name":"gemm '$role'".*"flops":\([^,]*\),.*/\1/p' | total)"
+done
 rows one |
     sed -n 's/.*"count":\([^,]*\),"seconds":\([^,]*\),.*"bytes":\([^,]*\),"flops":\([^,]*\),.*/\1 \2 \3 \4/p' >json.txt
 follows "its head" '{ is("steps", $1, 45, 0); is("timed_steps", $2, 45, 0); is("ranks", $3, 1, 0) }' \
@@ -133,6 +135,7 @@ mib() { # row, of the plan on stdin
 }
 plan >whole.txt
 plan optim.shard=true >shard.txt
+check "the tree of all ranks' micro-batches" grep -q '^sums: one binary tree over 8 micro-batches' <(plan comm.reduce=reproducible)
 parameters=$(sed -n 's/^model: \([0-9.]*\) M parameters.*/\1/p' whole.txt)
 follows "memory" '{ is("weights", $1, 4 * $5 / 1.048576, 0.03); is("gradients", $2, $1, 0.03); is("optimizer states", $3, 2 * $1, 0.03)
     is("sharding", $3 - $4, saved, 0.03) }' -v saved="$(sed -n 's/^optim.shard saves \([0-9.]*\) MiB.*/\1/p' shard.txt)" \
