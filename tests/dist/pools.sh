@@ -65,6 +65,9 @@ rejected() { # pattern, override …
     refused "${*:2}" "$1" "$dtrain" pools.ini run.name=refused "${@:2}"
 }
 rejected 'model.heads: buttons pools its window \(/max\)' model.autoregressive=true
+for pool in mean last; do
+    rejected "model.heads: shoulder pools its window \\(/$pool\\)" model.heads="main_x:categorical*17 shoulder:categorical*5/$pool" model.autoregressive=true
+done
 rejected 'not "shoulder:categorical\*5/median"' 'model.heads=shoulder:categorical*5/median'
 rejected 'not "shoulder:categorical\*5/"' 'model.heads=shoulder:categorical*5/'
 rejected 'model.heads: shoulder:categorical\*5/max, but the model in runs/alone-1/.* has shoulder' \

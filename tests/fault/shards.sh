@@ -53,6 +53,7 @@ check "verify: links to shards too: $(cat verify.log)" test "$(grep '^good\|^bad
 mkdir -p many
 for i in $(seq 10 89); do "$shard_tool" tokens many/$i.h5 1000; done # more than dtrain keeps open
 several=("${common[@]}" "data.train=many/*.h5" data.shuffle=false run.steps=150)
+check "--check of eighty names eight" test "$("$dtrain" --check "${several[@]}" 2>&1 | grep -cE '^  many/1[0-7].h5|^  … and 72 more$')" -eq 9
 ranks 2 "${several[@]}" run.name=eighty >eighty.log 2>&1 || { cat eighty.log >&2; exit 1; }
 name=gone
 export FAULT="call=write path=runs/gone/metrics at=1 times=0 do=20" LD_PRELOAD=$library # time to remove it

@@ -100,6 +100,7 @@ static void test_parse(void)
     refuse("33=", "model.ids: expected sizes of tables, not \"33=\"");
     refuse("33=1x", "model.ids: expected sizes of tables");
     refuse("33=a 34=a", "model.ids: the table a has 33 and 34 rows");
+    refuse("34=a 9 33=a", "model.ids: the table a has 34 and 33 rows");
     refuse("33=abcdefghijklmnopqrstuvwxyz", "model.ids: expected sizes of tables");
     refuse("0=a", "model.ids: expected sizes of tables");
 }
