@@ -14,11 +14,13 @@
 // k_last, v_last, count_last are the same for the next call: the last W - 1 rows, keys not rotated,
 // rows that are not valid zero. Zeros everywhere mean that nothing was before.
 //
-// Backward, with ds the gradient of s; no gradient flows to k0 and v0:
+// Backward, with ds the gradient of s:
 //   delta_ht = dy_ht · y_ht        dp_tj = dy_ht · v_gj        ds_tj = p_tj (dp_tj - delta_ht)
 //   dq'_ht = Σ_j ds_tj k'_gj / sqrt(E)       dk'_gj = Σ_{h of g, t} ds_tj q'_ht / sqrt(E)
 //   dv_gj = Σ_{h of g, t} p_tj dy_ht         dq, dk: dq', dk' rotated back
-// p is recomputed from lse. Sums have a fixed order: no atomics, no bit depends on threads.
+// dk0 and dv0 are the dk and dv of j < 0, zero where a row is not valid. dk_last and dv_last count
+// in the dk and dv of their rows, of j < 0 too, where a row is valid. All four are fp32. p is
+// recomputed from lse. Sums have a fixed order: no atomics, no bit depends on threads.
 //
 // Views are of one dtype, the storage (bf16 or fp32), row b·L + t, a head's E columns beside each
 // other; strides and places are free: q, k and v are usually columns of one matrix.
@@ -54,10 +56,12 @@ struct dt_attention_forward_args {
 };
 
 struct dt_attention_backward_args {
-    struct dt_attention_inputs in; // as in forward
-    struct dt_view y;              // from forward
-    const float *lse;              // from forward
+    struct dt_attention_inputs in;  // as in forward
+    struct dt_view y;               // from forward
+    const float *lse;               // from forward
+    const float *dk_last, *dv_last; // gradients of k_last, v_last; NULL: zeros
     struct dt_view dy, dq, dk, dv;
+    float *dk0, *dv0; // gradients of k0, v0, or NULL
     void *workspace;
     int64_t workspace_bytes;
 };
@@ -92,11 +96,16 @@ static inline bool dt_attention_on_mma(enum dt_dtype type, int64_t width)
     ARRAY(OUT | CACHED | NEED(a->k_last), B * (W - 1), G * E, T,      v_last)     \
     ARRAY(OUT | CACHED | NEED(a->k_last), 1,           B,     DT_I32, count_last) \
     APART(k_last, in.k0) APART(v_last, in.v0) APART(count_last, in.count0)
-#define DT_ROWS_attention_backward                   \
-    DT_ATTENTION_INPUTS                              \
-    ARRAY(IN,          B * L, H * E, T,      y)      \
-    ARRAY(IN | CACHED, B * L, H,     DT_F32, lse)    \
-    ARRAY(IN,          B * L, H * E, T,      dy)     \
-    ARRAY(OUT,         B * L, H * E, T,      dq)     \
-    ARRAY(OUT,         B * L, G * E, T,      dk, dv)
+#define DT_ROWS_attention_backward                                               \
+    DT_ATTENTION_INPUTS                                                          \
+    ARRAY(IN,                              B * L,       H * E, T,      y)        \
+    ARRAY(IN | CACHED,                     B * L,       H,     DT_F32, lse)      \
+    ARRAY(IN | CACHED | OR_NULL,           B * (W - 1), G * E, DT_F32, dk_last)  \
+    ARRAY(IN | CACHED | NEED(a->dk_last),  B * (W - 1), G * E, DT_F32, dv_last)  \
+    ARRAY(IN,                              B * L,       H * E, T,      dy)       \
+    ARRAY(OUT,                             B * L,       H * E, T,      dq)       \
+    ARRAY(OUT,                             B * L,       G * E, T,      dk, dv)   \
+    ARRAY(OUT | CACHED | OR_NULL,          B * (W - 1), G * E, DT_F32, dk0)      \
+    ARRAY(OUT | CACHED | NEED(a->dk0),     B * (W - 1), G * E, DT_F32, dv0)      \
+    APART(dk0, dk_last) APART(dv0, dv_last)
 // clang-format on

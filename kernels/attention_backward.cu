@@ -84,7 +84,17 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     attention_store<T, E, TILE>(in, shared, a.dq, mine, true, shared.scale, q);
 }
 
-template <class T, int E, int TILE>
+// Rows of positions before 0, as if they began at 0.
+DT_DEVICE dt_attention_inputs before_of(const dt_attention_inputs &in,
+                                        const attention_shared &shared)
+{
+    dt_attention_inputs before = in;
+    before.length = shared.before;
+    return before;
+}
+
+// BEFORE: of the keys and values before position 0, to dk and dv, which are then in fp32.
+template <class T, int E, int TILE, bool BEFORE>
 __global__ static void __launch_bounds__(ATTENTION_THREADS)
     dkv_kernel(dt_attention_backward_args a, attention_shared shared)
 {
@@ -94,13 +104,16 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
           *values = keys + TILE * PITCH, *pairs = values + TILE * PITCH;
     const dt_attention_inputs &in = a.in;
     const int64_t heads = in.n_head / in.n_kv_head;
-    const attention_tile mine = attention_own<TILE>(in, in.n_kv_head);
+    attention_tile mine = attention_own<TILE>(BEFORE ? before_of(in, shared) : in, in.n_kv_head);
+    if (BEFORE)
+        mine.at -= shared.before;
     const auto [b, g, j, n] = mine;
     const int32_t *starts = shared.starts + b * in.length;
     float dk[R][E / ATTENTION_SIDE] = {}, dv[R][E / ATTENTION_SIDE] = {};
-    attention_load<T, E, TILE>(in, shared, in.k, nullptr, mine, true, 1.0f, keys);
-    attention_load<T, E, TILE>(in, shared, in.v, nullptr, mine, false, 1.0f, values);
-    for (int64_t t0 = j; t0 < in.length && starts[t0] < j + n; t0 += TILE)
+    attention_load<T, E, TILE>(in, shared, in.k, BEFORE ? in.k0 : nullptr, mine, true, 1.0f, keys);
+    attention_load<T, E, TILE>(in, shared, in.v, BEFORE ? in.v0 : nullptr, mine, false, 1.0f,
+                               values);
+    for (int64_t t0 = BEFORE ? 0 : j; t0 < in.length && starts[t0] < j + n; t0 += TILE)
         for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
             const attention_tile tile = {b, h, t0, dt_least(TILE, in.length - t0)};
             float p[R][R] = {}, ds[R][R] = {};
@@ -123,8 +136,43 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     attention_put<E, R>(dk, keys);
     attention_put<E, R>(dv, values);
     __syncthreads();
-    attention_store<T, E, TILE>(in, shared, a.dk, mine, true, 1.0f, keys);
-    attention_store<T, E, TILE>(in, shared, a.dv, mine, false, 1.0f, values);
+    if constexpr (BEFORE) {
+        attention_shared from_0 = shared;
+        from_0.before = 0;
+        mine.at += shared.before;
+        const dt_attention_inputs rows = before_of(in, shared);
+        attention_store<float, E, TILE>(rows, from_0, a.dk, mine, true, 1.0f, keys);
+        attention_store<float, E, TILE>(rows, from_0, a.dv, mine, false, 1.0f, values);
+    } else {
+        attention_store<T, E, TILE>(in, shared, a.dk, mine, true, 1.0f, keys);
+        attention_store<T, E, TILE>(in, shared, a.dv, mine, false, 1.0f, values);
+    }
+}
+
+// What other calls add, a thread an element of [B, W - 1, G·E]: dk_last and dv_last to the
+// gradients of their rows, and zeros to dk0 and dv0 where nothing was before.
+template <class T>
+__global__ static void __launch_bounds__(ATTENTION_THREADS)
+    border_kernel(dt_attention_backward_args a, attention_shared shared)
+{
+    const int64_t index = dt_thread_index(), width = a.in.k.cols, kept = a.in.window - 1;
+    const int64_t b = index / width / kept, col = index % width;
+    const int64_t j = index / width % kept + a.in.length - kept;
+    if (b >= a.in.batch)
+        return;
+    if (a.dk0 && !a.in.k0)
+        a.dk0[index] = a.dv0[index] = 0.0f;
+    if (!a.dk_last || j < shared.firsts[b])
+        return;
+    if (j >= 0) {
+        const int64_t row = b * a.in.length + j;
+        dt_put<T>(a.dk, row, col, dt_get<T>(a.dk, row, col) + a.dk_last[index]);
+        dt_put<T>(a.dv, row, col, dt_get<T>(a.dv, row, col) + a.dv_last[index]);
+    } else if (a.dk0) {
+        const int64_t at = ((b + 1) * kept + j) * width + col;
+        a.dk0[at] += a.dk_last[index];
+        a.dv0[at] += a.dv_last[index];
+    }
 }
 
 // The same two kernels on tensor cores.
@@ -262,11 +310,26 @@ static void launch(const dt_attention_backward_args *a, const attention_shared &
     const int64_t bytes = attention_floats<E, TILE>(4) * (int64_t)sizeof(float),
                   pieces = in->batch * dt_div_up(in->length, TILE);
     dt_allow_shared(dq_kernel<T, E, TILE>, bytes);
-    dt_allow_shared(dkv_kernel<T, E, TILE>, bytes);
+    dt_allow_shared(dkv_kernel<T, E, TILE, false>, bytes);
     DT_LAUNCH((dq_kernel<T, E, TILE>), dt_blocks(pieces * in->n_head, 1), ATTENTION_THREADS, bytes,
               stream, *a, shared);
-    DT_LAUNCH((dkv_kernel<T, E, TILE>), dt_blocks(pieces * in->n_kv_head, 1), ATTENTION_THREADS,
-              bytes, stream, *a, shared);
+    DT_LAUNCH((dkv_kernel<T, E, TILE, false>), dt_blocks(pieces * in->n_kv_head, 1),
+              ATTENTION_THREADS, bytes, stream, *a, shared);
+}
+
+template <class T, int E, int TILE>
+static void launch_before(const dt_attention_backward_args *a, const attention_shared &shared,
+                          dt_stream *stream)
+{
+    const int64_t bytes = attention_floats<E, TILE>(4) * (int64_t)sizeof(float),
+                  pieces = a->in.batch * dt_div_up(shared.before, TILE) * a->in.n_kv_head,
+                  rows = a->in.batch * shared.before;
+    dt_attention_backward_args before = *a;
+    before.dk = dt_view_of(a->dk0, rows, a->in.k.cols, DT_F32);
+    before.dv = dt_view_of(a->dv0, rows, a->in.k.cols, DT_F32);
+    dt_allow_shared(dkv_kernel<T, E, TILE, true>, bytes);
+    DT_LAUNCH((dkv_kernel<T, E, TILE, true>), dt_blocks(pieces, 1), ATTENTION_THREADS, bytes,
+              stream, before, shared);
 }
 
 // False where the device has too little shared memory.
@@ -312,6 +375,14 @@ DT_OP_CUDA(attention_backward)
                      });
     if (!mma)
         ATTENTION_SWITCH(in, T, E, TILE, (launch<T, E, TILE>(args, shared, stream)));
+    if (args->dk0 && in->k0)
+        ATTENTION_SWITCH(in, T, E, TILE, (launch_before<T, E, TILE>(args, shared, stream)));
+    if (args->dk_last || (args->dk0 && !in->k0))
+        DT_STORAGE_SWITCH(
+            in->q.dtype, T,
+            DT_LAUNCH((border_kernel<T>),
+                      dt_blocks(in->batch * (in->window - 1) * in->k.cols, ATTENTION_THREADS),
+                      ATTENTION_THREADS, 0, stream, *args, shared));
     return DT_LAUNCHED("attention_backward");
 }
 

@@ -13,7 +13,7 @@
 struct tiles {
     float *q, *dy, *dq;     // [L, pitch] of one head
     float *lse, *delta;     // [L]
-    float *dkeys, *dvalues; // [L, pitch] of the group
+    float *dkeys, *dvalues; // [L, pitch] of the group, after the W - 1 rows of positions before 0
     float *p, *ds;          // [QUERIES, KEYS]
     struct dt_attention_keys tile;
 };
@@ -21,13 +21,16 @@ struct tiles {
 static struct tiles take_tiles(const struct dt_attention_shared *shared, struct dt_arena *arena)
 {
     struct tiles t;
-    int64_t L = shared->in->length, pitch = shared->pitch;
-    dt_take_arrays(arena, L, pitch, (float **[]){&t.q, &t.dy, &t.dq, &t.dkeys, &t.dvalues, NULL});
+    int64_t L = shared->in->length, pitch = shared->pitch, keep = shared->in->window - 1;
+    dt_take_arrays(arena, L, pitch, (float **[]){&t.q, &t.dy, &t.dq, NULL});
+    dt_take_arrays(arena, keep + L, pitch, (float **[]){&t.dkeys, &t.dvalues, NULL});
     dt_take_arrays(arena, 1, L, (float **[]){&t.lse, &t.delta, NULL});
     dt_take_arrays(arena, DT_QUERIES, DT_KEYS, (float **[]){&t.p, &t.ds, NULL});
     dt_take_arrays(arena, DT_KEYS, pitch,
                    (float **[]){&t.tile.keys, &t.tile.values, &t.tile.turned_keys,
                                 &t.tile.turned_values, NULL});
+    if (t.dkeys) // memory is there
+        t.dkeys += keep * pitch, t.dvalues += keep * pitch;
     return t;
 }
 
@@ -167,7 +170,7 @@ static void run_head(const struct dt_attention_backward_args *args,
             const struct meeting m = {t0, dt_min_i64(DT_QUERIES, L - t0), j, n, p->starts};
             for (int64_t i = 0; i < m.queries; i += DT_PANEL)
                 meet_queries(shared, &m, i, t);
-            for (int64_t i = 0; j >= 0 && i < n; i += DT_PANEL) // keys before 0 have no gradient
+            for (int64_t i = 0; (j >= 0 || args->dk0) && i < n; i += DT_PANEL)
                 meet_keys(shared, &m, i, t);
         }
     }
@@ -176,11 +179,41 @@ static void run_head(const struct dt_attention_backward_args *args,
                            dt_view_at(&args->dq, p->b * L + i, h * args->in.width));
 }
 
+// Finishes the gradients of the group's key and value at position j: dk and dv, before 0 dk0 and
+// dv0.
+static void store_key(const struct dt_attention_backward_args *args,
+                      const struct dt_attention_shared *shared, const struct piece *p, int64_t j,
+                      const struct tiles *t)
+{
+    const struct dt_attention_inputs *in = &args->in;
+    int64_t L = in->length, keep = in->window - 1, E = in->width, col = p->g * E;
+    int64_t kept = p->b * keep, each = in->k.cols, row = p->b * L + j, last = j + keep - L;
+    float *dk = t->dkeys + j * shared->pitch, *dv = t->dvalues + j * shared->pitch;
+    dt_attention_turn_back(shared, dk, j, 1.0f);
+    if (args->dk_last && last >= 0 && j >= p->starts[L - 1])
+        for (int64_t i = 0; i < E; i++) {
+            dk[i] += args->dk_last[(kept + last) * each + col + i];
+            dv[i] += args->dv_last[(kept + last) * each + col + i];
+        }
+    if (j >= 0) {
+        dt_store_row(args->dk.dtype, dk, E, dt_view_at(&args->dk, row, col));
+        dt_store_row(args->dv.dtype, dv, E, dt_view_at(&args->dv, row, col));
+    } else {
+        memcpy(args->dk0 + (kept + keep + j) * each + col, dk, (size_t)E * sizeof *dk);
+        memcpy(args->dv0 + (kept + keep + j) * each + col, dv, (size_t)E * sizeof *dv);
+    }
+}
+
 DT_OP_CPU(attention_backward)
 {
     const struct dt_attention_inputs *in = &args->in;
     struct dt_arena arena = dt_workspace_arena(args->workspace, args->workspace_bytes);
     struct dt_attention_shared shared = dt_attention_share(in, &arena);
+    size_t kept = (size_t)(in->batch * (in->window - 1) * in->k.cols) * sizeof(float);
+    if (args->dk0 && !in->k0) { // nothing was before
+        memset(args->dk0, 0, kept);
+        memset(args->dv0, 0, kept);
+    }
 #pragma omp parallel num_threads(device->threads)
     {
         struct dt_arena own = dt_thread_arena(&arena, device->threads);
@@ -190,18 +223,14 @@ DT_OP_CPU(attention_backward)
         for (int64_t i = 0; i < in->batch * in->n_kv_head; i++) {
             struct piece p = {.b = i / in->n_kv_head, .g = i % in->n_kv_head};
             p.starts = shared.starts + p.b * in->length;
-            int64_t L = in->length, pitch = shared.pitch;
-            memset(t.dkeys, 0, (size_t)(L * pitch) * sizeof(float));
-            memset(t.dvalues, 0, (size_t)(L * pitch) * sizeof(float));
+            int64_t first = args->dk0 ? -shared.before : 0;
+            int64_t floats = (in->length - first) * shared.pitch;
+            memset(t.dkeys + first * shared.pitch, 0, (size_t)floats * sizeof(float));
+            memset(t.dvalues + first * shared.pitch, 0, (size_t)floats * sizeof(float));
             for (int64_t r = 0; r < shared.heads; r++)
                 run_head(args, &shared, &p, p.g * shared.heads + r, &t);
-            for (int64_t j = 0; j < L; j++) {
-                int64_t row = p.b * L + j, col = p.g * in->width;
-                dt_attention_store(&shared, t.dkeys + j * pitch, j, 1.0f,
-                                   dt_view_at(&args->dk, row, col));
-                dt_store_row(args->dv.dtype, t.dvalues + j * pitch, in->width,
-                             dt_view_at(&args->dv, row, col));
-            }
+            for (int64_t j = first; j < in->length; j++)
+                store_key(args, &shared, &p, j, &t);
         }
     }
     return DT_OK;

@@ -109,6 +109,12 @@ DT_CLONES void dt_attention_load_plain(const struct dt_attention_shared *shared,
     dt_load_row(shared->in->q.dtype, row, shared->in->width, shared->pitch, out);
 }
 
+DT_CLONES void dt_attention_turn_back(const struct dt_attention_shared *shared, float *row,
+                                      int64_t j, float scale)
+{
+    rotate(shared, row, j, -1.0f, scale);
+}
+
 DT_CLONES void dt_attention_store(const struct dt_attention_shared *shared, float *row, int64_t j,
                                   float scale, void *out)
 {

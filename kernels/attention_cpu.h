@@ -45,7 +45,9 @@ void dt_attention_load(const struct dt_attention_shared *shared, const void *row
                        float scale, float *out);
 // As dt_attention_load, without rotation.
 void dt_attention_load_plain(const struct dt_attention_shared *shared, const void *row, float *out);
-// The gradient of a rotated row, turned back in place, times scale, to storage.
+// The gradient of a rotated row, turned back in place, times scale; and to storage.
+void dt_attention_turn_back(const struct dt_attention_shared *shared, float *row, int64_t j,
+                            float scale);
 void dt_attention_store(const struct dt_attention_shared *shared, float *row, int64_t j,
                         float scale, void *out);
 // A tile of keys and values, in a thread's memory. The rows after the last key are zero, up to a

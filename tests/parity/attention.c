@@ -8,6 +8,7 @@ struct shape {
     dt_dtype type;
     bool before, wide; // keys and values of an earlier call; strides larger than rows
     enum resets resets;
+    unsigned dkv; // DH_LAST: dk_last, dv_last; DH0: dk0, dv0
 };
 
 // ---- in double
@@ -107,13 +108,42 @@ static double attend(const struct values *v, int64_t b, int64_t t, int64_t h, do
     return most + log(sum);
 }
 
+// Element i of [B, W - 1, G·E], as k_last has it, among rows x; NULL where it is not valid.
+static double *last_at(const struct values *v, double *x, int64_t i)
+{
+    int64_t keep = v->W - 1, cols = v->G * v->E, b = i / cols / keep;
+    int64_t j = v->L - keep + i / cols % keep;
+    return j < first_of(v, b, v->L - 1) ? NULL : row_of(v, x, b, j, 0) + i % cols;
+}
+
+static int64_t kept_size(const struct values *v)
+{
+    return v->B * (v->W - 1) * v->G * v->E;
+}
+
 static void store_last(const struct values *v, double *x, dt_dtype type, void *last)
 {
-    int64_t keep = v->W - 1, cols = v->G * v->E;
-    for (int64_t i = 0; i < v->B * keep * cols; i++) {
-        int64_t b = i / cols / keep, j = v->L - keep + i / cols % keep;
-        set(last, type, i, j >= first_of(v, b, v->L - 1) ? row_of(v, x, b, j, 0)[i % cols] : 0.0);
+    for (int64_t i = 0; i < kept_size(v); i++) {
+        const double *from = last_at(v, x, i);
+        set(last, type, i, from ? *from : 0.0);
     }
+}
+
+// Adds the gradients of k_last to those of its rows g; and what these are before position 0.
+static void add_last(const struct values *v, double *g, const float *last)
+{
+    for (int64_t i = 0; i < kept_size(v) && last; i++) {
+        double *to = last_at(v, g, i);
+        if (to)
+            *to += (double)last[i];
+    }
+}
+
+static void store_before(const struct values *v, double *g, float *to)
+{
+    int64_t each = kept_size(v) / v->B;
+    for (int64_t b = 0; b < v->B && to; b++)
+        store_array(to + b * each, each, row_of(v, g, b, 1 - v->W, 0), false);
 }
 
 REFERENCE(attention_forward)
@@ -167,6 +197,10 @@ REFERENCE(attention_backward)
             }
         }
     }
+    add_last(&v, g.k, a->dk_last);
+    add_last(&v, g.v, a->dv_last);
+    store_before(&v, g.k, a->dk0);
+    store_before(&v, g.v, a->dv0);
     for (int64_t i = 0; i < v.B * v.L * v.G * E; i++) {
         int64_t row = i / (v.G * E);
         dk[i] = row_of(&v, g.k, row / v.L, row % v.L, 0)[i % (v.G * E)];
@@ -184,6 +218,12 @@ static void y_of(const void *values, double *y)
     double *p = zeros(v->rows);
     for (int64_t i = 0; i < v->B * v->L * v->H; i++)
         attend(v, i / v->H / v->L, i / v->H % v->L, i % v->H, p, y + i * v->E);
+    y += v->B * v->L * v->H * v->E;
+    for (int64_t i = 0; i < kept_size(v); i++) {
+        const double *k = last_at(v, v->k, i), *value = last_at(v, v->v, i);
+        y[i] = k ? *k : 0.0;
+        y[kept_size(v) + i] = value ? *value : 0.0;
+    }
 }
 
 // ---- on the tested backend
@@ -214,7 +254,7 @@ static struct op make_op(const struct shape *s)
                                      .k = dt_view_cols(qkv, Q, Q + K),
                                      .v = dt_view_cols(qkv, Q + K, Q + 2 * K),
                                      .reset = make_reset(s->batch, s->length, s->resets, 1)};
-    bool state = s->window > 1;
+    bool state = s->window > 1, last = state && s->dkv & DH_LAST, first = state && s->dkv & DH0;
     int64_t bytes = kept * K * dt_dtype_size(s->type);
     if (s->before && state) {
         int32_t *count = guarded(s->batch * 4);
@@ -235,6 +275,10 @@ static struct op make_op(const struct shape *s)
                        {.in = in,
                         .y = y,
                         .lse = lse,
+                        .dk_last = last ? normal(kept * K, 1.0, 5) : NULL,
+                        .dv_last = last ? normal(kept * K, 1.0, 6) : NULL,
+                        .dk0 = first ? guarded(kept * K * 4) : NULL,
+                        .dv0 = first ? guarded(kept * K * 4) : NULL,
                         .dy = normal_view(s->type, rows, Q, aligned_stride(s->type, Q), 1.0, 4),
                         .dq = dt_view_cols(dqkv, 0, Q),
                         .dk = dt_view_cols(dqkv, Q, Q + K),
@@ -276,7 +320,11 @@ static void backward(struct parity *p, struct dt_attention_backward_args *a)
 static void check_directions(const struct parity *p, const struct dt_attention_backward_args *a)
 {
     struct values v = make_values(&a->in);
-    const struct objective objective = {.dy = &a->dy, .forward = y_of, .problem = &v};
+    int64_t kept = kept_size(&v), each = kept / v.B;
+    double *last = zeros(2 * kept);
+    memcpy(last, dense_array(a->dk_last, kept), (size_t)kept * sizeof *last);
+    memcpy(last + kept, dense_array(a->dv_last, kept), (size_t)kept * sizeof *last);
+    const struct objective objective = {&a->dy, y_of, &v, last, 2 * kept};
     double tolerance = a->dq.dtype == DT_BF16 ? 2e-2 : 2e-5;
     int64_t n = v.L * v.G * v.E;
     check_direction(p, "q", v.q, dense_view(&a->dq), v.B * v.L * v.H * v.E, &objective, tolerance);
@@ -287,15 +335,21 @@ static void check_directions(const struct parity *p, const struct dt_attention_b
                         tolerance);
         check_direction(p, "v", row_of(&v, v.v, b, 0, 0), dense_view(&dv), n, &objective,
                         tolerance);
+        if (!a->dk0)
+            continue;
+        check_direction(p, "k0", row_of(&v, v.k, b, 1 - v.W, 0),
+                        dense_array(a->dk0 + b * each, each), each, &objective, tolerance);
+        check_direction(p, "v0", row_of(&v, v.v, b, 1 - v.W, 0),
+                        dense_array(a->dv0 + b * each, each), each, &objective, tolerance);
     }
 }
 
 static void compare(struct parity *p, const struct shape *s)
 {
-    if (!parity_case(p, "attention: B %d L %d H %d G %d E %d W %d %s%s%s, resets %d", (int)s->batch,
-                     (int)s->length, (int)s->heads, (int)s->groups, (int)s->width, (int)s->window,
-                     dt_dtype_name(s->type), s->before ? " state" : "", s->wide ? " wide" : "",
-                     s->resets))
+    if (!parity_case(p, "attention: B %d L %d H %d G %d E %d W %d %s%s%s, resets %d, dkv %u",
+                     (int)s->batch, (int)s->length, (int)s->heads, (int)s->groups, (int)s->width,
+                     (int)s->window, dt_dtype_name(s->type), s->before ? " state" : "",
+                     s->wide ? " wide" : "", s->resets, s->dkv))
         return;
     struct op op = make_op(s);
     forward(p, &op.forward);
@@ -351,30 +405,32 @@ static void check_carry(struct parity *p, int64_t window, dt_dtype type, enum re
 void parity_attention(struct parity *p)
 {
     static const struct shape shapes[] = {
-        {1, 1, 1, 1, 2, 1, DT_F32, .resets = NO_RESETS},
-        {3, 1, 4, 2, 16, 9, DT_F32, .before = true},
+        {1, 1, 1, 1, 2, 1, DT_F32, .resets = NO_RESETS, .dkv = DH_LAST | DH0},
+        {3, 1, 4, 2, 16, 9, DT_F32, .before = true, .dkv = DH_LAST | DH0},
         {3, 1, 2, 1, 64, 60, DT_BF16, .before = true},
-        {1, 77, 4, 4, 64, 77, DT_F32, .resets = NO_RESETS},
-        {3, 77, 4, 2, 6, 20, DT_F32, .before = true, .wide = true, .resets = MANY},
+        {1, 77, 4, 4, 64, 77, DT_F32, .resets = NO_RESETS, .dkv = DH_LAST | DH0},
+        {3, 77, 4, 2, 6, 20, DT_F32, .before = true, .wide = true, .resets = MANY,
+         .dkv = DH_LAST | DH0},
         {3, 50, 3, 1, 34, 200, DT_F32, .before = true, .wide = true},
-        {2, 61, 6, 2, 10, 1, DT_F32, .resets = NO_RESETS},
-        {1, 130, 2, 2, 16, 2, DT_F32, .before = true, .resets = IN_A_ROW},
-        {3, 97, 2, 1, 80, 33, DT_F32, .before = true, .resets = AT_END},
-        {1, 49, 2, 1, 130, 49, DT_F32, .wide = true},
-        {1, 33, 3, 3, 4, 20, DT_F32, .resets = MANY},
-        {1, 35, 1, 1, 256, 20, DT_BF16, .before = true},
-        {2, 77, 4, 2, 32, 77, DT_BF16, .wide = true, .resets = MANY},
+        {2, 61, 6, 2, 10, 1, DT_F32, .resets = NO_RESETS, .dkv = DH_LAST | DH0},
+        {1, 130, 2, 2, 16, 2, DT_F32, .before = true, .resets = IN_A_ROW, .dkv = DH_LAST},
+        {3, 97, 2, 1, 80, 33, DT_F32, .before = true, .resets = AT_END, .dkv = DH_LAST | DH0},
+        {1, 49, 2, 1, 130, 49, DT_F32, .wide = true, .dkv = DH0},
+        {1, 33, 3, 3, 4, 20, DT_F32, .resets = MANY, .dkv = DH_LAST | DH0},
+        {1, 35, 1, 1, 256, 20, DT_BF16, .before = true, .dkv = DH_LAST | DH0},
+        {2, 77, 4, 2, 32, 77, DT_BF16, .wide = true, .resets = MANY, .dkv = DH_LAST | DH0},
         {3, 65, 4, 1, 64, 64, DT_BF16, .before = true, .resets = IN_A_ROW},
-        {1, 70, 3, 3, 12, 50, DT_BF16, .before = true, .resets = MANY},
-        {1, 240, 2, 1, 8, 100, DT_F32, .before = true},
+        {1, 70, 3, 3, 12, 50, DT_BF16, .before = true, .resets = MANY, .dkv = DH_LAST | DH0},
+        {1, 240, 2, 1, 8, 100, DT_F32, .before = true, .dkv = DH_LAST | DH0},
         {1, 300, 20, 1, 4, 300, DT_F32, .resets = MANY},
-        {3, 135, 2, 1, 16, 80, DT_BF16, .before = true, .resets = MANY},
-        {2, 63, 3, 3, 16, 63, DT_BF16, .resets = NO_RESETS},
-        {1, 193, 2, 2, 32, 70, DT_BF16, .before = true},
-        {1, 194, 2, 1, 64, 100, DT_BF16, .wide = true, .resets = AT_END},
-        {3, 1, 2, 1, 128, 40, DT_BF16, .before = true},
-        {2, 129, 2, 1, 128, 65, DT_BF16, .before = true, .wide = true, .resets = MANY},
-        {1, 135, 2, 1, 256, 90, DT_BF16, .before = true, .resets = IN_A_ROW},
+        {3, 135, 2, 1, 16, 80, DT_BF16, .before = true, .resets = MANY, .dkv = DH_LAST | DH0},
+        {2, 63, 3, 3, 16, 63, DT_BF16, .resets = NO_RESETS, .dkv = DH_LAST},
+        {1, 193, 2, 2, 32, 70, DT_BF16, .before = true, .dkv = DH_LAST | DH0},
+        {1, 194, 2, 1, 64, 100, DT_BF16, .wide = true, .resets = AT_END, .dkv = DH0},
+        {3, 1, 2, 1, 128, 40, DT_BF16, .before = true, .dkv = DH_LAST | DH0},
+        {2, 129, 2, 1, 128, 65, DT_BF16, .before = true, .wide = true, .resets = MANY,
+         .dkv = DH_LAST | DH0},
+        {1, 135, 2, 1, 256, 90, DT_BF16, .before = true, .resets = IN_A_ROW, .dkv = DH_LAST | DH0},
         {1, 65, 1, 1, 256, 1, DT_BF16, .resets = NO_RESETS},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
@@ -382,7 +438,7 @@ void parity_attention(struct parity *p)
     for (int k = 0; k < 2 && p->model; k++)
         compare(p, &(struct shape){1, MODEL_LENGTH, 12, 4, 64, MODEL_LENGTH / (1 + k),
                                    k ? DT_F32 : DT_BF16, .before = true, .wide = true,
-                                   .resets = k ? MANY : NO_RESETS});
+                                   .resets = k ? MANY : NO_RESETS, .dkv = DH_LAST | DH0});
     for (int resets = NO_RESETS; resets < RESETS; resets++) {
         check_carry(p, 24, DT_F32, (enum resets)resets);
         check_carry(p, 2, DT_BF16, (enum resets)resets);
