@@ -174,13 +174,20 @@ static dt_status inner_backward(struct dt_projected *part, const struct dt_pass 
 {
     const struct attention *m = (struct attention *)part;
     const struct arrays *g = &m->gradients;
-    struct dt_attention_backward_args args = {.in = inputs(m, pass),
-                                              .y = m->forward.y,
-                                              .lse = m->lse,
-                                              .dy = g->y,
-                                              .dq = g->q,
-                                              .dk = g->k,
-                                              .dv = g->v};
+    const struct dt_part *block = &part->part;
+    const struct dt_model_state *after = pass->dafter, *before = pass->dbefore;
+    struct dt_attention_backward_args args = {
+        .in = inputs(m, pass),
+        .y = m->forward.y,
+        .lse = m->lse,
+        .dk_last = dt_pass_gradient(pass, block, after, m->keys),
+        .dv_last = dt_pass_gradient(pass, block, after, m->values),
+        .dy = g->y,
+        .dq = g->q,
+        .dk = g->k,
+        .dv = g->v,
+        .dk0 = dt_pass_gradient(pass, block, before, m->keys),
+        .dv0 = dt_pass_gradient(pass, block, before, m->values)};
     return DT_RUN(pass, attention_backward, &args);
 }
 

@@ -197,18 +197,21 @@ static dt_status inner_backward(struct dt_projected *part, const struct dt_pass 
     const struct mamba *m = (struct mamba *)part;
     const struct arrays *a = &m->forward, *g = &m->gradients;
     const struct dt_net *net = pass->net;
-    struct dt_scan_backward_args scan = {.in = scan_inputs(m, pass),
-                                         .states = m->states,
-                                         .s = m->s,
-                                         .dy = g->y,
-                                         .du = g->u,
-                                         .ddelta = g->delta,
-                                         .dz = g->z,
-                                         .db = g->b,
-                                         .dc = g->c,
-                                         .da_log = dt_net_gradient(net, m->a_log),
-                                         .dd_skip = dt_net_gradient(net, m->d_skip),
-                                         .ddt_bias = dt_net_gradient(net, m->dt_bias)};
+    struct dt_scan_backward_args scan = {
+        .in = scan_inputs(m, pass),
+        .states = m->states,
+        .s = m->s,
+        .dh_last = dt_pass_gradient(pass, &part->part, pass->dafter, m->ssm_state),
+        .dy = g->y,
+        .du = g->u,
+        .ddelta = g->delta,
+        .dz = g->z,
+        .db = g->b,
+        .dc = g->c,
+        .dh0 = dt_pass_gradient(pass, &part->part, pass->dbefore, m->ssm_state),
+        .da_log = dt_net_gradient(net, m->a_log),
+        .dd_skip = dt_net_gradient(net, m->d_skip),
+        .ddt_bias = dt_net_gradient(net, m->dt_bias)};
     DT_TRY(DT_RUN(pass, scan_backward, &scan));
     DT_TRY(dt_pass_ready(pass, m->a_log));
     DT_TRY(dt_pass_ready(pass, m->d_skip));

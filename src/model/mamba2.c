@@ -205,16 +205,19 @@ static dt_status inner_backward(struct dt_projected *part, const struct dt_pass 
                                                   .dx = g->y,
                                                   .dz = g->z,
                                                   .dweight = dt_net_gradient(net, m->gated_norm)};
-    struct dt_ssd_backward_args ssd = {.in = ssd_inputs(m, pass),
-                                       .states = m->states,
-                                       .dy = g->y,
-                                       .dx = g->x,
-                                       .ddt = g->dt,
-                                       .db = g->b,
-                                       .dc = g->c,
-                                       .da_log = dt_net_gradient(net, m->a_log),
-                                       .dd_skip = dt_net_gradient(net, m->d_skip),
-                                       .ddt_bias = dt_net_gradient(net, m->dt_bias)};
+    struct dt_ssd_backward_args ssd = {
+        .in = ssd_inputs(m, pass),
+        .states = m->states,
+        .dh_last = dt_pass_gradient(pass, &part->part, pass->dafter, m->ssm_state),
+        .dy = g->y,
+        .dx = g->x,
+        .ddt = g->dt,
+        .db = g->b,
+        .dc = g->c,
+        .dh0 = dt_pass_gradient(pass, &part->part, pass->dbefore, m->ssm_state),
+        .da_log = dt_net_gradient(net, m->a_log),
+        .dd_skip = dt_net_gradient(net, m->d_skip),
+        .ddt_bias = dt_net_gradient(net, m->dt_bias)};
     DT_TRY(DT_RUN(pass, gated_rmsnorm_backward, &norm));
     DT_TRY(dt_pass_ready(pass, m->gated_norm));
     DT_TRY(DT_RUN(pass, ssd_backward, &ssd));

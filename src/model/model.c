@@ -423,14 +423,17 @@ const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, 
     return &model->parts.all[layer + 1]->states;
 }
 
-// Bytes of the arrays of all layers and the head; `state` (or NULL) gets their places in the arena.
-static int64_t place_state(const struct dt_parts *parts, int64_t sequences, struct dt_arena arena,
-                           struct dt_model_state *state)
+// Bytes of the arrays of all layers and the head, or of their gradients; `state` (or NULL) gets
+// their places in the arena.
+static int64_t place_state(const struct dt_parts *parts, int64_t sequences, bool gradients,
+                           struct dt_arena arena, struct dt_model_state *state)
 {
     for (int64_t layer = 0; layer <= parts->layers; layer++) {
         const struct dt_array_list *list = &parts->all[layer + 1]->states;
         for (int i = 0; i < list->n; i++) {
-            int64_t bytes = dt_array_bytes(&list->arrays[i], sequences);
+            const struct dt_array_spec spec =
+                gradients ? dt_state_gradient(&list->arrays[i]) : list->arrays[i];
+            int64_t bytes = dt_array_bytes(&spec, sequences);
             void *array = dt_arena_take(&arena, bytes);
             if (state)
                 state->arrays[layer][i] = bytes > 0 ? array : NULL;
@@ -445,15 +448,15 @@ dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t seq
     struct dt_parts parts;
     dt_status status = parts_create(config, &parts);
     if (status == DT_OK)
-        *bytes = place_state(&parts, sequences, dt_arena_measure(), NULL);
+        *bytes = place_state(&parts, sequences, false, dt_arena_measure(), NULL);
     parts_free(&parts);
     return status;
 }
 
-dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
-                                struct dt_model_state **out)
+static dt_status create_state(struct dt_model *model, int64_t sequences, bool gradients,
+                              struct dt_model_state **out)
 {
-    int64_t bytes = place_state(&model->parts, sequences, dt_arena_measure(), NULL);
+    int64_t bytes = place_state(&model->parts, sequences, gradients, dt_arena_measure(), NULL);
     struct dt_model_state *state;
     size_t arrays = (size_t)(model->parts.layers + 1) * sizeof *state->arrays;
     DT_TRY(DT_NEW_BYTES(&state, sizeof *state + arrays, "a carried state"));
@@ -463,9 +466,21 @@ dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
         return dt_error_push(status, __FILE__, __LINE__, __func__,
                              "carried state of %lld sequences", (long long)sequences);
     }
-    place_state(&model->parts, sequences, dt_arena_place(state->memory, bytes), state);
+    place_state(&model->parts, sequences, gradients, dt_arena_place(state->memory, bytes), state);
     *out = state;
     return DT_OK;
+}
+
+dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
+                                struct dt_model_state **state)
+{
+    return create_state(model, sequences, false, state);
+}
+
+dt_status dt_model_state_create_gradient(struct dt_model *model, int64_t sequences,
+                                         struct dt_model_state **gradient)
+{
+    return create_state(model, sequences, true, gradient);
 }
 
 void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state)

@@ -93,6 +93,10 @@ struct dt_model_input {
 struct dt_model_state;
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **state); // zero
+// Room for the gradients of such a state: the same arrays in fp32, but those of whole numbers,
+// which have no gradient, are empty.
+dt_status dt_model_state_create_gradient(struct dt_model *model, int64_t sequences,
+                                         struct dt_model_state **gradient); // zero
 void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state);
 // All arrays of a state are one block of device memory of this size.
 dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t sequences,
@@ -114,10 +118,15 @@ struct dt_pass {
     struct dt_model_input input;
     const struct dt_model_state *before; // read; NULL: zeros
     struct dt_model_state *after;        // written by forward, not `before` itself; or NULL
-    int64_t first;                       // which sequence of these states is the pass's first
-    bool accumulate;                     // weight gradients: += (a later micro-batch), else =
-    dt_grad_ready grad_ready;            // called in backward; or NULL
-    dt_weights_needed weights_needed;    // called in forward, before each part; or NULL
+    // Gradients of these states: backward reads that of `after` (NULL: zeros) and writes that of
+    // `before`, unless that is NULL; not the same one. So a window may be run in parts, forward
+    // from the first to the last and backward from the last to the first.
+    const struct dt_model_state *dafter;
+    struct dt_model_state *dbefore;
+    int64_t first;                    // which sequence of these states is the pass's first
+    bool accumulate;                  // weight gradients: += (a later micro-batch), else =
+    dt_grad_ready grad_ready;         // called in backward; or NULL
+    dt_weights_needed weights_needed; // called in forward, before each part; or NULL
     void *context;
     struct dt_stream *stream;
     // The model fills in the rest, for its parts.

@@ -123,6 +123,22 @@ void *dt_pass_state(const struct dt_pass *pass, const struct dt_part *block,
     return array ? array + dt_array_bytes(&block->states.arrays[index], pass->first) : NULL;
 }
 
+struct dt_array_spec dt_state_gradient(const struct dt_array_spec *state)
+{
+    struct dt_array_spec gradient = *state;
+    gradient.type = DT_F32;
+    if (state->type != DT_F32 && state->type != DT_BF16)
+        gradient.width = 0;
+    return gradient;
+}
+
+float *dt_pass_gradient(const struct dt_pass *pass, const struct dt_part *block,
+                        const struct dt_model_state *gradient, int index)
+{
+    float *array = dt_model_state_array(gradient, block->layer, index);
+    return array ? array + pass->first * block->states.arrays[index].width : NULL;
+}
+
 // The arrays of a block, x and y first, and after them their gradients: with the rows of the pass.
 static const struct dt_view *arrays_of(struct dt_part *block, const struct dt_pass *pass)
 {
@@ -299,11 +315,14 @@ dt_status dt_conv_backward(const struct dt_pass *pass, const struct dt_conv *con
                            struct dt_view dy, struct dt_view dx)
 {
     const struct dt_net *net = pass->net;
-    struct dt_conv1d_silu_backward_args args = {.in = conv_inputs(pass, conv, x),
-                                                .dy = dy,
-                                                .dx = dx,
-                                                .dweight = dt_net_gradient(net, conv->weight),
-                                                .dbias = dt_net_gradient(net, conv->bias)};
+    struct dt_conv1d_silu_backward_args args = {
+        .in = conv_inputs(pass, conv, x),
+        .dx_last = dt_pass_gradient(pass, conv->block, pass->dafter, conv->state),
+        .dy = dy,
+        .dx = dx,
+        .dx0 = dt_pass_gradient(pass, conv->block, pass->dbefore, conv->state),
+        .dweight = dt_net_gradient(net, conv->weight),
+        .dbias = dt_net_gradient(net, conv->bias)};
     DT_TRY(DT_RUN(pass, conv1d_silu_backward, &args));
     DT_TRY(dt_pass_ready(pass, conv->weight));
     return dt_pass_ready(pass, conv->bias);

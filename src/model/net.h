@@ -60,6 +60,11 @@ struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view);
 // NULL if `state` is NULL, or the array is empty.
 void *dt_pass_state(const struct dt_pass *pass, const struct dt_part *block,
                     const struct dt_model_state *state, int index);
+// What the gradient of an array of a state is like.
+struct dt_array_spec dt_state_gradient(const struct dt_array_spec *state);
+// The same of gradients of states, pass->dafter or dbefore.
+float *dt_pass_gradient(const struct dt_pass *pass, const struct dt_part *block,
+                        const struct dt_model_state *gradient, int index);
 // Announces that the gradient of a row is complete.
 dt_status dt_pass_ready(const struct dt_pass *pass, int row);
 dt_status dt_pass_measure(const struct dt_pass *pass, int64_t workspace);

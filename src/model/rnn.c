@@ -147,15 +147,22 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass, stru
     dt_pass_rows(pass, &a, sizeof a);
     dt_pass_rows(pass, &g, sizeof g);
     bool direct = !m->out_proj.out;
-    struct dt_rnn_backward_args args = {.in = inputs(m, pass),
-                                        .gates = a.gates,
-                                        .cells = a.cells,
-                                        .previous = a.previous,
-                                        .dy = direct ? dout : g.y,
-                                        .dx = g.x,
-                                        .dp = g.p,
-                                        .db_ih = dt_net_gradient(net, m->bias_ih),
-                                        .db_hh = dt_net_gradient(net, m->bias_hh)};
+    struct dt_rnn_backward_args args = {
+        .in = inputs(m, pass),
+        .gates = a.gates,
+        .cells = a.cells,
+        .previous = a.previous,
+        .dh_last = dt_pass_gradient(pass, part, pass->dafter, m->hidden_state),
+        .dy = direct ? dout : g.y,
+        .dx = g.x,
+        .dp = g.p,
+        .dh0 = dt_pass_gradient(pass, part, pass->dbefore, m->hidden_state),
+        .db_ih = dt_net_gradient(net, m->bias_ih),
+        .db_hh = dt_net_gradient(net, m->bias_hh)};
+    if (m->cell == DT_RNN_LSTM) {
+        args.dc_last = dt_pass_gradient(pass, part, pass->dafter, m->cell_state);
+        args.dc0 = dt_pass_gradient(pass, part, pass->dbefore, m->cell_state);
+    }
     if (recompute >= DT_RECOMPUTE_BLOCK)
         DT_TRY(dt_linear_forward(pass, m->input, h, a.x));
     // without out_proj y is not needed again: it goes where its gradient would
