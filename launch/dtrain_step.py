@@ -19,7 +19,15 @@ Environments of gymnasium, many at once, each with a stream of its own:
                 model.reset(stream)
             ended = ends | cuts
 
-python3 dtrain_step.py MODEL measures what a step costs here and in the C library alone.
+Text of a language model, as it is generated; the checkpoint's tokenizer.json is read by the package tokenizers, and a model of
+256 tokens needs none:
+
+    with dtrain_step.Model("runs/first/checkpoints/step-00002000", streams=2) as model:
+        for piece in model.generate("int main", tokens=100, top_p=0.9, stop=["\n\n"]):
+            print(piece, end="", flush=True)
+        texts = model.complete(["int main", "struct"], temperature=0)
+
+python3 dtrain_step.py MODEL PROMPT prints such a text. python3 dtrain_step.py MODEL measures what a step costs here and in the C library alone.
 
 The library is found as DTRAIN_STEP_LIBRARY, beside an installed copy of this file, or by the system's loader as
 libdtrain_step.so.1.
@@ -49,6 +57,11 @@ class Info(ctypes.Structure):
 class Output(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char * 32)] + [
         (name, ctypes.c_int32) for name in ("kind", "first", "width", "target", "target_width")]
+
+
+class Choice(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_double) for name in ("temperature", "top_p", "min_p", "repetition_penalty")] + [
+        ("top_k", ctypes.c_int64)]
 
 
 class Error(Exception):
@@ -108,6 +121,72 @@ class _Buffer:
             raise Error("expected %d %s: %s" % (n, "numbers" if self.letter == "f" else "ids", error)) from error
 
 
+class _Bytes:
+    """The tokenizer of a model whose tokens are bytes."""
+
+    def encode(self, text):
+        return list(text.encode())
+
+    def decode(self, ids):
+        return bytes(ids).decode(errors="replace")
+
+
+class _File:
+    """tokenizer.json of a checkpoint."""
+
+    def __init__(self, path):
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise Error("%s is read by the Python package tokenizers: pip install tokenizers" % path) from error
+        self.tokenizer = tokenizers.Tokenizer.from_file(path)
+
+    def encode(self, text):
+        return self.tokenizer.encode(text).ids
+
+    def decode(self, ids):
+        return self.tokenizer.decode(ids)
+
+
+class _Text:
+    """A prompt and what follows it, of one stream."""
+
+    def __init__(self, model, stream, prompt, stop):
+        self.tokenizer, self.stop = model.tokenizer, [text for text in stop if text]
+        self.ids = self.tokenizer.encode(prompt)
+        if not self.ids:
+            raise Error("the prompt is empty; give at least one token")
+        self.start, self.done, self.ended = len(self.ids), 0, False
+        self.seen = (ctypes.c_uint8 * model.vocab_size).from_buffer(model._seen, stream * model.vocab_size)
+        ctypes.memset(self.seen, 0, model.vocab_size)
+        for token in self.ids:
+            if not 0 <= token < model.vocab_size:
+                raise Error("token %d of the prompt is not in 0 … %d: the tokenizer is not the model's"
+                            % (token, model.vocab_size - 1))
+            self.seen[token] = 1
+
+    def add(self, token, stop_tokens, most):
+        if token in stop_tokens:
+            self.ended = True
+            return
+        self.ids.append(token)
+        self.seen[token] = 1
+        self.ended = len(self.ids) - self.start == most
+
+    def piece(self):
+        """The new text that nothing can change any more. Bytes of a character may still be missing."""
+        text = self.tokenizer.decode(self.ids[self.start:])
+        ends = [at for at in map(text.find, self.stop) if at >= 0]
+        if ends:
+            self.ended, text = True, text[:min(ends)]
+        elif not self.ended:
+            held = max([n for stop in self.stop for n in range(1, len(stop)) if text.endswith(stop[:n])], default=0)
+            text = text[:len(text) - held]
+            text = text.rstrip("\ufffd")
+        new, self.done = text[self.done:], max(self.done, len(text))
+        return new
+
+
 class Model:
     """A model in play. Streams are numbered from 0, each with a state of its own. Of a model that predicts a chunk of
     steps (data.targets = actions@0:8) action_steps of each are played: the first row of what is drawn is the one to
@@ -141,6 +220,8 @@ class Model:
         self._ids = _Buffer(ctypes.c_int32, "i", self.streams * self._id_width)
         self._drawn = _Buffer(ctypes.c_float, "f", self.streams * self._info.n_targets)
         self._values = _Buffer(ctypes.c_float, "f", self.streams * self._info.n_values)
+        self._path, self._tokenizer = path, None
+        self._seen = bytearray(self.streams * self.vocab_size)
         self._batch = self._library.dtrain_step_batch
         self._batch.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
                                 ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p]
@@ -195,6 +276,60 @@ class Model:
             rows = numpy.array(self._drawn.view[:n * width], dtype=numpy.float32).reshape(n, width)
             return {name: rows[:, at:end] for name, at, end in self._targets}
         return {name: [drawn[i + at:i + end] for i in range(0, n * width, width)] for name, at, end in self._targets}
+
+    @property
+    def tokenizer(self):
+        """encode(text) and decode(ids), of the checkpoint's tokenizer."""
+        if not self._tokenizer:
+            path = os.path.join(os.fspath(self._path), "tokenizer.json")
+            if os.path.exists(path):
+                self._tokenizer = _File(path)
+            elif self.vocab_size == 256:
+                self._tokenizer = _Bytes()
+            else:
+                raise Error("%s is missing: copy the tokenizer there, or give tokens to sample()" % path)
+        return self._tokenizer
+
+    def _texts(self, prompts, tokens=400, temperature=0.8, top_k=0, top_p=1, min_p=0, repetition_penalty=1, stop=(),
+               stop_tokens=(), seed=1337):
+        """Advances a text a stream, token by token; yields the list of texts after each."""
+        if not self.vocab_size:
+            raise Error("the model reads frames, not tokens")
+        if not 0 < len(prompts) <= self.streams:
+            raise Error("%d prompts for %d streams" % (len(prompts), self.streams))
+        choice = Choice(temperature, top_p, min_p, repetition_penalty, top_k)
+        texts = [_Text(self, i, prompt, [stop] if isinstance(stop, str) else stop) for i, prompt in enumerate(prompts)]
+        for stream, text in enumerate(texts):
+            self.reset(stream)
+            self.seed(seed + stream, stream)
+            for token in text.ids[:-1]:
+                self.step(token, stream=stream)
+        while not all(text.ended for text in texts):
+            for stream, text in enumerate(texts):
+                if text.ended:
+                    continue
+                self._ids.array[0] = text.ids[-1]
+                code = self._library.dtrain_step_choose(self._handle, stream, 1, ctypes.c_void_p(self._ids.address),
+                                                        ctypes.byref(choice), text.seen,
+                                                        ctypes.c_void_p(self._drawn.address))
+                if code != 0:
+                    self._fail(code)
+                text.add(int(self._drawn.array[0]), stop_tokens, tokens)
+            yield texts
+
+    def generate(self, prompt, **options):
+        """Yields the text that follows a prompt in pieces, on stream 0. Options, with defaults: tokens=400, temperature=0.8,
+        top_k=0, top_p=1, min_p=0, repetition_penalty=1, stop=() (texts), stop_tokens=() (ids), seed=1337."""
+        for text, in self._texts([prompt], **options):
+            yield text.piece()
+
+    def complete(self, prompts, **options):
+        """What follows each of several prompts, on streams 0, 1, …; the same options, stream i has the seed seed + i."""
+        texts, out = [], [""] * len(prompts)
+        for texts in self._texts(prompts, **options):
+            for i, text in enumerate(texts):
+                out[i] += text.piece()
+        return out
 
     def feed(self, values, stream=0):
         """What was played after the stream's last step, {output: values}, if that is not what was drawn: a model that
@@ -260,9 +395,15 @@ def measure(path, rounds=500, steps=20):
 
 if __name__ == "__main__":
     try:
-        if len(sys.argv) != 2:
-            raise Error("usage: dtrain_step.py MODEL")
-        measure(sys.argv[1])
+        if len(sys.argv) not in (2, 3):
+            raise Error("usage: dtrain_step.py MODEL [PROMPT]")
+        if len(sys.argv) == 2:
+            measure(sys.argv[1])
+        else:
+            with Model(sys.argv[1]) as played:
+                for part in played.generate(sys.argv[2]):
+                    print(part, end="", flush=True)
+            print()
     except Error as why:
         print("dtrain_step.py: %s" % why, file=sys.stderr)
         sys.exit(2)

@@ -6,9 +6,10 @@
 
 #include "model/model.h"
 
-// Reads config.json into the architecture of `config` (fields with a name there: model/config.h);
-// the others stay. What this program cannot train (use_bias true, no conv bias, hidden_act other
-// than silu, an unknown model_type or kind) is DT_USER naming file and field.
+// Reads config.json, of transformers or of state-spaces/mamba, into the architecture of `config`
+// (fields with a name there: model/config.h); the others stay. What this program cannot train
+// (use_bias true, no conv bias, hidden_act other than silu, an unknown model_type or kind) is
+// DT_USER naming file and field.
 dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config);
 // Which model type such a model is written as, and what of [model] would make it one that
 // transformers has: "dtrain; it would be nemotron_h, which transformers loads, with model.rope_base
@@ -16,6 +17,8 @@ dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config);
 dt_status dt_hf_type_text(const struct dt_model_config *config, char *text, size_t size);
 // The text of a config.json (malloc).
 dt_status dt_hf_config_text(const struct dt_model_config *config, char **text);
+// The same as state-spaces/mamba has it; DT_USER where it has no such models.
+dt_status dt_hf_official_text(const struct dt_model_config *config, char **text);
 // All rows of the table into flat fp32 `weights` (host memory; padding 0). Everything that is wrong
 // is one DT_USER error naming file, tensor and both shapes: tensors that are missing, have another
 // shape, or are not in the table. A tied model ignores lm_head.weight but checks its shape. More

@@ -344,6 +344,8 @@ dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config)
     replace_infinity(text);
     dt_status status = dt_json_parse(file.path, text, size, &file.json);
     free(text);
+    if (status == DT_OK && dt_hf_is_official(file.json))
+        status = dt_hf_read_official(&file);
     if (status == DT_OK)
         status = read_fields(&file, &read);
     if (status == DT_OK)

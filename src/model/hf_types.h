@@ -55,5 +55,9 @@ struct dt_hf_type {
 // Adds time_step_limit, [smallest, largest] step size of Mamba-2, where there is one (hf_mamba2.c).
 bool dt_hf_add_step_limits(cJSON *json, const char *name, const struct dt_model_config *config);
 
+// hf_official.c: whether a config.json is one of state-spaces/mamba, and its translation in place.
+bool dt_hf_is_official(const cJSON *json);
+dt_status dt_hf_read_official(struct dt_hf_file *file);
+
 // kinds.c; ends with NULL.
 extern const struct dt_hf_type *const dt_hf_types[];

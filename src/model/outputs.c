@@ -1,28 +1,15 @@
 // Lists the types of outputs: what they are called, what they learn by, and how values are drawn
 // from them.
 #include "base/rng.h"
+#include "model/choose.h"
 #include "model/model.h"
 
 #include <math.h>
 
-// Draws one of n from softmax(logits / temperature).
 static int64_t pick(const float *logits, int64_t n, double temperature, struct dt_philox *rng)
 {
-    int64_t best = 0, i = 0;
-    for (int64_t j = 1; j < n; j++)
-        best = logits[j] > logits[best] ? j : best;
-    if (temperature == 0)
-        return best;
-    double total = 0, at = dt_philox_uniform(rng);
-    for (int64_t j = 0; j < n; j++)
-        total += exp((logits[j] - logits[best]) / temperature);
-    at *= total;
-    for (; i < n - 1; i++) {
-        at -= exp((logits[i] - logits[best]) / temperature);
-        if (at < 0)
-            break;
-    }
-    return i;
+    const struct dt_choice plain = DT_CHOICE_PLAIN(temperature);
+    return dt_choose(&plain, logits, n, NULL, NULL, rng);
 }
 
 static void draw_class(const struct dt_output *output, const float *logits, double temperature,

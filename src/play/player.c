@@ -136,6 +136,9 @@ static dt_status create(struct dt_player *player, const struct dt_model_config *
     player->info.targets = player->targets < 0 ? outputs->n : width_of(player, player->targets);
     DT_TRY(create_feedback(player));
     DT_TRY(create_chunk(player));
+    if (player->info.vocab > 0 && outputs->n == 1 && outputs->list[0].type->one_of)
+        DT_TRY(DT_NEW((char **)&player->scratch, DT_CHOOSE_SCRATCH(outputs->list[0].width),
+                      "choosing tokens"));
     DT_TRY(alloc_host(player, player->group * widest, &player->predicted));
     DT_TRY(alloc_host(player, rows * player->info.targets, &player->drawn));
     DT_TRY(dt_hf_config_text(dt_model_config(player->model), &text));
@@ -188,6 +191,7 @@ void dt_player_close(struct dt_player *player)
     free(player->staged_ids);
     free(player->next);
     free(player->later);
+    free(player->scratch);
     dt_model_destroy(player->model);
     free(player);
 }
@@ -284,6 +288,11 @@ static dt_status check(const struct dt_player *player, const struct dt_play *pla
     if (!(play->temperature >= 0) || !isfinite(play->temperature))
         return DT_FAIL(DT_USER, NULL, "the temperature is %g; it must be 0 or more",
                        play->temperature);
+    if (play->choice && !player->scratch)
+        return DT_FAIL(DT_USER, "give a temperature alone",
+                       "the model is no language model, whose tokens are chosen");
+    if (play->choice)
+        DT_TRY(dt_choice_check(play->choice));
     if (width > 0 && !play->frames)
         return DT_FAIL(DT_USER, NULL, "the model reads frames of %lld numbers; no frame was given",
                        (long long)width);
@@ -363,9 +372,15 @@ static dt_status draw(struct dt_player *player, const struct dt_play *play,
     int64_t width = player->info.targets;
     for (int64_t i = 0; i < play->n; i++) {
         bool likely = !play->drawn || dt_streams_in_chunk(player, play->first + i);
-        output->type->draw(output, player->predicted + i * output->width,
-                           likely ? 0 : play->temperature, &player->rng[play->first + i],
-                           player->drawn + ((i + 1) * play->length - 1) * width + output->target);
+        const float *predicted = player->predicted + i * output->width;
+        struct dt_philox *rng = &player->rng[play->first + i];
+        float *drawn = player->drawn + ((i + 1) * play->length - 1) * width + output->target;
+        if (play->choice && !likely)
+            *drawn = (float)dt_choose(play->choice, predicted, output->width,
+                                      play->seen ? play->seen + i * output->width : NULL,
+                                      player->scratch, rng);
+        else
+            output->type->draw(output, predicted, likely ? 0 : play->temperature, rng, drawn);
     }
     bool last = k == outputs->n - 1;
     return outputs->autoregressive && !last

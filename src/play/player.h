@@ -4,6 +4,7 @@
 // memory is allocated when a player is created. One thread at a time uses a player.
 #pragma once
 
+#include "model/choose.h"
 #include "model/model.h"
 
 enum dt_play_weights { DT_PLAY_AS_STORED, DT_PLAY_F32, DT_PLAY_BF16, DT_PLAY_INT8 };
@@ -53,6 +54,10 @@ struct dt_play {
     const float *frames; // [n, length, frame] as recorded: the player normalises them
     const int32_t *ids;  // [n, length, n_ids], or tokens [n, length]
     double temperature;  // of drawn values; 0: the most likely ones
+    // Of a language model: how its tokens are drawn, in place of `temperature`; or NULL. seen [n,
+    // vocab]: the tokens that the repetition penalty applies to; or NULL.
+    const struct dt_choice *choice;
+    const unsigned char *seen;
     // Results of the last position; each may be NULL. Outputs that are conditioned on those before
     // see the drawn values; without `drawn` the most likely ones. Values are drawn at every
     // action_steps-th step of a stream; at the steps between, its last chunk moves up by one row

@@ -41,6 +41,7 @@ struct dt_player {
     bool *later;      // [targets]
     float *predicted; // [group, widest output or d_model]
     float *drawn;     // [group, length, targets]: as the model reads them
+    void *scratch;    // of dt_choose; NULL: the model is no language model
 };
 
 dt_status dt_streams_create(struct dt_player *player);

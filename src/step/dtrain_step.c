@@ -138,22 +138,43 @@ int dtrain_step_describe_output(const dtrain_step *handle, int32_t index,
     return DT_OK;
 }
 
+static int play(dtrain_step *handle, struct dt_play *call)
+{
+    bool not_finite = false;
+    call->length = 1;
+    call->not_finite = &not_finite;
+    DT_TRY(begin(handle));
+    dt_status status = dt_player_step(handle->player, call);
+    return not_finite ? (int)DTRAIN_STEP_NOT_FINITE : (int)status;
+}
+
 int dtrain_step_batch(dtrain_step *handle, int32_t first, int32_t n, const float *frames,
                       const int32_t *ids, double temperature, float *drawn, float *outputs)
 {
-    bool not_finite = false;
-    const struct dt_play play = {.first = first,
-                                 .n = n,
-                                 .length = 1,
-                                 .frames = frames,
-                                 .ids = ids,
-                                 .temperature = temperature,
-                                 .predicted = outputs,
-                                 .drawn = drawn,
-                                 .not_finite = &not_finite};
+    return play(handle, &(struct dt_play){.first = first,
+                                          .n = n,
+                                          .frames = frames,
+                                          .ids = ids,
+                                          .temperature = temperature,
+                                          .predicted = outputs,
+                                          .drawn = drawn});
+}
+
+int dtrain_step_choose(dtrain_step *handle, int32_t first, int32_t n, const int32_t *tokens,
+                       const struct dtrain_step_choice *choice, const uint8_t *seen, float *drawn)
+{
     DT_TRY(begin(handle));
-    dt_status status = dt_player_step(handle->player, &play);
-    return not_finite ? (int)DTRAIN_STEP_NOT_FINITE : (int)status;
+    DT_TRY(check_pointer(choice, "choice"));
+    DT_TRY(check_pointer(drawn, "drawn"));
+    const struct dt_choice how = {.temperature = choice->temperature,
+                                  .top_k = choice->top_k,
+                                  .top_p = choice->top_p,
+                                  .min_p = choice->min_p,
+                                  .repetition_penalty = choice->repetition_penalty};
+    return play(
+        handle,
+        &(struct dt_play){
+            .first = first, .n = n, .ids = tokens, .choice = &how, .seen = seen, .drawn = drawn});
 }
 
 int dtrain_step_step(dtrain_step *handle, int32_t stream, const float *frame, const int32_t *ids,

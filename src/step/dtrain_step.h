@@ -140,6 +140,24 @@ DTRAIN_STEP_API int dtrain_step_batch(dtrain_step *handle, int32_t first, int32_
                                       const float *frames, const int32_t *ids, double temperature,
                                       float *drawn, float *outputs);
 
+// How the next token of a language model is drawn, as transformers' generate does: logits of seen
+// tokens are divided by the repetition penalty where they are positive, else multiplied; all are
+// divided by the temperature; then top_k, top_p and min_p leave out unlikely ones, in this order.
+// The same logits and seed give the same token on every machine.
+struct dtrain_step_choice {
+    double temperature;        // 0: the most likely token
+    double top_p;              // in (0, 1]; 1: all
+    double min_p;              // in [0, 1]; 0: all
+    double repetition_penalty; // above 0; 1: none
+    int64_t top_k;             // 0: all
+};
+// dtrain_step_batch with tokens drawn so. seen [n, vocab_size]: 1 where a stream's text has the
+// token, for the penalty; or NULL.
+DTRAIN_STEP_API int dtrain_step_choose(dtrain_step *handle, int32_t first, int32_t n,
+                                       const int32_t *tokens,
+                                       const struct dtrain_step_choice *choice, const uint8_t *seen,
+                                       float *drawn);
+
 // A model may read what it predicted for earlier frames, such as the action before
 // (data.inputs = … actions@-1). The library then fills these numbers and ids of a frame in,
 // whatever the caller gives there, from the values that it drew in the stream's steps before (the

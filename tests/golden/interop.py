@@ -3,8 +3,11 @@
 
 1. transformers writes it (save_pretrained), dtrain reads it: the same logits;
 2. dtrain trains it for three steps (run.init_from): another model, whose checkpoint transformers loads
-   (from_pretrained) with nothing missing or left over: the same logits again.
+   (AutoModelForCausalLM) with nothing missing or left over: the same logits again, and the same 200 most likely tokens;
+3. transformers trains it for a step and saves it: dtrain's first loss is the one that it has there;
+4. dtrain exports the checkpoint in bf16: the same logits of the rounded weights.
 """
+import json
 import os
 import pathlib
 import shutil
@@ -14,6 +17,7 @@ import sys
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
+import h5py
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
@@ -130,6 +134,30 @@ def check_moved(name, model, trained):
         assert 0 < moved <= 2 * STEPS * LR, f"{name}: {key} moved by {moved:.3g} in {STEPS} steps of {LR}"
 
 
+def check_returned(name, dtrain, checkpoint, model):
+    """Trained on there (a step of SGD), it comes back with the loss that it has there."""
+    ids = torch.randint(0, model.config.vocab_size, (1, 24 * 4 + 1))
+    with h5py.File("tokens.h5", "w") as file:
+        file["tokens"] = ids[0].numpy().astype("uint16")
+    loss = model(ids[:, :24], labels=ids[:, :24]).loss
+    loss.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+    shutil.rmtree("returned", ignore_errors=True)
+    model.save_pretrained("returned")
+    windows = ids[:, :-1].view(4, 24)
+    theirs = torch.nn.functional.cross_entropy(transformers_logits(model, windows).flatten(0, 1), ids[0, 1:]).item()
+    config = pathlib.Path("returned.ini")
+    shutil.rmtree("run-returned", ignore_errors=True)
+    config.write_text(CONFIG.format(dir="run-returned", model="returned", steps=1, lr=LR).replace(
+        "synthetic:random", "tokens.h5"))
+    subprocess.run([dtrain, config], check=True)
+    ours = json.loads(pathlib.Path("run-returned/metrics.jsonl").read_text().splitlines()[0])["loss"]
+    assert abs(ours - theirs) <= 1e-5 * theirs, f"{name}: loss {ours}, there {theirs}"
+    print(f"{name}: the first loss after coming back is {ours:.6f}, there {theirs:.6f}")
+
+
 def check_tokens(name, dtrain, checkpoint, model):
     """The same TOKENS most likely tokens. Random models have logits so close that fp32 decides: where the tokens part,
     the two are as likely, within TOLERANCE."""
@@ -160,6 +188,12 @@ def check_model(name, dtrain, tool):
     check_moved(name, model, trained)
     compare(f"{name}, written by dtrain", dtrain_logits(tool, checkpoint, ids), transformers_logits(trained, ids))
     check_tokens(name, dtrain, checkpoint, trained)
+    check_returned(name, dtrain, checkpoint, trained)
+    shutil.rmtree("half", ignore_errors=True)
+    subprocess.run([dtrain, "export", checkpoint, "half", "--bf16"], check=True)
+    half = AutoModelForCausalLM.from_pretrained("half")
+    assert half.dtype is torch.bfloat16, half.dtype
+    compare(f"{name}, exported in bf16", dtrain_logits(tool, "half", ids), transformers_logits(half.float(), ids))
 
 
 def main():

@@ -33,6 +33,25 @@ with dtrain_step.Model(sys.argv[1], streams=2) as model:
              for stream, options in ((0, {}), (1, {"temperature": 1}))]
     model.restore(state)
     assert drawn[0] == drawn[1] != [model.sample(token, temperature=0)["tokens"][0] for token in text], drawn
+    # Text: as dtrain sample's, in pieces or of several prompts at once, up to what ends it.
+    whole = bytes(text).decode(errors="replace")
+    assert "int" + "".join(model.generate("int", tokens=40, temperature=0)) == whole
+    assert model.complete(["int", "int"], tokens=40, temperature=0) == [whole[3:]] * 2
+    apart = ["".join(model.complete([prompt], tokens=30, top_k=20, seed=seed)) for prompt, seed in (("int", 5), ("a", 6))]
+    assert model.complete(["int", "a"], tokens=30, top_k=20, seed=5) == apart
+    assert "".join(model.generate("int", tokens=40, top_p=1e-9)) == whole[3:]
+    stop = whole[9:12]
+    pieces = list(model.generate("int", tokens=40, temperature=0, stop=[stop, "\0\0"]))
+    assert "".join(pieces) == whole[3:whole.index(stop, 3)], (pieces, whole)
+    assert "".join(model.generate("int", tokens=40, temperature=0, stop_tokens=[text[6]])) == \
+        whole[3:3 + text[3:].index(text[6])]
+    for options in ({"top_p": 0}, {"min_p": 2}, {"top_k": -1}, {"repetition_penalty": 0}, {"temperature": -1}):
+        try:
+            model.complete(["int"], **options)
+            raise SystemExit("%s was accepted" % options)
+        except dtrain_step.Error as error:
+            assert list(options)[0].split("_")[-1] in str(error), error
+    model.restore(state)
     try:
         model.step(256)
         raise SystemExit("token 256 was accepted")

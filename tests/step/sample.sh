@@ -30,6 +30,41 @@ check "a token past the vocabulary: $code, $(cat error.txt)" eval '[ $code -eq 2
 check "text as it is generated" wait_until eval '[ $(($(stat -c %s stream.txt) % 512)) -ne 0 ]'
 kill -KILL $!
 wait $! 2>/dev/null
+# Options: each leaves out what it says; several prompts are those apart; a text ends before what ends it.
+ids() { "$dtrain" sample ids --tokens 60 --device cpu "$@" 2>&1; }
+check "top-k 1 is the most likely" [ "$(ids --prompt 3 --top-k 1)" = "$(ids --prompt 3 --temperature 0)" ]
+check "top-p 1e-9 and min-p 1 are, too" [ "$(ids --prompt 3 --top-p 1e-9) $(ids --prompt 3 --min-p 1)" = \
+    "$(ids --prompt 3 --temperature 0) $(ids --prompt 3 --temperature 0)" ]
+distinct() { ids --prompt 3 --tokens 18 --temperature 0 "$@" | tr ' ' '\n' | grep . | sort -u | wc -l; }
+check "a penalty of 100: more tokens, $(distinct) and $(distinct --repetition-penalty 100)" \
+    [ "$(distinct --repetition-penalty 100)" -gt "$(distinct)" ]
+check "the same seed, the same text" [ "$(ids --prompt 3 --seed 5)" = "$(ids --prompt 3 --seed 5)" ]
+check "another seed, another text" [ "$(ids --prompt 3 --seed 5)" != "$(ids --prompt 3 --seed 6)" ]
+several="== 1 ==
+$(ids --prompt "3 7 1" --seed 5)
+== 2 ==
+$(ids --prompt 9 --seed 6)"
+check "two prompts at once: the same texts" [ "$(ids "3 7 1" 9 --seed 5)" = "$several" ]
+text=$(ids --prompt 3 --seed 5)
+end=$(cut -d' ' -f6 <<<"$text")
+check "it ends before token $end" grep -qE "^$(cut -d' ' -f1-5 <<<"$text" | sed -E "s/ $end .*//")" <(ids --prompt 3 --seed 5 --stop-tokens "$end")
+check "no $end after the prompt" [ "$(ids --prompt 3 --seed 5 --stop-tokens "$end" | cut -d' ' -f2- | tr ' ' '\n' | grep -cx "$end")" = 0 ]
+pair=$(cut -d' ' -f6,7 <<<"$text")
+check "it ends before $pair" [ "$(ids --prompt 3 --seed 5 --stop "$pair")" = "$(sed -E "s/^(3 .*?)$pair .*/\1/" <<<"$(cut -d' ' -f1-7 <<<"$text") ")" ]
+bytes=$("$dtrain" sample run --prompt "int a" --tokens 12 --temperature 0 --device cpu 2>&1)
+check "bytes end before a text" [ "$("$dtrain" sample run --prompt "int a" --tokens 12 --temperature 0 --device cpu --stop "${bytes:8:2}" 2>&1)" = "${bytes:0:8}" ]
+refused() { # options, then what is said
+    code=0
+    ids "${@:1:$#-1}" >out.txt || code=$?
+    check "${*:1:$#-1}: $code, $(cat out.txt)" eval "[ $code -eq 2 ] && grep -q -e '${*: -1}' out.txt"
+}
+refused --top-k -1 'top-k'
+refused --top-p 0 'top-p'
+refused --min-p 1.5 'min-p'
+refused --repetition-penalty 0 'repetition-penalty'
+refused --stop-tokens 20 'does not begin with a token id below 20'
+refused --stop x 'does not begin with a token id below 20'
+refused 3 4 --prompt 5 'both given'
 overflowing run/checkpoints/step-* large
 code=0
 "$dtrain" sample large --prompt int --tokens 2 --device cpu >out.txt 2>error.txt || code=$?

@@ -56,7 +56,7 @@ wrong "--tokens: '1e3' is not a whole number" sample x --tokens 1e3
 wrong '--tokens needs a value' sample x --tokens
 wrong '--force takes no value' pack --force=yes -o x y
 wrong '--output is required' pack y
-wrong 'unexpected argument y' sample x y
+wrong 'unexpected argument z' export x y z
 wrong 'an argument is missing: dtrain verify PATH' verify
 run 2 verify -- --help
 says 'bad   --help' out.txt

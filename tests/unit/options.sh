@@ -67,7 +67,7 @@ as_text() { "$dtrain" bench --step "${size[@]}" --seconds 0.001 "$@" | head -c 1
 mode() { bench --d-model 8 --n-layer 1 --seq-len 8 --vocab 16 --precision fp32 "$@" | cut -c1-15 | sort -u; } # which benchmark ran
 
 # Command, option, its default (required; false: a flag), another value (-: a flag's presence), how to see it. "time": it
-# changes only how long things take, so that its default alone is checked, against --help.
+# changes only how long things take, or what is done with larger models, so that its default alone is checked, against --help.
 cat >table <<'EOF'
 pack output required packed pack_to
 pack format text u8 pack
@@ -84,6 +84,7 @@ pack items auto 8 pack_task
 verify isolation false - isolation
 order steps required 1:2 order
 eval ema false - evaluate
+eval positions false - evaluate
 predict output required predicted.h5 predict_to
 predict data '' data/train-00000.h5 predict
 predict check false - predict
@@ -96,10 +97,19 @@ predict force false - predict_again
 sample prompt \n a sample
 sample tokens 400 5 sample
 sample temperature 0.8 0 sample
+sample top-k 0 1 sample
+sample top-p 1 0.1 sample
+sample min-p 0 1 sample
+sample repetition-penalty 1 100 sample
+sample stop '' X sample
+sample stop-tokens '' 88 sample
 sample seed 1337 1 sample
 sample ema false - sample
 sample device auto cuda sample
 export int8 false - export_model
+export bf16 false - export_model
+export shard-mb 0 1 time
+export official false - export_model
 export ema false - export_model
 bench step false - mode
 bench play false - mode

@@ -4,9 +4,13 @@
 // fraction of DRAWS is within five standard deviations, of
 // which one is at most 0.5 / sqrt(DRAWS).
 #include "base/rng.h"
+#include "model/choose.h"
 #include "model/model.h"
 
+#include "choose_cases.h"
 #include "test.h"
+
+#include <float.h>
 
 enum { DRAWS = 20000, CLASSES = 4 };
 static const double tolerance = 5 * 0.5 / 141;
@@ -94,6 +98,84 @@ static void test_quantiles(void)
     CHECK(values[0] == 3 && values[1] == 4, "%g %g", (double)values[0], (double)values[1]);
 }
 
+// Every option of dt_choose, and several at once: what is left out never comes, the rest as often
+// as plain arithmetic in double precision says.
+static void test_choices(void)
+{
+    int64_t scratch[16]; // DT_CHOOSE_SCRATCH(16) bytes
+    for (size_t k = 0; k < sizeof choose_cases / sizeof *choose_cases; k++) {
+        const struct choose_case *c = &choose_cases[k];
+        struct dt_philox rng = dt_philox_init(8, 0, k);
+        int drawn[16] = {0};
+        CHECK_OK(dt_choice_check(&c->choice));
+        for (int i = 0; i < DRAWS; i++)
+            drawn[dt_choose(&c->choice, c->logits, c->n, c->seen, scratch, &rng)]++;
+        for (int64_t i = 0; i < c->n; i++) {
+            CHECK(c->probability[i] > 0 || drawn[i] == 0, "case %zu: class %lld came", k,
+                  (long long)i);
+            CHECK_NEAR(drawn[i] / (double)DRAWS, c->probability[i], tolerance);
+        }
+    }
+}
+
+// The same classes on every machine, whatever its instructions and C library.
+static void test_same_everywhere(void)
+{
+    static const char *const expected[2] = {
+        "ddcdddddddddddcdddcdddddddddcdcddddaddddcddddcccddddddddddddddcd",
+        "dfdafaffffdffafkfkffkaffffkdffafkakfddkfakkkfkfdfdfffaafffafkkfa"};
+    static const int at[2] = {1, 12};
+    int64_t scratch[16];
+    for (int k = 0; k < 2; k++) {
+        const struct choose_case *c = &choose_cases[at[k]];
+        struct dt_philox rng = dt_philox_init(9, 0, 0);
+        char text[65] = "";
+        for (int i = 0; i < 64; i++)
+            text[i] = (char)('a' + dt_choose(&c->choice, c->logits, c->n, c->seen, scratch, &rng));
+        CHECK_STR(text, expected[k]);
+    }
+}
+
+static void test_choices_refused(void)
+{
+    static const struct {
+        struct dt_choice choice;
+        const char *part;
+    } cases[] = {
+        {{-1, 0, 1, 0, 1}, "the temperature is -1"},
+        {{NAN, 0, 1, 0, 1}, "the temperature is nan"},
+        {{INFINITY, 0, 1, 0, 1}, "the temperature"},
+        {{1, -1, 1, 0, 1}, "top_k is -1"},
+        {{1, 0, 0, 0, 1}, "top_p is 0"},
+        {{1, 0, 1.5, 0, 1}, "top_p is 1.5"},
+        {{1, 0, NAN, 0, 1}, "top_p"},
+        {{1, 0, 1, -0.1, 1}, "min_p is -0.1"},
+        {{1, 0, 1, 2, 1}, "min_p is 2"},
+        {{1, 0, 1, 0, 0}, "the repetition penalty is 0"},
+        {{1, 0, 1, 0, INFINITY}, "the repetition penalty is inf"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK_FAILS(dt_choice_check(&cases[i].choice), DT_USER, cases[i].part);
+}
+
+// Logits that are the same, far apart, or without bound after the penalty.
+static void test_extreme_logits(void)
+{
+    const float same[3] = {-3, -3, -3}, far[3] = {-FLT_MAX, 0, FLT_MAX};
+    const unsigned char seen[3] = {1, 1, 1};
+    const struct dt_choice top = {1e-300, 2, 0.5, 0.5, 1}, all = DT_CHOICE_PLAIN(1e-300),
+                           penalty = {1, 0, 1, 0, 1e-9};
+    int64_t scratch[3];
+    struct dt_philox rng = dt_philox_init(10, 0, 0);
+    for (int i = 0; i < 100; i++) {
+        CHECK_INT(dt_choose(&top, far, 3, NULL, scratch, &rng), 2);
+        CHECK_INT(dt_choose(&all, far, 3, NULL, NULL, &rng), 2);
+        CHECK_INT(dt_choose(&penalty, far, 3, seen, scratch, &rng), 2);
+        int64_t class = dt_choose(&all, same, 3, NULL, NULL, &rng);
+        CHECK(class >= 0 && class < 3, "class %lld", (long long)class);
+    }
+}
+
 int main(void)
 {
     for (double temperature = 0.5; temperature <= 2; temperature *= 2) {
@@ -101,6 +183,10 @@ int main(void)
         test_bits(temperature);
         test_mixture(temperature);
     }
+    test_choices();
+    test_same_everywhere();
+    test_choices_refused();
+    test_extreme_logits();
     test_most_likely();
     test_quantiles();
     return test_end();

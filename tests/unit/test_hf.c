@@ -606,6 +606,108 @@ static void test_split(void)
     check_index(&untied, "{\"weight_map\": {", "not JSON");
 }
 
+static void write_in(const char *dir, const char *name, char *text)
+{
+    char path[DT_PATH];
+    dt_path(path, "%s/%s", dir, name);
+    CHECK_OK(dt_write_file_atomic(path, text, (int64_t)strlen(text)));
+    free(text);
+}
+
+// bf16 in several files with an index comes back rounded; a tensor larger than a file has one of
+// its own; too many files are refused.
+static void test_formats(void)
+{
+    const struct dt_hf_format format = {.type = DT_BF16, .file_bytes = 1200},
+                              tiny = {.file_bytes = 1};
+    struct dt_params many = tied.params;
+    float *weights;
+    CHECK_OK(dt_make_dirs(in_scratch("bf16")));
+    CHECK_OK(dt_hf_write(in_scratch("bf16"), &tied.params, tied.weights, &format));
+    int files = 2;
+    while (files < 9 && !dt_file_exists(in_scratch("bf16/model-00002-of-%05d.safetensors", files)))
+        files++;
+    CHECK(files < 9 && !dt_file_exists(in_scratch("bf16/model.safetensors")), "no second file");
+    for (int k = 1; k <= files; k++)
+        CHECK(dt_file_exists(in_scratch("bf16/model-%05d-of-%05d.safetensors", k, files)),
+              "file %d of %d", k, files);
+    CHECK_OK(read_into_nan(in_scratch("bf16"), &tied, &weights));
+    for (int64_t i = 0; i < tied.params.elements; i++)
+        CHECK(weights[i] == dt_bf16_to_f32(dt_f32_to_bf16(tied.weights[i])), "element %lld",
+              (long long)i);
+    free(weights);
+    many.n = 300;
+    many.rows = malloc(300 * sizeof *many.rows);
+    for (int i = 0; i < 300; i++)
+        many.rows[i] = tied.params.rows[0];
+    CHECK_FAILS(dt_hf_write(in_scratch("bf16"), &many, tied.weights, &tiny), DT_USER,
+                "300 files of at most 1 bytes; 256 are the most");
+    free(many.rows);
+}
+
+// The names of state-spaces/mamba, there and back; what a file lacks is as in mamba_ssm.
+static void test_official(void)
+{
+    static const struct {
+        const char *text, *part;
+    } refused[] = {
+        {"{\"d_model\": 8, \"n_layer\": 2, \"vocab_size\": 9, \"attn_layer_idx\": [1]}",
+         "attn_layer_idx is [1]"},
+        {"{\"d_model\": 8, \"n_layer\": 2, \"vocab_size\": 9, \"d_intermediate\": 4}",
+         "d_intermediate is 4"},
+        {"{\"d_model\": 8, \"n_layer\": 2, \"vocab_size\": 9, \"rms_norm\": false}",
+         "rms_norm is false"},
+        {"{\"d_model\": 8, \"n_layer\": 2}", "vocab_size is missing"},
+        {"{\"d_model\": 0, \"n_layer\": 2, \"vocab_size\": 9}", "hidden_size is 0"},
+        {"{\"d_model\": 8, \"n_layer\": 2, \"vocab_size\": 9, \"pad_vocab_size_multiple\": 0}",
+         "pad_vocab_size_multiple is 0"},
+    };
+    const struct dt_hf_format format = {.official = true};
+    struct small_model model = {.config = default_model("mamba2*2", 16, 37)};
+    struct dt_model_config read = {0};
+    struct dt_safetensors *file;
+    char *text;
+    WHOLE_OF(model.config, head_dim) = 8, WHOLE_OF(model.config, n_groups) = 2;
+    CHECK_OK(dt_model_config_check(&model.config));
+    CHECK_OK(dt_model_list(&model.config, &model.params, NULL));
+    model.weights = small_model_array(&model.params, 5);
+    CHECK_OK(dt_make_dirs(in_scratch("official")));
+    CHECK_OK(dt_hf_official_text(&model.config, &text));
+    CHECK(strstr(text, "\"d_model\":\t16") && strstr(text, "\"layer\":\t\"Mamba2\""), "%s", text);
+    write_in(in_scratch("official"), "config.json", text);
+    CHECK_OK(dt_hf_write(in_scratch("official"), &model.params, model.weights, &format));
+    check_same_weights(in_scratch("official"), &model);
+    CHECK_OK(dt_safetensors_open(in_scratch("official/model.safetensors"), &file));
+    CHECK(dt_safetensors_find(file, "backbone.embedding.weight") &&
+              dt_safetensors_find(file, "lm_head.weight"),
+          "names");
+    dt_safetensors_close(file);
+    CHECK_OK(dt_hf_read_config(in_scratch("official"), &read));
+    struct dt_problems problems = {0};
+    dt_model_config_compare(&problems, &read, &model.config);
+    CHECK(problems.n == 0, "%s", problems.text);
+    small_model_free(&model);
+
+    CHECK_OK(
+        parse_config("{\"d_model\": 16, \"n_layer\": 3, \"vocab_size\": 50277, \"ssm_cfg\": {}, "
+                     "\"rms_norm\": true, \"attn_layer_idx\": []}",
+                     &read));
+    CHECK_STR(read.layers, "mamba*3");
+    CHECK_INT(read.vocab_size, 50280);
+    CHECK_INT(read.tie_embeddings, true);
+    CHECK_OK(parse_config("{\"d_model\": 64, \"n_layer\": 3, \"vocab_size\": 50288, "
+                          "\"pad_vocab_size_multiple\": 16, \"ssm_cfg\": {\"layer\": \"Mamba2\"}}",
+                          &read));
+    CHECK_STR(read.layers, "mamba2*3");
+    CHECK_INT(WHOLE_OF(read, d_state), 128);
+    CHECK_INT(WHOLE_OF(read, n_groups), 1);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        CHECK_FAILS(parse_config(refused[i].text, &read), DT_USER, refused[i].part);
+    read = default_model("mamba attention", 64, 50);
+    CHECK_FAILS(dt_hf_official_text(&read, &text), DT_USER, "all mamba or all mamba2");
+    CHECK_FAILS(dt_hf_official_text(&tied.config, &text), DT_USER, "norm_eps = 1e-5");
+}
+
 static void test_escaping_names(void)
 {
     static const char *const names[] = {"../split/model-00001-of-00002.safetensors",
@@ -645,6 +747,8 @@ int main(void)
     test_untied();
     test_damaged_file();
     test_split();
+    test_formats();
+    test_official();
     test_escaping_names();
     small_model_free(&tied);
     small_model_free(&untied);
