@@ -165,9 +165,11 @@ class Side:
     def __init__(self, name, options, dtype):
         self.name, self.folder, self.dtype = name, options.output, dtype
         self.spill = open(os.path.join(self.folder, f".{name}.tokens.tmp"), "wb+")
-        self.count, self.starts = 0, []
+        self.count, self.bytes, self.starts = 0, 0, []
 
-    def add(self, tokens, begins):
+    def add(self, tokens, begins, size=0):
+        """size: bytes of the text that the tokens stand for."""
+        self.bytes += size
         if begins:
             self.starts.append(self.count)
         if len(tokens):
@@ -189,6 +191,8 @@ class Side:
             with output.writing():
                 data = output.file.create_dataset("tokens", data=tokens)
                 data.attrs["vocab_size"] = np.uint64(vocab_size)
+                if self.bytes > 0:
+                    data.attrs["bytes"] = np.uint64(self.bytes)
                 if hash_ is not None:
                     data.attrs["tokenizer_xxh64"] = np.uint64(hash_)
                 output.file.create_dataset("tokens_xxh3", data=sums).attrs["block_bytes"] = np.uint64(HASH_BLOCK)
@@ -200,7 +204,7 @@ class Side:
         del tokens
         self.spill.seek(0)
         self.spill.truncate()
-        self.count, self.starts = 0, []
+        self.count, self.bytes, self.starts = 0, 0, []
         return count
 
     def close(self):
@@ -347,7 +351,8 @@ def convert():
                     check_range(files[file], tokens, vocab_size)
                 held_out = xxhash.xxh64_intdigest(document.to_bytes(8, "little"), options.seed & 2**64 - 1) < threshold
                 side = sides[held_out]
-                side.add(tokens, piece.begins and len(tokens) > 0)
+                size = len(piece.data.encode()) if isinstance(piece.data, str) else 0
+                side.add(tokens, piece.begins and len(tokens) > 0, size)
                 if piece.ends:
                     if isinstance(piece.data, str) and tokenizer.eos is not None and (len(tokens) or not piece.begins):
                         side.add([tokenizer.eos], False)

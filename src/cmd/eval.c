@@ -2,6 +2,7 @@
 // from (or of run.init_from), on all ranks.
 #include "base/json.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "cmd/cmd.h"
 #include "job/job.h"
@@ -15,11 +16,12 @@
 #include <stdlib.h>
 
 struct options {
-    bool ema;
+    bool ema, positions;
 };
 
 static const struct dt_option options[] = {
     {DT_OPTION(FLAG, ema, "false", "the moving average of the weights (optim.ema)")},
+    {DT_OPTION(FLAG, positions, "false", "the loss by position, of a language model")},
     {.key = {0}},
 };
 
@@ -29,14 +31,18 @@ static const char *source(const struct dt_job *job)
 }
 
 // Every rank finds the same.
-static dt_status check(const struct dt_job *job)
+static dt_status check(const struct dt_job *job, const struct options *o)
 {
+    struct dt_outputs outputs;
     if (!job->val)
         return DT_FAIL(DT_USER, "set data.val to the shards to evaluate on, or data.val_fraction",
                        "there is no data.val");
     if (!source(job)[0])
         return DT_FAIL(DT_USER, "train first, or give run.resume or run.init_from",
                        "no checkpoint in %s", job->run_path);
+    DT_TRY(dt_model_outputs_of(&job->model, &outputs));
+    if (o->positions && !outputs.perplexity)
+        return DT_FAIL(DT_USER, "leave it out", "--positions is for language models");
     return DT_OK;
 }
 
@@ -64,6 +70,36 @@ static void show_matrix(const struct dt_output *head, const double *cells)
     }
 }
 
+// Bytes of the text that a token stands for: of bytes one, else what the shards say; 0: not known.
+static double bytes_per_token(const struct dt_job *job)
+{
+    double bytes = 0, tokens = 0;
+    for (int64_t i = 0; i < job->val->n_shards; i++) {
+        const struct dt_shard *shard = &job->val->shards[i];
+        bool is_bytes = shard->text_bytes == 0 && shard->type == DT_U8 && shard->vocab_size == 256;
+        if (shard->text_bytes == 0 && !is_bytes)
+            return 0;
+        bytes += (double)(is_bytes ? shard->count : shard->text_bytes);
+        tokens += (double)shard->count;
+    }
+    return tokens > 0 ? bytes / tokens : 0;
+}
+
+// "1":2.9,"2":2.7,"4":2.4 …: the mean loss of the positions up to each, from the one before it on.
+static void add_positions(cJSON *json, const struct dt_loss_part *parts, int64_t n)
+{
+    cJSON *list = cJSON_AddObjectToObject(json, "loss_by_position");
+    for (int64_t from = 0, to = 1; from < n; from = to, to = 2 * to < n ? 2 * to : n) {
+        char name[32];
+        struct dt_loss_part sum = {0};
+        for (int64_t i = from; i < to; i++)
+            sum.loss += parts[i].loss, sum.counted += parts[i].counted;
+        snprintf(name, sizeof name, "%lld", (long long)to);
+        if (sum.counted > 0)
+            cJSON_AddNumberToObject(list, name, sum.loss / sum.counted);
+    }
+}
+
 static dt_status print(const char *from, const struct dt_model *model,
                        const struct dt_evaluation *e)
 {
@@ -76,6 +112,11 @@ static dt_status print(const char *from, const struct dt_model *model,
     if (dt_model_outputs(model)->perplexity)
         cJSON_AddNumberToObject(json, "perplexity", exp(loss));
     cJSON_AddNumberToObject(json, "tokens", e->total.counted);
+    double bytes = dt_model_outputs(model)->perplexity ? bytes_per_token(e->job) : 0;
+    if (bytes > 0)
+        cJSON_AddNumberToObject(json, "bits_per_byte", loss / (bytes * log(2.0)));
+    if (e->positions)
+        add_positions(json, e->positions, e->job->settings.data.seq_len);
     const struct dt_dataset *val = e->job->val;
     cJSON *sources = val->n_sources > 1 ? cJSON_AddObjectToObject(json, "sources") : NULL;
     for (int i = 0; sources && i < val->n_sources; i++) { // "web/*.h5":{"loss":2.1,"tokens":4096}
@@ -106,7 +147,7 @@ static dt_status print(const char *from, const struct dt_model *model,
     return DT_OK;
 }
 
-static dt_status evaluate(struct dt_job *job, bool ema)
+static dt_status evaluate(struct dt_job *job, const struct options *o)
 {
     struct dt_model *model = NULL;
     struct dt_input input = {0};
@@ -114,11 +155,15 @@ static dt_status evaluate(struct dt_job *job, bool ema)
     struct dt_snapshot snapshot = {0};
     struct dt_model_shape shape = dt_job_shape(job, false);
     struct dt_stepper_config step = dt_job_stepper(job);
+    shape.losses = o->positions;
     struct dt_evaluation e = {.job = job,
                               .input = &input,
                               .carry = &carry,
                               .max_batches = job->settings.log.eval_batches};
     dt_status status;
+    if (o->positions)
+        DT_TRY_GOTO(status, out,
+                    DT_NEW(&e.positions, job->settings.data.seq_len, "the losses by position"));
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out,
                 dt_input_create(&job->backend, dt_model_arrays(model), &step.batch, &input));
@@ -127,7 +172,7 @@ static dt_status evaluate(struct dt_job *job, bool ema)
     DT_TRY_GOTO(
         status, out,
         dt_snapshot_create(&job->backend, model, NULL, job->comm->info.rank == 0, &snapshot));
-    DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), ema, &snapshot));
+    DT_TRY_GOTO(status, out, dt_job_load_weights(job, source(job), o->ema, &snapshot));
     e.model = model;
     DT_TRY_GOTO(status, out, dt_evaluation_warn(job));
     DT_TRY_GOTO(status, out, dt_evaluation_scores(job, model, &e.scores));
@@ -136,6 +181,7 @@ static dt_status evaluate(struct dt_job *job, bool ema)
         status = print(source(job), model, &e);
 out:
     dt_scores_destroy(e.scores);
+    free(e.positions);
     dt_input_destroy(&input);
     dt_carry_destroy(&carry);
     dt_snapshot_destroy(&snapshot);
@@ -148,16 +194,16 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     struct dt_job job;
     dt_status status = dt_job_open(comm, DT_PURPOSE_EVAL, call->words, call->n_words, &job);
     if (status == DT_OK)
-        status = dt_agree(comm, check(&job));
+        status = dt_agree(comm, check(&job, call->options));
     if (status == DT_OK)
-        status = evaluate(&job, ((const struct options *)call->options)->ema);
+        status = evaluate(&job, call->options);
     dt_job_close(&job);
     return status;
 }
 
 const struct dt_command dt_cmd_eval = {
     .name = "eval",
-    .usage = "CONFIG [section.key=value …] [--ema]",
+    .usage = "CONFIG [section.key=value …] [--ema] [--positions]",
     .help = "validation loss of the run's newest checkpoint",
     .about = "Evaluates the checkpoint that training would resume from, or else run.init_from, on "
              "data.val (at most log.eval_batches batches) and prints one JSON line; of categorical "

@@ -121,6 +121,7 @@ struct dt_shard {
     // `before` is known when the shard is opened.
     int64_t listed, before;
     int64_t vocab_size; // attribute; 0 where absent
+    int64_t text_bytes; // attribute bytes: of the text that the tokens stand for; 0 where absent
     uint64_t tokenizer; // attribute tokenizer_xxh64: of its tokenizer.json; 0 where absent
     int64_t hash_block; // bytes that a stored checksum covers, the most of its kinds; 0: none
     // Bytes of compressed datasets once decoded; 0: there are none.

@@ -164,6 +164,7 @@ static dt_status open_file(struct dt_reader *reader, const char *path,
     if (!reader->kind->datasets[0])
         return DT_OK;
     DT_TRY(dt_h5_attribute_u64(&reader->arrays[0], "tokenizer_xxh64", &shard->tokenizer, &found));
+    DT_TRY(dt_h5_attribute(&reader->arrays[0], "bytes", &shard->text_bytes, &found));
     DT_TRY(dt_h5_attribute(&reader->arrays[0], "vocab_size", &shard->vocab_size, &found));
     if (found && rules->vocab_size > 0 && shard->vocab_size > rules->vocab_size)
         return DT_FAIL(

@@ -10,7 +10,8 @@ enum { SUMS = sizeof(struct dt_loss_sum) / sizeof(double) };
 
 // The predictions of a micro-batch in host memory.
 struct predictions {
-    float *values, *targets, *weights;
+    float *values, *targets, *weights, *losses;
+    int32_t *labels;
     uint8_t *mask;
 };
 
@@ -104,6 +105,28 @@ static dt_status score(const struct dt_evaluation *e, const struct dt_pass *pass
     return DT_OK;
 }
 
+// Adds the losses of a pass to those of their positions.
+static dt_status add_positions(const struct dt_evaluation *e, const struct dt_pass *pass,
+                               struct predictions *host)
+{
+    int64_t rows = pass->input.sequences * pass->input.length;
+    const float *losses;
+    const int32_t *labels;
+    if (!dt_model_row_losses(e->model, &pass->input, &losses, &labels))
+        return DT_OK;
+    DT_TRY(copy_out(e, &host->losses, losses, rows * (int64_t)sizeof *losses));
+    DT_TRY(copy_out(e, &host->labels, labels, rows * (int64_t)sizeof *labels));
+    DT_TRY(dt_stream_sync(&e->job->backend, e->stream));
+    for (int64_t i = 0; i < rows; i++) {
+        struct dt_loss_part *part = &e->positions[i % pass->input.length];
+        if (host->labels[i] == DT_LABEL_IGNORED)
+            continue;
+        part->loss += (double)host->losses[i];
+        part->counted++;
+    }
+    return DT_OK;
+}
+
 static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_batches,
                                 struct dt_loss_sum *sums, int64_t n_sums,
                                 struct predictions *predictions)
@@ -115,6 +138,8 @@ static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_bat
         DT_TRY(dt_input_micro_batch(e->input, e->stream, &pass.input));
         DT_TRY(dt_model_forward(e->model, &pass));
         DT_TRY(dt_model_loss(e->model, &pass, 0, sums + k % n_sums));
+        if (e->positions)
+            DT_TRY(add_positions(e, &pass, predictions));
         for (int windows = 0; e->scores && windows < 2; windows++)
             DT_TRY(score(e, &pass, windows, predictions));
         DT_TRY(dt_carry_store(e->carry, e->carry->next, k, e->stream));
@@ -208,7 +233,7 @@ out:
     free(host);
     dt_free(&job->backend, sums);
     void *copies[] = {predictions.values, predictions.targets, predictions.weights,
-                      predictions.mask};
+                      predictions.mask,   predictions.losses,  predictions.labels};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
         dt_free_host(&job->backend, copies[i]);
     if (status != DT_OK)
@@ -224,5 +249,12 @@ out:
                                                                 .count = 2 * n_sources,
                                                                 .data = e->sources,
                                                                 .order = dt_job_sum_order(job)}));
+    if (e->positions)
+        DT_TRY(dt_collective(job->comm,
+                             &(struct dt_collective){.operation = DT_ALLREDUCE,
+                                                     .dtype = DT_F64,
+                                                     .count = 2 * job->settings.data.seq_len,
+                                                     .data = e->positions,
+                                                     .order = dt_job_sum_order(job)}));
     return e->scores ? dt_scores_finish(e->scores, job->comm) : DT_OK;
 }

@@ -17,6 +17,8 @@ struct dt_evaluation {
     struct dt_stream *stream;
     struct dt_op_times *times; // NULL: ops are not timed
     struct dt_scores *scores;  // filled and finished; NULL: not wanted
+    // [seq_len]: the losses of a language model by position are added here (shape.losses); or NULL.
+    struct dt_loss_part *positions;
     // The result.
     struct dt_loss_sum total;
     struct dt_loss_part sources[DT_SOURCES_MAX]; // of each source of data.val

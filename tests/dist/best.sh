@@ -45,6 +45,14 @@ near() {
 }
 check "dtrain eval --ema has the loss of validation" near "$(evaluate ema --ema)" "$(evals ema ema_loss | tail -n 1 | cut -d' ' -f2)"
 check "… and without --ema that of the weights" near "$(evaluate ema)" "$(evals ema loss | tail -n 1 | cut -d' ' -f2)"
+for n in 1 2; do
+    ranks $n eval "${run[@]}" run.name=ema --positions >positions.json 2>/dev/null
+    check "$n ranks: the losses of positions are the loss, and its bits those of bytes: $(cat positions.json)" awk -v RS='[,{}]' -F'"?:' '
+        $1 == "\"loss" { loss = $2 }
+        $1 == "\"bits_per_byte" { bits = $2 }
+        $1 ~ /^"[0-9]+$/ { to = substr($1, 2); sum += $2 * (to - from); from = to }
+        END { exit !(from == 48 && loss > 0 && (sum / 48 - loss) ^ 2 < 1e-12 && (bits * log(2) - loss) ^ 2 < 1e-12) }' positions.json
+done
 check "in bf16" "$dtrain" "${run[@]}" run.name=bf16 run.precision=bf16 >bf16.log 2>&1
 check "… the average is rounded like the weights" near "$(evaluate bf16 run.precision=bf16 --ema)" "$(evals bf16 ema_loss | tail -n 1 | cut -d' ' -f2)"
 mkdir -p runs/late/checkpoints

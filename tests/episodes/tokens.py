@@ -91,6 +91,8 @@ check("another field", np.array_equal(load("field")[0], np.concatenate([tokenize
 run("a.jsonl", "-o", "held-out", "--tokenizer", "bpe/tokenizer", "--val", "0.2")
 check("both sides have all tokens", len(load("held-out")[0]) + len(load("held-out", "val")[0]) == len(want))
 check("about a fifth is held out", 0.1 < len(load("held-out", "val")[0]) / len(want) < 0.3)
+sizes = [int(h5py.File(path)["tokens"].attrs["bytes"]) for path in glob.glob("held-out/*.h5")]
+check(f"both sides say the bytes of their text: {sizes}", sum(sizes) == sum(len(text.encode()) for text in docs))
 
 # Tokens of other programs.
 stream = np.random.default_rng(1).integers(0, 50257, 3000000, dtype=np.uint16)

@@ -673,7 +673,10 @@ static void test_official(void)
     model.weights = small_model_array(&model.params, 5);
     CHECK_OK(dt_make_dirs(in_scratch("official")));
     CHECK_OK(dt_hf_official_text(&model.config, &text));
-    CHECK(strstr(text, "\"d_model\":\t16") && strstr(text, "\"layer\":\t\"Mamba2\""), "%s", text);
+    CHECK(strstr(text, "\"d_model\":\t16") && strstr(text, "\"layer\":\t\"Mamba2\"") &&
+              strstr(text, "\"ngroups\":\t2") && strstr(text, "\"headdim\":\t8") &&
+              strstr(text, "\"d_state\":\t16") && strstr(text, "\"d_conv\":\t4"),
+          "%s", text);
     write_in(in_scratch("official"), "config.json", text);
     CHECK_OK(dt_hf_write(in_scratch("official"), &model.params, model.weights, &format));
     check_same_weights(in_scratch("official"), &model);
