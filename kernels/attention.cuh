@@ -14,7 +14,7 @@ enum {
     ATTENTION_ROWS = 16, // positions whose angles a thread makes
 };
 
-// In the workspace, and what follows from sizes.
+// The arrays of the workspace, and what follows from the sizes.
 struct attention_shared {
     float *angles;   // [before + L, E]: cosines, then sines, of position j in row before + j
     int32_t *starts; // [B, L]: the first position that t sees

@@ -220,8 +220,8 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     mma_store<E>(in, shared, a.dq, mine, true, scale, sums);
 }
 
-// Of heads of 256 the sums of dk and dv are more than a thread's registers hold: there a kernel
-// makes one of them.
+// The sums of dk and dv of heads of 256 are more than a thread's registers hold: there each kernel
+// makes one of the two.
 template <int E, bool DK, bool DV>
 __global__ static void __launch_bounds__(MMA_THREADS)
     dkv_mma_kernel(dt_attention_backward_args a, attention_shared shared)

@@ -81,7 +81,7 @@ void dt_attention_prepare(const struct dt_attention_shared *shared)
         fill_starts(in, b, shared->starts + b * in->length);
 }
 
-// In place, by the angles of position j or, with sign -1, back.
+// Rotates a row in place by the angles of position j or, with sign -1, back.
 DT_INLINE void rotate(const struct dt_attention_shared *shared, float *x, int64_t j, float sign,
                       float scale)
 {

@@ -43,7 +43,7 @@ void dt_attention_prepare(const struct dt_attention_shared *shared);
 // A row of E values to fp32, rotated as position j, times scale; zeros to the end of the pitch.
 void dt_attention_load(const struct dt_attention_shared *shared, const void *row, int64_t j,
                        float scale, float *out);
-// As dt_attention_load, without rotation.
+// Does the same without a rotation.
 void dt_attention_load_plain(const struct dt_attention_shared *shared, const void *row, float *out);
 // The gradient of a rotated row, turned back in place, times scale; and to storage.
 void dt_attention_turn_back(const struct dt_attention_shared *shared, float *row, int64_t j,

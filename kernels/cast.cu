@@ -5,7 +5,8 @@
 
 enum { THREADS = 256, EACH = 8 };
 
-// Of one type every bit stays: the hardware rounds any NaN to one of its own.
+// Where both types are the same every bit stays; the hardware's conversion would replace any NaN by
+// its own.
 template <class Y, class X> DT_DEVICE void convert(X x, Y *y)
 {
     if constexpr (std::is_same_v<X, Y>)

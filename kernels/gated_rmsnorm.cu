@@ -11,7 +11,7 @@
 // launch adds the parts in their order. Bytes an element in bf16: x, z and dy 6, read a second time
 // from caches, dx and dz 4.
 //
-// Those bytes over copy bandwidth are the floors.
+// The floor of each direction is its bytes over copy bandwidth.
 #include "kernels/partials.cuh"
 
 enum {

@@ -329,7 +329,7 @@ int64_t dt_gemm_direct_bf16_bytes(int64_t m, int64_t n, int64_t k)
 #define BF16        __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")))
 #define BF16_INLINE BF16 static inline __attribute__((always_inline))
 
-// Of rows along k, [k, n], to[p / 2, j] gets rows p and p + 1 of column j.
+// The rows of `from` [k, n] run along k: to[p / 2, j] gets rows p and p + 1 of column j.
 BF16 static void pair_rows(uint32_t *to, const float *from, int64_t row, int64_t k, int64_t n)
 {
     const __m512i mix = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
@@ -343,7 +343,7 @@ BF16 static void pair_rows(uint32_t *to, const float *from, int64_t row, int64_t
         }
 }
 
-// Of rows across k, [m, k], to[i, p / 2] gets columns p and p + 1 of row i.
+// The rows of `from` [m, k] run across k: to[i, p / 2] gets columns p and p + 1 of row i.
 BF16 static void pair_columns(uint32_t *to, int64_t pairs, const float *from, int64_t row,
                               int64_t m, int64_t k)
 {

@@ -12,7 +12,8 @@ const struct dt_gemm_kernel *dt_gemm_kernel(enum dt_cpu_isa isa);
 // Bytes of workspace for a tile of n columns.
 int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n);
 
-// As gemm.h; C is fp32, the workspace aligned to 64 bytes. Tiles up to about 512 x 512 are best.
+// Computes what gemm.h says into an fp32 C; the workspace is aligned to 64 bytes. Tiles up to about
+// 512 x 512 are best.
 void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *tile);
 
 // c [m, n] = keep · c + a · b on fp32 arrays in cache; keep 0: c is not read. n is a multiple of

@@ -8,8 +8,8 @@ enum { DT_METRICS_MAX = DT_OUTPUT_METRICS * DT_OUTPUTS_MAX };
 struct dt_loss_sum {
     double loss;    // Σ loss_r over counted rows, in nats
     double counted; // rows counted
-    // Of output k, from DT_OUTPUT_METRICS · k on, over the rows where it has a target: its loss,
-    // its measure (accuracy or absolute error), and the number of those rows. A language model has
-    // none.
+    // Three sums for each output k, from DT_OUTPUT_METRICS · k on, over the rows where it has a
+    // target: its loss, its measure (accuracy or absolute error), and the number of those rows. A
+    // language model has no outputs.
     double metrics[DT_METRICS_MAX];
 };

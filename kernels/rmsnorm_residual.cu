@@ -14,7 +14,7 @@
 // where a row is too wide). Bytes an element in bf16: dy 2, residual 4, dresidual 4 in and 4 out,
 // dx 2; read twice, 10 more from caches, weights and sums among them.
 //
-// Those bytes over copy bandwidth are the floors.
+// The floor of each direction is its bytes over copy bandwidth.
 #include "kernels/partials.cuh"
 
 enum {

@@ -36,7 +36,8 @@ enum {
     SCAN_PAIRED_STATES_MOST = 16, // a lane has registers for two channels of these
 };
 
-// In place of a segment's Σ Δ, which is never negative: a reset lies in it and nothing passes.
+// This stands in place of a segment's Σ Δ, which is never negative, where a reset lies in the
+// segment and nothing passes through it.
 static const float SCAN_NOTHING_PASSES = -1.0f;
 
 template <int NP_, int CC_, int TILE_> struct scan_form {

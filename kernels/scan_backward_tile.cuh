@@ -6,8 +6,8 @@
 
 enum { TILE = 8 }; // tokens whose states a lane keeps in registers
 
-// Of [B, L, D], of [B, L, N], of states: may they be accessed 16 bytes at a time, and outputs and
-// slots as many channels as a lane has?
+// Whether arrays of [B, L, D], of [B, L, N] and of states may be accessed 16 bytes at a time, and
+// outputs and slots by as many channels as a lane has.
 struct backward_wide {
     bool channels, columns, states, all, slots; // all: the first three
 };
@@ -24,8 +24,8 @@ template <class F> struct alignas(16) backward_columns {
     float of[F::TILE][2][F::NP];
 };
 
-// Of a token, for scanners. The rows are as long as lets tokens next to each other start in
-// different banks.
+// What scanners read of a token. The length of a row makes neighbouring tokens start in different
+// banks.
 template <class F> struct backward_row {
     float steps[2][F::CARRIERS][2 * F::CC]; // even groups, odd ones: Δ of their channels, then Δ u
     float ds[F::WIDTH];
@@ -237,7 +237,7 @@ DT_DEVICE void fetch_resets(const dt_scan_backward_args &args, const scan_place 
         *resets = all;
 }
 
-// Of the tile from `first` on, bit i for token i.
+// The resets of the tile that begins at token `first`: bit i is that of its token i.
 DT_DEVICE unsigned find_resets(unsigned resets, int first)
 {
     return resets >> (unsigned)first % DT_WARP & ((1u << TILE) - 1);

@@ -32,7 +32,7 @@ static const scan_device SCAN_LARGE_DEVICE = {132, 4000, 16, 32};
 // One for which the small shapes of tests are cut in every way: the simulator's.
 static const scan_device SCAN_SMALL_DEVICE = {3, 0, 0, 16};
 
-// Of a kernel and its first run over segments; [0]: one channel per lane, [1]: two.
+// What a kernel and its first run over segments cost; [0]: one channel per lane, [1]: two.
 typedef struct scan_costs {
     int64_t resident;                 // blocks that fit on an SM by their registers
     int64_t token[2], first_token[2]; // cycles of a scheduler
@@ -73,7 +73,7 @@ static inline int64_t scan_shared_time(int64_t blocks, int64_t resident)
     return blocks - last + (last == 1 ? 2 : last);
 }
 
-// Of a launch with `runs` equal runs and, after them, `more` shorter ones.
+// The time of a launch with `runs` equal runs and, after them, `more` shorter ones.
 static inline int64_t scan_launch_time(const scan_cut *cut, int64_t runs, int64_t tokens,
                                        int64_t more, int64_t more_tokens, int64_t resident,
                                        const scan_device *device)

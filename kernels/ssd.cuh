@@ -28,7 +28,7 @@ enum {
     SSD_THREADS = SSD_WARPS * DT_WARP,
 };
 
-// Of a 130M model (24 heads of 64, N 128) that is 55 runs backward: six chunks of eight sequences,
+// For a 130M model (24 heads of 64, N 128) this is 55 runs backward: six chunks of eight sequences,
 // whose products fill a large GPU several times over, so that the 17 launches of a slab do not
 // count.
 #ifdef __CUDACC__

@@ -24,8 +24,8 @@ enum {
     WIDE = 4,
 };
 
-// Of the elements seen so far: sum = Σ exp(x - max). Starts at a maximum that is finite, so that a
-// logit of -infinity adds 0 and not NaN.
+// The state over the elements seen so far: sum = Σ exp(x - max). It starts at a finite maximum, so
+// that a logit of -infinity adds 0 and not NaN.
 struct softmax {
     float max, sum;
 };

@@ -49,7 +49,7 @@ __attribute__((weak)) int test_failures;
               "%s is %.9g, not %.9g (tolerance %g)", #got, got_, want_, tol_);                     \
     } while (0)
 
-// Of calls that give a dt_status, and of the error that they leave (base/error.h).
+// Checks for calls that give a dt_status, and for the error that they leave (base/error.h).
 #define CHECK_OK(call)                                                                             \
     do {                                                                                           \
         int status_ = (call);                                                                      \
@@ -105,7 +105,7 @@ static inline int thread_count(void)
     return n;
 }
 
-// That there are as many threads as before; one that was joined may be seen for a moment yet.
+// Checks that there are as many threads as before; a joined thread may be visible for a moment.
 static inline void check_threads(int before)
 {
 #ifdef __SANITIZE_THREAD__
@@ -115,6 +115,14 @@ static inline void check_threads(int before)
         usleep(1000);
     CHECK_INT(thread_count(), before);
 }
+
+// Runs these functions one after another: the tests of a program.
+#define RUN(...)                                                                                   \
+    do {                                                                                           \
+        void (*const tests_[])(void) = {__VA_ARGS__};                                              \
+        for (size_t i_ = 0; i_ < sizeof tests_ / sizeof *tests_; i_++)                             \
+            tests_[i_]();                                                                          \
+    } while (0)
 
 static inline int test_end(void)
 {

@@ -19,7 +19,7 @@ enum dt_row_kind {
     DT_ROW_IN_PLACE, // the same dtype and stride where it is
 };
 
-// Of an array; they may be joined.
+// What an op does with an array; roles may be joined.
 enum dt_row_role { DT_ROLE_IN = 1, DT_ROLE_OUT = 2, DT_ROLE_OR_NULL = 4, DT_ROLE_CACHED = 8 };
 
 struct dt_op_field {

@@ -24,8 +24,8 @@ void dt_op_times_collect(struct dt_op_times *times);
 
 // Receives the time of every call, beside the counters (`dtrain bench`).
 struct dt_op_listener {
-    // At the dispatch: finds the row that the call belongs to, whose time comes later; args: of the
-    // op's struct.
+    // Called at the dispatch: finds the row that the call belongs to; its time comes later. args is
+    // the op's struct.
     dt_status (*row)(void *context, const char *op, const void *args, const struct dt_op_cost *cost,
                      int *row);
     void (*time)(void *context, int row, double seconds);

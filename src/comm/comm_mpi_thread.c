@@ -38,7 +38,7 @@ static dt_status refuse_singletons(void)
 }
 
 // Whether this Open MPI surely lacks PMI-1 and PMI-2: its folder of components has some of PMIx,
-// and none of theirs. MPI_Init would then end the process with words of its own.
+// and none of theirs. MPI_Init would then end the process with its own message.
 static bool lacks_pmi(void)
 {
     static const char *const folders[] = {"openmpi*", "openmpi/lib/openmpi*"};

@@ -32,8 +32,8 @@ void dt_run_folder_watch(const char *path);
 void dt_run_folder_step(int64_t step);
 // What state.json says of the lowest validation loss; step 0: nothing.
 void dt_run_folder_best(int64_t step, double loss);
-// Of the ranks of a host that would have the last words, only the first gets true. (Where a cut
-// network parts the hosts, what a rank on the other side says may reach nobody.)
+// Returns true to the first rank of this host that claims the last words, false to all others.
+// (Where a cut network parts the hosts, what a rank on the other side says may reach nobody.)
 bool dt_run_folder_claim_end(void);
 // "failed" with that step and the reason, once; nothing where no run is watched. Overwrites the
 // file in place where no other can be written (a full disk), and says nothing of its own failures.

@@ -143,10 +143,10 @@ struct dt_head_kind {
     // head's rows.
     dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
                       struct dt_view dh, double scale, struct dt_loss_sum *sum);
-    // As dt_model_row_losses; NULL: it has none.
+    // These do what dt_model_row_losses, dt_model_logits, dt_model_output and dt_model_predictions
+    // say; NULL: the head has none.
     bool (*row_losses)(const struct dt_part *head, const struct dt_model_input *input,
                        const float **losses, const int32_t **labels);
-    // As dt_model_logits, dt_model_output and dt_model_predictions; NULL: it has none.
     dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
                         struct dt_view *logits);
     dt_status (*output)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h, int k,

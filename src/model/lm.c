@@ -53,7 +53,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     enum dt_dtype storage = plan->net->config->storage;
     int64_t V = lm->linear.out, tile = plan->net->backend->op->logits_tile / V;
     tile = dt_min_i64(dt_max_i64(tile, TILE_ROWS_MIN), TILE_ROWS_MAX);
-    // At least one row a sequence, for the last logits.
+    // The last logits of every sequence need a row each.
     tile = dt_max_i64(dt_min_i64(tile, plan->rows), plan->shape.sequences);
     lm->logits = dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, DT_F32);
     if (plan->shape.losses)

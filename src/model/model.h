@@ -82,8 +82,9 @@ dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream);
 // One micro-batch, device memory.
 struct dt_model_input {
     int64_t sequences, length; // B, L: within the shape
-    // In the order of dt_model_arrays, each [B, L, width]. NULL: an optional array that this batch
-    // does not have, or one that only the head reads, in a forward pass without loss.
+    // The arrays of dt_model_arrays in their order, each [B, L, width]. NULL: an optional array
+    // that this batch does not have, or one that only the head reads, in a forward pass without
+    // loss.
     const void *arrays[DT_BATCH_ARRAYS];
 };
 

@@ -24,7 +24,7 @@ enum { DT_PARAM_NAME = 96, DT_PARAM_DIMS = 3, DT_PARAM_SLICES = 3, DT_PARAMS_WAN
 struct dt_param {
     char name[DT_PARAM_NAME]; // as in Hugging Face: "backbone.layers.0.mixer.in_proj.weight"
     int n_dims;
-    // As in a file. Memory may hold more rows of the first dimension: padding, zero, after them.
+    // The shape in a file. Memory may hold more rows of the first dimension: zeros after them.
     int64_t shape[DT_PARAM_DIMS];
     int64_t file_count;    // elements in a file: the first of the tensor's elements in memory
     int64_t offset, count; // elements in the flat arrays; offset is a multiple of 64

@@ -129,7 +129,8 @@ static void create(struct dt_part *part, const struct dt_build *build)
     }
     int64_t padded = dt_round_up(V, PAD);
     if (!p->outputs.autoregressive) { // one product for all, or two for each
-        // Of a weight, 2 forward and 4 backward; the product of a window alone does not count.
+        // A weight costs 2 FLOPs forward and 4 backward a token. Products of whole windows, which
+        // pooled outputs have, do not count.
         part->flops = p->pools[DT_POOL_NONE] ? 6 * (double)d * (double)V : 0;
         p->all = (struct dt_linear){.in = d, .out = padded};
         p->all.row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)d), padded, 2,

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Of one pass: enough rows for products to be fast, and few enough groups of short episodes that
-// ranks have some each.
+// The bounds of one pass: it has enough rows for products to be fast, and short episodes form
+// enough groups for every rank to have some.
 enum { ROWS = 4096, STREAMS_MOST = 64, GROUPS_LEAST = 8, LOGITS_MOST = 1 << 28 };
 
 static void add_column(struct dt_predict_plan *plan, enum dt_prediction what, int output,

@@ -260,8 +260,9 @@ static void sort(uint64_t *x, uint64_t *other, int64_t n)
         memcpy(x, from, (size_t)n * sizeof *x);
 }
 
-// Of sorted records: the weight of all pairs of a row of the class above a row of others, those of
-// equal scores by half, over that of all pairs.
+// The area under the curve from sorted records: the weight of the pairs in which a row of the class
+// is above a row of others, where pairs of equal scores count by half, over the weight of all
+// pairs.
 static double area(const uint64_t *records, int64_t n)
 {
     double of_class = 0, others = 0, pairs = 0;

@@ -38,13 +38,14 @@ int64_t dt_scores_bytes(const struct dt_outputs *outputs, int64_t rows, int64_t 
 void dt_scores_warn(const struct dt_outputs *outputs, int64_t all);
 
 struct dt_scores;
-// Of outputs that stay where they are; at most `all` rows are added on all ranks together.
+// Keeps the pointer to `outputs`. At most `all` rows are added on all ranks together.
 dt_status dt_scores_create(const struct dt_outputs *outputs, int64_t all, struct dt_scores **out);
 void dt_scores_destroy(struct dt_scores *scores); // NULL is fine
 // Adds a row to output k: predicted [width], targets [target_width], weight >= 0.
 dt_status dt_scores_add(struct dt_scores *scores, int k, const float *predicted,
                         const float *targets, double weight);
-// Ends it, on all ranks: rank 0 has the scores of all rows then, the others all but AUC.
+// Ends the counting; all ranks call it. Afterwards rank 0 has the scores of all rows, and the
+// others have them without AUC.
 dt_status dt_scores_finish(struct dt_scores *scores, struct dt_comm *comm);
 
 struct dt_named_number {

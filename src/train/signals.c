@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <string.h>
 
-// Those that ask a run to stop. SIGHUP, which is sent when a terminal is closed, is not received
-// where nohup(1) has it ignored.
+// The signals that ask a run to stop. SIGHUP, which is sent when a terminal is closed, is not
+// received where nohup(1) ignores it.
 static const struct {
     int number;
     const char *name;

@@ -181,7 +181,8 @@ static void test_confusion(const struct dt_scores *scores)
     CHECK(!dt_scores_confusion(scores, BITS) && !dt_scores_confusion(scores, AIM), "no classes");
 }
 
-// Of columns [0, columns); R² by deviations from the mean, in a second pass over the rows.
+// Looks at columns [0, columns); R² needs the deviations from the mean, in a second pass over the
+// rows.
 static void test_numbers(const struct dt_scores *scores, int k, int columns)
 {
     double all = 0, absolute = 0, square = 0, r2 = 0;

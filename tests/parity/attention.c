@@ -85,8 +85,8 @@ static double dot(const double *a, const double *b, int64_t n)
     return sum;
 }
 
-// Of one query: probabilities p[j - start] of what it sees, and its output; returns lse. The keys
-// are turned by their distance to it.
+// Gives the probabilities p[j - start] of what a query sees, and its output; returns lse. The keys
+// are turned by their distance to the query.
 static double attend(const struct values *v, int64_t b, int64_t t, int64_t h, double *p, double *y)
 {
     const double *q = v->q + ((b * v->L + t) * v->H + h) * v->E;

@@ -25,7 +25,7 @@ static __global__ void __launch_bounds__(THREADS) stay_kernel(stay *stays, uint6
         stays[blockIdx.x] = mine;
 }
 
-// Of the blocks that were there when block i began.
+// How many blocks were on the multiprocessor of block i when it began.
 static int beside(const stay *stays, int n, int i)
 {
     int count = 0;

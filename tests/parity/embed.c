@@ -18,7 +18,7 @@ struct shape {
     enum tokens tokens;
 };
 
-// Of ids, which may be a column of several.
+// The stride of the ids, which may be a column of several.
 static int64_t stride_of(const struct shape *s)
 {
     return 1 + s->rows % 3;

@@ -431,7 +431,7 @@ static void check_ends(struct parity *p)
     PARITY(p, policy_loss, &a, OUT(dlogits, .each = 3e-6, .floor = 1e-30), OUT(sum, .each = 2e-6));
 }
 
-// Of equal maxima the first counts.
+// The first of equal maxima counts.
 static void check_ties(struct parity *p)
 {
     const struct shape s = {11, 0, "c", 5, DT_F32, 0, 0, 4, 0, 0, 0, 0, 0};

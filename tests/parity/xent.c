@@ -42,7 +42,8 @@ REFERENCE(xent)
     return DT_OK;
 }
 
-// Of many rows most are ignored, which costs little: they are there for the sum of the losses.
+// Where there are many rows most are ignored, which costs little: they are there for the sum of the
+// losses.
 static int32_t *make_labels(const struct shape *s)
 {
     int32_t *labels = guarded(s->rows * 4);

@@ -110,8 +110,6 @@ int main(void)
         test_planted();
         test_indices();
     }
-    test_allowed_shared();
-    test_races();
-    test_reduction();
+    RUN(test_allowed_shared, test_races, test_reduction);
     return test_end();
 }

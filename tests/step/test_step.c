@@ -294,7 +294,7 @@ static void every_promise(const struct dt_model_config *config, const char *name
     }
 }
 
-// Of the weights of a model at play.
+// The bytes of the weights of a model at play.
 static double weight_bytes(enum dt_dtype storage, bool int8)
 {
     struct dt_model_config config = small_config("mamba attention mamba2 mlp", policy);

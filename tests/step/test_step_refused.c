@@ -105,7 +105,7 @@ static void no_average(const struct model_folder *folder)
     CHECK_OK(dt_path(path, "%s/ema.safetensors", folder->path));
     put_text(path, "?");
     REFUSED(dtrain_step_open(folder->path, &options, &handle), "MANIFEST lacks ema.safetensors");
-    // Of an average nothing is read but itself.
+    // Nothing of a moving average is read but the file itself.
     CHECK_OK(dt_path(path, "%s/MANIFEST", folder->path));
     CHECK_INT(unlink(path), 0);
     CHECK_INT(rename(in_scratch("wrong/model.safetensors"), in_scratch("wrong/ema.safetensors")),

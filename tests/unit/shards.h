@@ -128,7 +128,8 @@ static inline struct dt_dataset *scan(const char *pattern, const struct dt_scan_
     return scanned;
 }
 
-// Of all frames; how many columns are constant. `note` is told how much was read.
+// Computes the statistics of all frames and returns how many columns are constant. `note` receives
+// how much was read.
 static inline int64_t statistics_of(const struct dt_dataset *dataset, void (*note)(void *, double),
                                     void *context, float *mean, float *deviation)
 {

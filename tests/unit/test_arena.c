@@ -136,9 +136,6 @@ static void test_new(void)
 
 int main(void)
 {
-    test_new();
-    test_measure_then_place();
-    test_beyond_32_bits();
-    test_aborts();
+    RUN(test_new, test_measure_then_place, test_beyond_32_bits, test_aborts);
     return test_end();
 }

@@ -229,10 +229,6 @@ static void test_auto(void)
 
 int main(void)
 {
-    test_auto();
-    test_any_rows();
-    test_large_vocabulary();
-    test_small_vocabulary();
-    test_sharded();
+    RUN(test_auto, test_any_rows, test_large_vocabulary, test_small_vocabulary, test_sharded);
     return test_end();
 }

@@ -170,10 +170,7 @@ int main(void)
                              &(struct dt_scan_rules){.seq_len = LENGTH, .vocab_size = VOCAB},
                              &scanned));
     dataset = scanned;
-    test_memory();
-    test_skipped();
-    test_epoch();
-    test_micro_batches();
+    RUN(test_memory, test_skipped, test_epoch, test_micro_batches);
     dt_dataset_free(scanned);
     return test_end();
 }

@@ -393,15 +393,8 @@ int main(void)
         pairs[i] = i * i;
     dt_log_quiet(true);
     make_scratch();
-    test_orders();
-    test_edges();
-    test_pairs();
-    test_dimensions();
-    test_kept_bands();
-    test_room();
-    test_bad_sizes();
-    test_unknown_filter();
-    test_lzf();
+    RUN(test_orders, test_edges, test_pairs, test_dimensions, test_kept_bands, test_room,
+        test_bad_sizes, test_unknown_filter, test_lzf);
     remove_scratch();
     return test_end();
 }

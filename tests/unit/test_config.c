@@ -462,7 +462,7 @@ static void test_load(void)
     CHECK_STR(v.need, "y");
 }
 
-// Of names that are as near, the first.
+// The first of equally near names is suggested.
 static void test_nearest(void)
 {
     struct dt_nearest nearest = dt_nearest_to("seed");

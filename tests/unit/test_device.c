@@ -93,11 +93,6 @@ static void test_open_alone(void)
 
 int main(void)
 {
-    test_all_alike();
-    test_some_without();
-    test_one_each();
-    test_shared();
-    test_many();
-    test_open_alone();
+    RUN(test_all_alike, test_some_without, test_one_each, test_shared, test_many, test_open_alone);
     return test_end();
 }

@@ -191,9 +191,6 @@ static void test_die(void)
 
 int main(void)
 {
-    test_frames();
-    test_limits();
-    test_threads();
-    test_die();
+    RUN(test_frames, test_limits, test_threads, test_die);
     return test_end();
 }

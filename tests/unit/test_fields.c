@@ -162,7 +162,7 @@ static void test_limits(void)
 
 enum { WORDS = 8 };
 
-// Of a run with these words, up to NULL, on the command line.
+// Checks the settings of a run with these words, up to NULL, on the command line.
 static dt_status required(const char *const words[WORDS])
 {
     static struct dt_settings s;

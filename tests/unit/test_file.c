@@ -411,24 +411,10 @@ int main(void)
 {
     signal(SIGXFSZ, SIG_IGN); // past the size limit write gives EFBIG instead
     make_scratch();
-    test_errno();
-    test_path();
-    test_write_and_read();
-    test_read_limits();
-    test_read_failures();
-    test_read_pipe();
-    test_pread();
-    test_pieces();
-    test_full_disk();
-    test_make_dirs();
-    test_no_rights();
-    test_remove_tree();
-    test_discard_tree();
-    test_proc_value();
-    test_hash();
-    test_sync();
-    test_durable();
-    test_temporary_in_the_way();
+    RUN(test_errno, test_path, test_write_and_read, test_read_limits, test_read_failures,
+        test_read_pipe, test_pread, test_pieces, test_full_disk, test_make_dirs, test_no_rights,
+        test_remove_tree, test_discard_tree, test_proc_value, test_hash, test_sync, test_durable,
+        test_temporary_in_the_way);
     remove_scratch();
     return test_end();
 }

@@ -300,10 +300,7 @@ int main(void)
         test_every_value(layout, false);
         test_every_value(layout, true);
     }
-    test_large();
-    test_tokens();
-    test_cache();
-    test_kept();
+    RUN(test_large, test_tokens, test_cache, test_kept);
     remove_scratch();
     return test_end();
 }

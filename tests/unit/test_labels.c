@@ -253,11 +253,7 @@ static void test_identity(void)
 int main(void)
 {
     make_scratch();
-    test_weights();
-    test_weights_refused();
-    test_missing();
-    test_verify();
-    test_identity();
+    RUN(test_weights, test_weights_refused, test_missing, test_verify, test_identity);
     remove_scratch();
     return test_end();
 }

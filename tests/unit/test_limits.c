@@ -41,7 +41,7 @@ static dt_status slow_spin(struct dt_device *device, const struct dt_spin_args *
     return DT_OK;
 }
 
-// Of an even number of times the median is between the two in the middle.
+// The median of an even number of times lies between the two in the middle.
 static void check_medians(void)
 {
     double times[] = {10, 1, 3, 2, 7};

@@ -310,15 +310,8 @@ int main(void)
     dt_log_quiet(true);
     int threads = thread_count();
     make_scratch();
-    test_layouts();
-    test_shapes();
-    test_resets();
-    test_sequential();
-    test_pairs();
-    test_many_shards();
-    test_close();
-    test_two_loaders();
-    test_synthetic();
+    RUN(test_layouts, test_shapes, test_resets, test_sequential, test_pairs, test_many_shards,
+        test_close, test_two_loaders, test_synthetic);
     test_synthetic_frames(DT_F32);
     test_synthetic_frames(DT_BF16);
     test_lists();

@@ -259,13 +259,8 @@ int main(void)
         test_vocabulary(size, 244); // first as a label: token 32, which begins the next window
         test_vocabulary(size, 250); // the largest token of all
     }
-    test_bit_flips();
-    test_filter_flip();
-    test_changed_shards();
-    test_replaced_shards();
-    test_changed_end();
-    test_memory();
-    test_refusals();
+    RUN(test_bit_flips, test_filter_flip, test_changed_shards, test_replaced_shards,
+        test_changed_end, test_memory, test_refusals);
     check_threads(threads);
     remove_scratch();
     return test_end();

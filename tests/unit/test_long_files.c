@@ -146,10 +146,6 @@ static void test_last_piece(void)
 
 int main(void)
 {
-    test_last_piece();
-    test_ends();
-    test_starts();
-    test_statistics();
-    test_checksum();
+    RUN(test_last_piece, test_ends, test_starts, test_statistics, test_checksum);
     return test_end();
 }

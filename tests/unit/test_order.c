@@ -261,9 +261,7 @@ int main(void)
     for (int i = 0; i < 5; i++)
         for (int j = 0; j < 4; j++)
             test_against_reference(batches[i], blocks[j]);
-    test_independence();
-    test_fixed_numbers();
-    test_unshuffled();
+    RUN(test_independence, test_fixed_numbers, test_unshuffled);
     test_sequential(8);
     test_sequential(90);
     test_sequential(100);

@@ -157,12 +157,7 @@ static void test_programs(void)
 
 int main(void)
 {
-    test_numbering();
-    test_gpus();
-    test_job();
-    test_unequal();
-    test_unequal_hosts();
-    test_many();
-    test_programs();
+    RUN(test_numbering, test_gpus, test_job, test_unequal, test_unequal_hosts, test_many,
+        test_programs);
     return test_end();
 }

@@ -121,12 +121,7 @@ static void test_normal_formula(void)
 
 int main(void)
 {
-    test_known_answers();
-    test_stream_layout();
-    test_below_is_the_written_rule();
-    test_below_is_even();
-    test_uniform();
-    test_normal();
-    test_normal_formula();
+    RUN(test_known_answers, test_stream_layout, test_below_is_the_written_rule, test_below_is_even,
+        test_uniform, test_normal, test_normal_formula);
     return test_end();
 }

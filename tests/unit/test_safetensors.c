@@ -481,19 +481,10 @@ int main(void)
 {
     signal(SIGXFSZ, SIG_IGN); // past the size limit write gives EFBIG instead
     make_scratch();
-    test_hostile_headers();
-    test_mangled_headers();
-    test_deep_and_large();
-    test_hostile_files();
-    test_foreign_header();
-    test_round_trip();
-    test_synced();
-    test_exact_bytes();
-    test_offsets_are_plain_digits();
-    test_every_type_can_be_written();
-    test_writer_failures();
-    test_full_disk();
-    test_cut_under_way();
+    RUN(test_hostile_headers, test_mangled_headers, test_deep_and_large, test_hostile_files,
+        test_foreign_header, test_round_trip, test_synced, test_exact_bytes,
+        test_offsets_are_plain_digits, test_every_type_can_be_written, test_writer_failures,
+        test_full_disk, test_cut_under_way);
     remove_scratch();
     return test_end();
 }

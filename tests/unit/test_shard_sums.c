@@ -295,13 +295,8 @@ int main(void)
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     dt_log_quiet(true);
     make_scratch();
-    test_changed_start();
-    test_replaced();
-    test_missing_starts();
-    test_no_start();
-    test_kinds();
-    test_pages();
-    test_xxh3();
+    RUN(test_changed_start, test_replaced, test_missing_starts, test_no_start, test_kinds,
+        test_pages, test_xxh3);
     remove_scratch();
     return test_end();
 }

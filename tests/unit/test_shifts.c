@@ -436,16 +436,8 @@ static void test_values_refused(void)
 int main(void)
 {
     make_scratch();
-    test_layouts();
-    test_groups();
-    test_identity();
-    test_names();
-    test_tidy();
-    test_meet();
-    test_beyond();
-    test_padding();
-    test_refused();
-    test_values_refused();
+    RUN(test_layouts, test_groups, test_identity, test_names, test_tidy, test_meet, test_beyond,
+        test_padding, test_refused, test_values_refused);
     remove_scratch();
     return test_end();
 }

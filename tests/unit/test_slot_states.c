@@ -8,7 +8,7 @@
 
 enum { SLOTS = 12, ARRAYS = 4 };
 
-// Of widths that make no array of 2 bytes end at a multiple of 4.
+// Widths with which no array of 2 bytes ends at a multiple of 4.
 static const struct {
     const char *name;
     enum dt_dtype type;

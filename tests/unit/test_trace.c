@@ -157,10 +157,6 @@ static void test_timeline(void)
 
 int main(void)
 {
-    test_off();
-    test_counters();
-    test_threads_and_overflow();
-    test_window();
-    test_timeline();
+    RUN(test_off, test_counters, test_threads_and_overflow, test_window, test_timeline);
     return test_end();
 }

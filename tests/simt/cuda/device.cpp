@@ -107,7 +107,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     });
 }
 
-// Of a kernel run on the host nothing is known but that it spills nothing.
+// Nothing is known about a kernel that runs on the host but that it spills nothing.
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
 {
     return call([&](guard &) {

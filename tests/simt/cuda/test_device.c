@@ -313,7 +313,7 @@ static void events(void)
                 CHECK_OK(dt_event_done(&r.cuda, r.join, &done));
         CHECK_INT(others(r.out, N, (unsigned char)round), 0);
     }
-    // That an event has not come leaves no error behind for what is launched next.
+    // An event that has not come leaves no error for the next launch.
     struct dt_stamp_args args = {.time = (uint64_t *)(void *)r.memory};
     CHECK_OK(dt_event_record(&r.cuda, r.fork, r.main));
     CHECK_OK(dt_event_done(&r.cuda, r.fork, &done));

@@ -1,6 +1,6 @@
 // gemm of the CUDA backend on the simulated device: which algorithm runs, a captured product, what
 // stays cached, and what is said where cuBLASLt fails or, with the argument no_library, is missing.
-// Its results: tests/parity.
+// The results of products are checked by tests/parity.
 #include "device_fixture.h"
 
 #include <stdatomic.h>
