@@ -44,9 +44,11 @@ mean=$(sed -n 's/.*"event":"train",.*"loss":\([^,]*\),.*/\1/p' runs/one/metrics.
 printf '# of ten steps\n10 %s 0.001\n11 1 1\n' "$mean" >reference
 check "a reference" "$launch/curve.sh" --expect reference runs/one >expect.txt
 check "a step that was not reached does not count: $(cat expect.txt)" test "$(wc -l <expect.txt)" -eq 2
-printf '10 %s 0.001\n' "$(awk -v m="$mean" 'BEGIN { print m + 0.01 }')" >reference
-check "another loss" bash -c "! '$launch/curve.sh' --expect reference runs/one >expect.txt"
-check "… is called wrong: $(cat expect.txt)" grep -q 'WRONG$' expect.txt
+for off in 0.01 -0.01; do
+    printf '10 %s 0.001\n' "$(awk -v m="$mean" -v off=$off 'BEGIN { print m + off }')" >reference
+    check "a loss that is $off off" bash -c "! '$launch/curve.sh' --expect reference runs/one >expect.txt"
+    check "… is called wrong: $(cat expect.txt)" grep -q 'WRONG$' expect.txt
+done
 
 messages=0
 refused "a run that is not there" 'cannot read absent: give the folder' "$launch/curve.sh" runs/one absent
