@@ -46,11 +46,11 @@ DT_DEVICE void update_some(const dt_adamw_args *a, const step *s, int64_t span, 
     for (int k = 0; k < N; k++) {
         while (span + 1 < a->n_spans && a->spans[span].end <= a->first + i + k)
             span++;
-        const float x = g[k] * s->grad_scale, decay = a->spans[span].decay;
+        const float x = g[k] * s->grad_scale, decay = a->spans[span].decay,
+                    rate = s->rate * a->spans[span].lr;
         m[k] = s->beta1 * m[k] + (1.0f - s->beta1) * x;
         v[k] = s->beta2 * v[k] + (1.0f - s->beta2) * (x * x);
-        w[k] =
-            (1.0f - s->lr * decay) * w[k] - s->rate * m[k] / (sqrtf(v[k]) * s->root_scale + s->eps);
+        w[k] = (1.0f - s->lr * decay) * w[k] - rate * m[k] / (sqrtf(v[k]) * s->root_scale + s->eps);
     }
     dt_store<N>(a->weight + i, w);
     dt_store<N>(a->m + i, m);

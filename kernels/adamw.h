@@ -4,11 +4,12 @@
 //   m = beta1 · m + (1 - beta1) · g
 //   v = beta2 · v + (1 - beta2) · g²
 //   w = w - c.lr · decay · w
-//   w = w - c.lr · (m / c.bias1) / (sqrt(v / c.bias2) + eps)
+//   w = w - c.lr · lr · (m / c.bias1) / (sqrt(v / c.bias2) + eps)
 //   copy = w rounded to storage (where copy is not NULL)
 //   average = average + (1 - average_decay) · (w - average) (where average is not NULL)
-// `decay` belongs to spans of the flat arrays, from the parameter table: ascending. The arrays
-// given here may be a piece of those, of which the last span ends at first + n or later.
+// `decay` and `lr`, a factor, belong to spans of the flat arrays, from the parameter table:
+// ascending. The arrays given here may be a piece of those, of which the last span ends at first +
+// n or later.
 #pragma once
 
 #include "base/dtype.h"
@@ -16,7 +17,7 @@
 
 struct dt_adamw_span {
     int64_t end; // elements [previous end, end)
-    float decay;
+    float decay, lr;
 };
 
 struct dt_adamw_args {

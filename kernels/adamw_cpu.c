@@ -1,5 +1,5 @@
 // AdamW on the CPU: one pass over weight, moments and gradient, in blocks shared among the threads.
-// A block walks the spans that it meets; inside a span decay is one number.
+// A block walks the spans that it meets; inside a span decay and rate are numbers.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
@@ -63,7 +63,9 @@ static void update_block(const struct dt_adamw_args *args, struct step s, int64_
     }
     for (const struct dt_adamw_span *span = &args->spans[low]; from < end; span++) {
         int64_t stop = dt_min_i64(end, span->end - args->first);
-        update_span(args, s, 1.0f - lr * span->decay, from, stop - from);
+        struct step own = s;
+        own.rate *= span->lr;
+        update_span(args, own, 1.0f - lr * span->decay, from, stop - from);
         if (args->average)
             update_average(args, from, stop - from);
         from = stop;

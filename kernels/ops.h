@@ -41,6 +41,7 @@
 #include "kernels/encode_targets.h"
 #include "kernels/gated_rmsnorm.h"
 #include "kernels/gemm.h"
+#include "kernels/muon.h"
 #include "kernels/normalize.h"
 #include "kernels/policy_loss.h"
 #include "kernels/pool.h"
@@ -96,6 +97,7 @@
     W(checksum)                                                                                    \
     X(update_control)                                                                              \
     X(adamw)                                                                                       \
+    X(muon)                                                                                        \
     X(cast)                                                                                        \
     X(quantize)                                                                                    \
     X(accumulate)                                                                                  \

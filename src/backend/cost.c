@@ -394,6 +394,20 @@ COST(adamw)
     cost->lanes = n * (ADAMW + (a->average ? 2 : 0));
 }
 
+COST(muon)
+{
+    static const struct {
+        const char *name;
+        int flops;
+    } parts[] = {[DT_MUON_MOMENTUM] = {"momentum", 6},
+                 [DT_MUON_START] = {"start", 1},
+                 [DT_MUON_POLYNOMIAL] = {"polynomial", 3},
+                 [DT_MUON_APPLY] = {"apply", 3}};
+    shape(cost, "%lld %s%s%s", (long long)a->n, parts[a->part].name, a->copy ? " with copy" : "",
+          a->average ? " and average" : "");
+    cost->flops = cost->lanes = (double)a->n * (parts[a->part].flops + (a->average ? 3 : 0));
+}
+
 COST(cast)
 {
     shape(cost, "%lld %s to %s", (long long)a->n, dt_dtype_name(a->x_type),

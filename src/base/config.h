@@ -49,6 +49,9 @@ struct dt_config_key {
     // that user's home folder, since no shell expands it in section.key=value; the echo shows the
     // result.
     bool is_path, is_path_list;
+    // STRING: a list of words. A key ENTRIES[NAME] = VALUE adds the word NAME:VALUE; those of
+    // stronger sources come later.
+    const char *entries;
 };
 
 // Rows for a field of a struct. A field of another type than the row says does not compile.

@@ -33,12 +33,21 @@ static const struct dt_config_section *find_section(const struct dt_config_table
     return section->name ? section : NULL;
 }
 
+// Whether `name` is "ENTRIES[NAME]" of the key.
+static bool is_entry(const struct dt_config_key *key, const char *name)
+{
+    size_t n = key->entries ? strlen(key->entries) : 0, all = strlen(name);
+    return n > 0 && strncmp(name, key->entries, n) == 0 && name[n] == '[' && all > n + 2 &&
+           name[all - 1] == ']';
+}
+
 static bool find_key(const struct dt_config_table *table, const char *section, const char *name,
                      struct dt_config_row *row)
 {
     *row = (struct dt_config_row){0};
     while (dt_config_next(table, row))
-        if (strcmp(row->section->name, section) == 0 && strcmp(row->key->name, name) == 0)
+        if (strcmp(row->section->name, section) == 0 &&
+            (strcmp(row->key->name, name) == 0 || is_entry(row->key, name)))
             return true;
     return false;
 }
@@ -69,6 +78,34 @@ static void reject_key(struct loader *loader, const char *origin, const char *se
     struct dt_nearest *nearest = there.distance == 0 || !here.best[0] ? &there : &here;
     dt_problems_add(&loader->problems, "%s: unknown key '%s' in section '%s'%s (keys: %s)", origin,
                     dt_config_shown(name, shown), section, dt_nearest_suggest(nearest), here.names);
+}
+
+static dt_status assign(struct loader *loader, const struct dt_config_row *row,
+                        enum dt_config_source source, const char *origin, const char *text);
+
+// Assigns what `name` = text says: an entry is added to the words that are there.
+static dt_status assign_named(struct loader *loader, const struct dt_config_row *row,
+                              const char *name, enum dt_config_source source, const char *origin,
+                              const char *text)
+{
+    struct dt_config_value *value = &loader->config->values[row->index];
+    char *list;
+    if (!is_entry(row->key, name))
+        return assign(loader, row, source, origin, text);
+    const char *entry = name + strlen(row->key->entries) + 1;
+    if (strpbrk(entry, " \t:") || strpbrk(text, " \t:")) {
+        dt_problems_add(&loader->problems,
+                        "%s: %s: neither its name nor its value may have blanks "
+                        "or colons",
+                        origin, row->name);
+        return DT_OK;
+    }
+    DT_TRY(dt_memory_text(&list, "%s%s%.*s:%s", value->text, value->text[0] ? " " : "",
+                          (int)strlen(entry) - 1, entry, text));
+    value->source = DT_SOURCE_DEFAULT; // it is no duplicate
+    dt_status status = assign(loader, row, source, origin, list);
+    free(list);
+    return status;
 }
 
 static dt_status assign(struct loader *loader, const struct dt_config_row *row,
@@ -137,7 +174,7 @@ static dt_status read_line(struct loader *loader, struct place *place, const str
         dt_problems_add(&loader->problems, "%s: '%s' comes before any '[section]'", origin,
                         dt_config_shown(ini->name, shown));
     else if (place->section && find_key(loader->table, place->section->name, ini->name, &row))
-        return assign(loader, &row, DT_SOURCE_FILE, origin, ini->value);
+        return assign_named(loader, &row, ini->name, DT_SOURCE_FILE, origin, ini->value);
     else if (place->section)
         reject_key(loader, origin, place->section->name, ini->name);
     return DT_OK;
@@ -237,7 +274,7 @@ static dt_status read_override(struct loader *loader, const char *word)
     snprintf(section, sizeof section, "%.*s", (int)(dot - word), word);
     snprintf(name, sizeof name, "%.*s", (int)(equals - dot - 1), dot + 1);
     if (find_key(loader->table, section, name, &row))
-        return assign(loader, &row, DT_SOURCE_COMMAND, origin, equals + 1);
+        return assign_named(loader, &row, name, DT_SOURCE_COMMAND, origin, equals + 1);
     if (find_section(loader->table, section))
         reject_key(loader, origin, section, name);
     else

@@ -10,6 +10,7 @@
 #include "data/reader.h"
 #include "model/hf.h"
 #include "train/memory.h"
+#include "train/propose.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -261,4 +262,70 @@ dt_status dt_cmd_print_plan(const struct dt_job *job, bool all)
         print_duration(job, &device, params.count);
     dt_params_free(&params);
     return status;
+}
+
+// Products of sizes that 64 does not divide leave part of each tile of the tensor cores idle; 128
+// fills the largest tiles.
+enum { TILE = 64, LARGE_TILE = 128 };
+
+static void print_size(const char *what, int64_t size, bool *found)
+{
+    if (size % TILE == 0)
+        return;
+    if (!*found)
+        printf("sizes that waste tensor cores:\n");
+    *found = true;
+    printf("  %-44s %8lld  next: %lld, %lld\n", what, (long long)size,
+           (long long)dt_round_up(size, TILE), (long long)dt_round_up(size, LARGE_TILE));
+}
+
+// Of each tensor once, without the number of its layer.
+static void print_sizes(const struct dt_job *job, const struct dt_params *params)
+{
+    bool found = false;
+    for (int i = params->n - 1; i >= 0; i--) {
+        const struct dt_param *row = &params->rows[i];
+        const char *layers = strstr(row->name, ".layers."), *name = row->name;
+        char what[DT_PARAM_NAME + 16];
+        if (row->n_dims != 2 || (!row->matrix && layers) || (layers && !strstr(name, ".layers.0.")))
+            continue;
+        name = layers ? layers + strlen(".layers.0.") : name;
+        snprintf(what, sizeof what, "%s, outputs", name);
+        print_size(what, row->count / row->shape[1], &found);
+        snprintf(what, sizeof what, "%s, inputs", name);
+        print_size(what, row->shape[1], &found);
+    }
+    print_size("data.micro_batch * data.seq_len", job->micro_batch * job->settings.data.seq_len,
+               &found);
+    if (!found)
+        printf("all sizes of products are multiples of %d\n", TILE);
+}
+
+dt_status dt_cmd_print_proposal(const struct dt_job *job, const char *device)
+{
+    struct dt_proposal p;
+    struct dt_params params;
+    DT_TRY(dt_propose(job, device, &p));
+    DT_TRY(dt_model_list(&job->model, &params, NULL));
+    printf("%s: %.1f GiB for training; %.3f M parameters, %s storage\n", p.device,
+           (double)p.bytes / 0x1p30, (double)params.count * 1e-6,
+           dt_dtype_name(job->model.storage));
+    printf("largest micro-batch (of %lld sequences a rank), data.seq_len = %lld:\n",
+           (long long)job->local_batch, (long long)job->settings.data.seq_len);
+    for (int i = 0; i < p.n_batches; i++)
+        printf("  data.micro_batch = %-10lld model.recompute = %-6s %8.1f GiB\n",
+               (long long)p.batches[i].micro_batch, dt_recompute_name[p.batches[i].recompute],
+               (double)p.batches[i].bytes / 0x1p30);
+    if (p.n_batches == 0)
+        printf("  none: not one sequence fits\n");
+    printf("longest window, data.micro_batch = 1:\n");
+    for (int i = 0; i < p.n_windows; i++)
+        printf("  data.seq_len = %-14lld model.recompute = %-6s %8.1f GiB\n",
+               (long long)p.windows[i].length, dt_recompute_name[p.windows[i].recompute],
+               (double)p.windows[i].bytes / 0x1p30);
+    if (p.n_windows == 0)
+        printf("  none: the model does not fit\n");
+    print_sizes(job, &params);
+    dt_params_free(&params);
+    return DT_OK;
 }

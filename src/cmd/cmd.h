@@ -63,7 +63,8 @@ void dt_report_die(const struct dt_error *error);
 void dt_report_set_comm(struct dt_comm *comm); // of the whole process; NULL: none, or closed
 
 struct dt_train_options {
-    bool check, all, version, run_folder;
+    bool check, all, version, run_folder, propose;
+    const char *device; // of `propose`; NULL: this one
 };
 // The model that RUN names: of a run's folder its newest checkpoint, else the folder itself,
 // verified if it is a checkpoint.
@@ -71,3 +72,6 @@ dt_status dt_cmd_find_model(const char *path, char dir[DT_PATH]);
 // `dtrain --check`: what was set (all: every key), data, memory plan, batch arithmetic and
 // duration, on stdout.
 dt_status dt_cmd_print_plan(const struct dt_job *job, bool all);
+// `dtrain --check --propose`: the largest micro-batch and window for a device (train/propose.h),
+// and sizes of the model that waste tensor cores, on stdout.
+dt_status dt_cmd_print_proposal(const struct dt_job *job, const char *device);

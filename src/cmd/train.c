@@ -11,6 +11,13 @@ static const struct dt_option options[] = {
                            "print what was set, data, memory plan and duration; train nothing")},
     {.key = DT_CONFIG_FLAG(struct dt_train_options, all, "all", "false",
                            "with --check: every key, with its default")},
+    {.key = DT_CONFIG_FLAG(struct dt_train_options, propose, "propose", "false",
+                           "with --check: print the largest micro-batch and window for the device, "
+                           "and sizes that waste tensor cores, instead of the plan")},
+    {.key = DT_CONFIG_TEXT(struct dt_train_options, device, "device", "",
+                           "with --propose: another device: rtx3070-8, rtx3060-12, rtx4090-24, "
+                           "rtx5090-32, a100-40, h100-80 or h200-141"),
+     .argument = "NAME"},
     {.key = DT_CONFIG_FLAG(struct dt_train_options, run_folder, "run-folder", "false",
                            "print the folder of the run, for scripts; train nothing"),
      .alone = true},
@@ -46,11 +53,15 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
                        "no configuration file given");
     if (given->run_folder)
         return print_run_folder(call);
+    if ((given->propose && !check) || (given->device && !given->propose))
+        return DT_FAIL(DT_USER, "dtrain --check --propose [--device NAME] CONFIG",
+                       given->propose ? "--propose needs --check" : "--device needs --propose");
     dt_status status = dt_job_open(comm, purpose, call->words, call->n_words, &job);
     if (status == DT_OK && !check)
         status = dt_train(&job);
     else if (status == DT_OK && comm->info.rank == 0)
-        status = dt_cmd_print_plan(&job, given->all);
+        status = given->propose ? dt_cmd_print_proposal(&job, given->device ? given->device : "")
+                                : dt_cmd_print_plan(&job, given->all);
     dt_comm_end_if_alone(comm, status);
     dt_report(status); // while the run's folder is still locked
     dt_job_close(&job);

@@ -2,11 +2,11 @@
 // bucket that it completes is sent: between devices by one collective on the buckets' stream;
 // through the host by a copy, whose collective is posted to the communicator as soon as the copy is
 // there. dt_buckets_wait brings the sums back. Each bucket is one part of a step's traffic, and the
-// fp64 sums are the first part. Where the optimizer is sharded, two more phases follow: the norms,
+// fp64 sums are the first part. Where the optimizer is sharded, more phases follow: the norms,
 // which are one part, and the buckets of weights, those that a forward pass reads first before
 // others. If these are bf16 copies, the fp32 weights beside them come before: as one packed array,
 // zero but for this rank's own, whose bits are summed over ranks. A phase of its own gathers the
-// masters.
+// masters, and another one the gradients, if they are gathered.
 #include "comm/buckets.h"
 
 #include "base/memory.h"
@@ -58,6 +58,7 @@ struct dt_buckets {
     struct row *rows;
     struct part *parts;                              // of all phases
     struct phase gradients, norms, weights, masters; // the last two may be the same parts
+    struct phase updates;                            // the gathered gradients
     int64_t n_sums_parts; // first of the gradients' phase: the sums, where there are any
 };
 
@@ -292,6 +293,13 @@ dt_status dt_buckets_sum_norms(struct dt_buckets *b)
     return collect(b, &b->norms);
 }
 
+dt_status dt_buckets_gather_gradients(struct dt_buckets *b)
+{
+    while (b->updates.sent < b->updates.end)
+        DT_TRY(send_next(b, &b->updates));
+    return collect(b, &b->updates);
+}
+
 static dt_status gather(struct dt_buckets *b, struct phase *phase)
 {
     if (b->weights.sent > b->weights.first)
@@ -390,7 +398,7 @@ static struct part in_place(enum dt_operation operation, void *data, int64_t n, 
         .operation = operation, .elements = n, .wire_type = type, .data = data, .wire = data};
 }
 
-// Lists the parts in the order in which they are sent, at most 3 n + 3.
+// Lists the parts in the order in which they are sent, at most 4 n + 3.
 static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_t n)
 {
     const struct dt_buckets_config *config = &b->config;
@@ -432,6 +440,11 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
                in_place(DT_ALL_GATHER, config->weights + spans[i].first,
                         spans[i].end - spans[i].first, DT_F32))
             ->copy = config->copies ? config->copies + spans[i].first : NULL;
+    b->updates = phase_from(b->masters.end);
+    for (int64_t i = n - 1; i >= 0 && config->gathers_gradients; i--)
+        append(b, &b->updates,
+               in_place(DT_ALL_GATHER, config->gradients + spans[i].first,
+                        spans[i].end - spans[i].first, DT_F32));
     if (!config->copies)
         b->weights = b->masters;
 }
@@ -495,11 +508,11 @@ static dt_status equip_parts(struct dt_buckets *b)
         DT_TRY_NOTE(dt_alloc_host(&b->backend, bytes, &b->host),
                     "pinning %.1f MiB for gradient buckets", (double)bytes / 0x1p20);
     DT_TRY(dt_stream_create_urgent(&b->backend, &b->stream));
-    for (int64_t i = 0; i < b->masters.end; i++) {
+    for (int64_t i = 0; i < b->updates.end; i++) {
         struct part *part = &b->parts[i];
         if (i == b->norms.end)
             weights = used;
-        if (i == b->masters.first)
+        if (i == b->masters.first || i == b->updates.first) // these never travel together
             used = weights;
         part->host = b->host ? b->host + used : part->wire;
         used += part->elements * dt_dtype_size(part->wire_type);
@@ -514,7 +527,7 @@ static dt_status build(struct dt_buckets *b, const int64_t *row_ends, const stru
 {
     int64_t bytes = wire_bytes(&b->config, b->comm->info.size);
     int64_t packed = packed_bytes(&b->config, b->comm->info.size);
-    DT_TRY(DT_NEW(&b->parts, 3 * n + 3, "%lld buckets", (long long)n));
+    DT_TRY(DT_NEW(&b->parts, 4 * n + 3, "%lld buckets", (long long)n));
     DT_TRY(DT_NEW(&b->rows, b->config.n_rows + 1, "%lld rows in buckets",
                   (long long)b->config.n_rows));
     if (bytes > 0)
@@ -599,7 +612,7 @@ dt_status dt_buckets_connect(struct dt_buckets *b)
         return DT_OK;
     struct dt_device_comm_config config = {.comm = b->comm,
                                            .backend = &b->backend,
-                                           .n_collectives = (int)b->masters.end,
+                                           .n_collectives = (int)b->updates.end,
                                            .tree_bytes =
                                                tree_bytes(&b->config, b->comm->info.size)};
     DT_TRY(dt_device_comm_known->open(&config, &b->device_comm));
@@ -614,7 +627,7 @@ void dt_buckets_destroy(struct dt_buckets *b)
         return;
     if (b->device_comm)
         b->device_comm->table->close(b->device_comm);
-    for (int64_t i = 0; i < b->masters.end; i++) {
+    for (int64_t i = 0; i < b->updates.end; i++) {
         dt_event_destroy(&b->backend, b->parts[i].ready);
         dt_event_destroy(&b->backend, b->parts[i].sent);
     }

@@ -36,6 +36,7 @@ struct dt_buckets_config {
     float *weights;           // [elements] fp32 (device memory)
     dt_bf16 *copies;          // [elements] bf16 (device memory): weights rounded, where storage is
     struct dt_pieces masters; // ranges of the weights, each of an even number; spans are borrowed
+    bool gathers_gradients;   // dt_buckets_gather_gradients is called
     double *norms;            // [a norm block's sum each] fp64: zero but for this rank's own
     int64_t n_norms;
 };
@@ -75,6 +76,9 @@ dt_status dt_buckets_wait(struct dt_buckets *buckets);
 
 // Sharded, call it after that wait. Makes the stream wait until the norms are those of all ranks.
 dt_status dt_buckets_sum_norms(struct dt_buckets *buckets);
+// Makes the stream wait until the pieces of the gradients, which are final on it, are here from all
+// ranks: not their sums any more, but what an optimizer has put in their place.
+dt_status dt_buckets_gather_gradients(struct dt_buckets *buckets);
 // Call it when all pieces of the weights, and their copies, are final on the stream. Sends what a
 // forward pass reads of each bucket to all ranks, in the order in which it does: the last rows
 // first.

@@ -434,6 +434,27 @@ dt_status dt_job_resolve_buckets(struct dt_job *job)
                : DT_OK;
 }
 
+// The rates of optim.lr[PATTERN], which name the model's tensors.
+static dt_status check_rates(const struct dt_job *job)
+{
+    const struct dt_settings *s = &job->settings;
+    struct dt_params params;
+    struct dt_param_rate *rates;
+    DT_TRY(dt_model_list(&job->model, &params, NULL));
+    dt_status status = dt_params_rates(&params, s->optim.lr_groups, s->optim.lr,
+                                       s->optim.name == DT_OPTIMIZER_MUON, &rates);
+    dt_params_free(&params);
+    if (status == DT_OK) {
+        free(rates);
+        return DT_OK;
+    }
+    struct dt_error error;
+    dt_error_take(&error);
+    return error.code == DT_USER
+               ? dt_config_reject(job->config, "optim.lr_groups", error.hint, "%s", error.message)
+               : (dt_error_restore(&error), error.code);
+}
+
 dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const *words,
                       int n_words, struct dt_job *job)
 {
@@ -458,6 +479,8 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const
     DT_TRY(dt_broadcast(comm, job->resume, sizeof job->resume, 0));
     DT_TRY(dt_broadcast(comm, &job->settings.data.block, sizeof job->settings.data.block, 0));
     DT_TRY(dt_agree(comm, dt_job_resolve_buckets(job)));
+    if (purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK)
+        DT_TRY(dt_agree(comm, check_rates(job)));
     DT_TRY(broadcast_dataset(comm, &job->train));
     DT_TRY(broadcast_dataset(comm, &job->val));
     dt_status status = DT_OK;

@@ -97,9 +97,13 @@ static struct dt_config_key data_keys[] = {
 };
 
 static const struct dt_config_key optim_keys[] = {
+    CHOICE(optim, name, "adamw", DT_OPTIMIZER_WORDS,
+           "muon: Muon for the weights of linear layers in blocks, AdamW for the rest"),
     REAL(optim, lr, "", 0, 1000, "peak learning rate", .above_min = true, .required = true),
     REAL(optim, min_lr, "auto", 0, 1000, "learning rate at the end; auto: 0.1 lr",
          .auto_word = "auto", .auto_value = -1),
+    TEXT(optim, lr_groups, "", "other rates: PATTERN:VALUE …, VALUE a rate or a factor of lr such as 0.1x; a line lr[PATTERN] = VALUE adds one",
+         .entries = "lr"),
     CHOICE(optim, schedule, "cosine", DT_SCHEDULE_WORDS, "learning rate after warm-up"),
     WHOLE(optim, warmup_steps, "0", 0, MANY, "steps of linear warm-up", .below = "run.steps"),
     WHOLE(optim, decay_steps, "auto", 0, MANY, "wsd: steps of decay at the end; auto: 0.2 steps",
@@ -111,7 +115,8 @@ static const struct dt_config_key optim_keys[] = {
     REAL(optim, beta1, "0.9", 0, 0.9999999, "AdamW: decay of the first moment"),
     REAL(optim, beta2, "0.95", 0, 0.9999999, "AdamW: decay of the second moment"),
     REAL(optim, eps, "1e-8", 1e-30, 1, "AdamW: epsilon"),
-    REAL(optim, weight_decay, "0.1", 0, 1000, "AdamW: decoupled weight decay, of matrices and conv1d (not of vectors and A_log)"),
+    REAL(optim, momentum, "0.95", 0, 0.9999999, "Muon: decay of the momentum, with Nesterov's look-ahead"),
+    REAL(optim, weight_decay, "0.1", 0, 1000, "decoupled weight decay, of matrices and conv1d (not of vectors and A_log)"),
     REAL(optim, grad_clip, "1.0", 0, 1e9, "largest norm of the gradient; 0: off"),
     REAL(optim, ema, "0", 0, 0.9999999,
          "decay of a moving average of the weights, validated and saved as well; 0: off"),

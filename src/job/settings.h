@@ -25,6 +25,8 @@ enum dt_schedule {
     DT_SCHEDULE_WSD,
     DT_SCHEDULE_RESTARTS,
 };
+#define DT_OPTIMIZER_WORDS "adamw|muon"
+enum dt_optimizer_choice { DT_OPTIMIZER_ADAMW, DT_OPTIMIZER_MUON };
 enum dt_comm_choice { DT_COMM_AUTO, DT_COMM_SELF, DT_COMM_MPI, DT_COMM_NCCL };
 enum dt_wire_choice { DT_WIRE_FP32, DT_WIRE_BF16 };
 enum dt_reduce_choice { DT_REDUCE_FAST, DT_REDUCE_REPRODUCIBLE };
@@ -56,6 +58,9 @@ struct dt_settings {
         bool shuffle, carry_state, reset_after, verify, normalize, allow_changed;
     } data;
     struct {
+        int name; // enum dt_optimizer_choice
+        dt_string lr_groups;
+        double momentum;
         double lr, min_lr; // min_lr negative: auto, 0.1 lr
         int schedule;
         int64_t warmup_steps, decay_steps; // decay_steps -1: auto, 0.2 steps

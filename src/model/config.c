@@ -213,6 +213,23 @@ dt_status dt_model_config_resolve(struct dt_model_config *config, int64_t length
     return DT_OK;
 }
 
+void dt_model_config_narrow(struct dt_model_config *config, int64_t d_model)
+{
+    struct dt_model_config automatic = *config;
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++)
+        if (key->auto_word)
+            dt_config_set_default(key, &automatic);
+    struct dt_model_config again = automatic;
+    automatic.d_model = d_model;
+    dt_model_config_resolve(&automatic, 0);
+    dt_model_config_resolve(&again, 0);
+    for (const struct dt_config_key *key = dt_model_keys(); key->name; key++)
+        if (key->auto_word && dt_config_equal(key, config, &again))
+            memcpy((char *)config + key->offset, (char *)&automatic + key->offset,
+                   sizeof(int64_t)); // a whole number or a double
+    config->d_model = d_model;
+}
+
 dt_status dt_model_config_fit(struct dt_model_config *config, const struct dt_model_data *data)
 {
     struct kinds_used used;

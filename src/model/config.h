@@ -28,6 +28,7 @@ struct dt_model_config {
     int64_t frame_size;                // F; 0: from the data
     char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
     int64_t d_model, n_layer, vocab_size;
+    int64_t mup_base; // 0: learning rates and initial values do not follow the width
     double norm_eps;
     bool tie_embeddings;
     int64_t pad_vocab_multiple;
@@ -62,6 +63,9 @@ dt_status dt_model_config_normalize(struct dt_model_config *config);
 // Fills the fields of its kinds that are auto (0) from the others; length: of a training window, 0:
 // not known.
 dt_status dt_model_config_resolve(struct dt_model_config *config, int64_t length);
+// Makes it a model of this width: fields of its kinds that are what auto makes of the old width
+// become what it makes of the new one.
+void dt_model_config_narrow(struct dt_model_config *config, int64_t d_model);
 // The data that a job gives to a model.
 struct dt_model_data {
     const struct dt_config *config;       // to say where a key was set

@@ -19,6 +19,9 @@ const struct dt_config_key dt_model_fields[] = {
         "what the model predicts; empty: lm, the next token; else NAME:KIND[(PARAMETERS)]*N[@WEIGHT] …, KIND "
         "categorical, bernoulli, regression, huber, gmm or quantile",
         .json = "heads"),
+    ROW(WHOLE, AT(mup_base), "0", 0, 0x1p20,
+        "µP: rates, initial values and output follow the width, as tuned at this d_model; 0: off",
+        .json = "mup_base"),
     ROW(REAL, AT(norm_eps), "1e-5", 1e-30, 1, "epsilon of RMSNorm", .json = "layer_norm_epsilon"),
     ROW(CHOICE, AT(quantize), "none", DT_QUANTIZE_WORDS,
         "round weights and inputs of linear layers to int8, for dtrain export --int8",

@@ -3,6 +3,8 @@
 
 #include "base/memory.h"
 
+#include <string.h>
+
 const char *const dt_memory_name[DT_MEMORY_COUNT] = {"weights",   "bf16 weights", "int8 weights",
                                                      "gradients", "activations",  "scratch",
                                                      "logits",    "workspace"};
@@ -36,7 +38,43 @@ static dt_status part_create(struct dt_parts *parts, int64_t i, const struct dt_
                                    &config->d_model, "backbone.norm_f.weight");
     else if (i > 0)
         part->norm = dt_build_row(&build, part, "norm.weight", dt_init_one, 0, 1, &config->d_model);
+    for (int row = part->first_row; i > 0 && i <= parts->layers && row < parts->params.n; row++) {
+        struct dt_param *param = &parts->params.rows[row];
+        param->matrix = param->n_dims == 2 && param->decay && !param->frozen;
+    }
     return DT_OK;
+}
+
+static dt_status parts_create(const struct dt_model_config *config, struct dt_parts *parts);
+
+// µP [Yang et al. 2022, table 8]: compares the rows with those of the same model of width mup_base.
+// A matrix learns by its fan-in; the output's multiplier and its rate are those of the last norm's
+// weight, which under Adam is the same, and needs no other model where weights go out.
+static dt_status scale_widths(const struct dt_model_config *config, struct dt_parts *parts)
+{
+    static const char norm[] = "backbone.norm_f.weight";
+    struct dt_model_config base = *config;
+    struct dt_parts of_base;
+    base.mup_base = 0;
+    dt_model_config_narrow(&base, config->mup_base);
+    dt_status status = parts_create(&base, &of_base);
+    if (status == DT_OK && of_base.params.n != parts->params.n)
+        status = DT_FAIL(DT_USER, "choose another width",
+                         "model.mup_base: a model of width %lld has other tensors",
+                         (long long)config->mup_base);
+    for (int i = 0; i < parts->params.n && status == DT_OK; i++) {
+        struct dt_param *row = &parts->params.rows[i];
+        const struct dt_param *narrow = &of_base.params.rows[i];
+        if (row->matrix)
+            row->width = (float)row->shape[1] / (float)narrow->shape[1];
+        if (strcmp(row->name, norm) != 0)
+            continue;
+        row->width = (float)config->d_model / (float)config->mup_base;
+        row->init = dt_init_constant;
+        row->init_scale = 1 / row->width;
+    }
+    parts_free(&of_base);
+    return status;
 }
 
 // Creates the last part first: rows come in the order in which backward finishes them. The caller
@@ -57,7 +95,8 @@ static dt_status parts_create(const struct dt_model_config *config, struct dt_pa
     for (int64_t i = n; i > 0; i--)
         DT_TRY(part_create(parts, i, dt_layers_kind(&layers, i - 1), config));
     DT_TRY(part_create(parts, 0, &parts->stem->kind, config));
-    return dt_params_complete(&parts->params);
+    DT_TRY(dt_params_complete(&parts->params));
+    return config->mup_base > 0 ? scale_widths(config, parts) : DT_OK;
 }
 
 dt_status dt_model_list(const struct dt_model_config *config, struct dt_params *params,

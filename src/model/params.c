@@ -7,9 +7,13 @@
 #include "base/memory.h"
 #include "base/rng.h"
 #include "base/round.h"
+#include "base/text.h"
 
+#include <fnmatch.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -45,7 +49,8 @@ int dt_params_add(struct dt_params *params, dt_init *init, double init_scale, in
                            .offset = params->elements,
                            .init = init,
                            .init_scale = (float)init_scale,
-                           .decay = n_dims >= 2};
+                           .decay = n_dims >= 2,
+                           .width = 1};
     for (int i = 0; i < n_dims; i++)
         row.shape[i] = shape[i];
     va_list list;
@@ -168,6 +173,12 @@ float dt_init_one(const struct dt_param *row, int64_t i, struct dt_philox *rng)
     return 1.0f;
 }
 
+float dt_init_constant(const struct dt_param *row, int64_t i, struct dt_philox *rng)
+{
+    (void)i, (void)rng;
+    return row->init_scale;
+}
+
 void dt_params_init(const struct dt_params *params, uint64_t seed, float *weights)
 {
     memset(weights, 0, (size_t)params->elements * sizeof *weights);
@@ -179,16 +190,84 @@ void dt_params_init(const struct dt_params *params, uint64_t seed, float *weight
     }
 }
 
+// Lists the names of rows for a hint, a layer's once: "backbone.layers.*.norm.weight".
+static void list_names(const struct dt_params *params, char *text, size_t size)
+{
+    text[0] = 0;
+    for (int i = params->n - 1; i >= 0; i--) { // in the order of the forward pass
+        const char *name = params->rows[i].name, *layer = strstr(name, ".layers.");
+        char any[DT_PARAM_NAME + 1];
+        size_t head = layer ? (size_t)(layer - name) + strlen(".layers.") : strlen(name);
+        snprintf(any, sizeof any, "%.*s%s%s", (int)head, name, layer ? "*" : "",
+                 layer ? name + head + strspn(name + head, "0123456789") : "");
+        if (!strstr(text, any))
+            dt_append(text, size, "%s%s", text[0] ? ", " : "", any);
+    }
+}
+
+// Reads "PATTERN:VALUE" at *text, moves on, and applies it to the rows that it matches.
+static dt_status apply_group(const struct dt_params *params, const char **text, double lr,
+                             struct dt_param_rate *rates)
+{
+    size_t n = strcspn(*text, " ");
+    char group[DT_PARAM_NAME * 2], names[1024], *end;
+    snprintf(group, sizeof group, "%.*s", (int)n, *text);
+    *text += n + strspn(*text + n, " ");
+    char *colon = n < sizeof group ? strrchr(group, ':') : NULL;
+    double value = colon ? strtod(colon + 1, &end) : -1;
+    bool factor = colon && end > colon + 1 && strcmp(end, "x") == 0;
+    if (!colon || colon == group || !(value >= 0 && value <= 1000) || (!factor && *end != 0) ||
+        end == colon + 1)
+        return DT_FAIL(DT_USER, "give a learning rate, or a factor such as 0.1x",
+                       "optim.lr[%.*s]: '%s' is no number from 0 to 1000", (int)strcspn(group, ":"),
+                       group, colon ? colon + 1 : "");
+    *colon = 0;
+    int matches = 0;
+    for (int i = 0; i < params->n; i++)
+        if (fnmatch(group, params->rows[i].name, 0) == 0) {
+            rates[i].group = (float)(factor ? value : value / lr);
+            matches++;
+        }
+    if (matches > 0)
+        return DT_OK;
+    list_names(params, names, sizeof names);
+    return DT_FAIL(DT_USER, names, "optim.lr[%s] matches no name of this model", group);
+}
+
+dt_status dt_params_rates(const struct dt_params *params, const char *groups, double lr, bool muon,
+                          struct dt_param_rate **rates)
+{
+    DT_TRY(DT_NEW(rates, params->n, "the learning rates of %d rows", params->n));
+    for (int i = 0; i < params->n; i++)
+        (*rates)[i].group = 1;
+    for (const char *at = groups + strspn(groups, " "); *at;) {
+        dt_status status = apply_group(params, &at, lr, *rates);
+        if (status != DT_OK) {
+            free(*rates);
+            *rates = NULL;
+            return status;
+        }
+    }
+    for (int i = 0; i < params->n; i++) {
+        const struct dt_param *row = &params->rows[i];
+        float width = muon && row->matrix ? sqrtf(row->width) : row->width;
+        (*rates)[i].lr = (*rates)[i].group / width;
+    }
+    return DT_OK;
+}
+
 dt_status dt_params_spans(const struct dt_params *params, float weight_decay,
-                          struct dt_adamw_span **spans, int64_t *n)
+                          const struct dt_param_rate *rates, struct dt_adamw_span **spans,
+                          int64_t *n)
 {
     *n = 0;
     DT_TRY(DT_NEW(spans, params->n + 1, "the optimizer's %d spans", params->n));
     for (int i = 0; i < params->n; i++) {
         const struct dt_param *row = &params->rows[i];
-        float decay = row->decay ? weight_decay : 0.0f;
-        if (*n == 0 || (*spans)[*n - 1].decay != decay)
-            (*spans)[(*n)++].decay = decay;
+        float decay = row->decay ? weight_decay * rates[i].group : 0.0f;
+        const struct dt_adamw_span *last = &(*spans)[*n - 1];
+        if (*n == 0 || last->decay != decay || last->lr != rates[i].lr)
+            (*spans)[(*n)++] = (struct dt_adamw_span){.decay = decay, .lr = rates[i].lr};
         (*spans)[*n - 1].end = dt_round_up(row->offset + row->count, ROW_ALIGN);
     }
     return DT_OK;

@@ -18,6 +18,7 @@ typedef float dt_init(const struct dt_param *row, int64_t i, struct dt_philox *r
 dt_init dt_init_normal;  // of standard deviation init_scale
 dt_init dt_init_uniform; // in ±init_scale
 dt_init dt_init_zero, dt_init_one;
+dt_init dt_init_constant; // init_scale
 
 enum { DT_PARAM_NAME = 96, DT_PARAM_DIMS = 3, DT_PARAM_SLICES = 3, DT_PARAMS_WANTED = 4 };
 
@@ -42,6 +43,8 @@ struct dt_param {
     bool frozen; // not trained, but part of the model: its gradient stays 0, and nothing decays it
     bool shared; // with a part that writes this gradient before its owner adds to it
     bool reads_master; // a pass reads its fp32 values: known once a model's passes are measured
+    bool matrix; // hidden: the weight of a linear layer of a block, which Muon makes orthogonal
+    float width; // µP: its fan-in over that of the same row in a model of width mup_base; else 1
 };
 
 struct dt_params {
@@ -85,6 +88,18 @@ const struct dt_param *dt_params_find(const struct dt_params *params, const char
 // initialisation, from a Philox stream per row keyed by (seed, row name's hash), so they depend on
 // nothing else.
 void dt_params_init(const struct dt_params *params, uint64_t seed, float *weights);
-// The optimizer's spans: n <= params->n + 1 of them, malloc'ed.
+// What the optimizer does with each row. All are factors of the learning rate of a step:
+struct dt_param_rate {
+    float group; // of optim.lr[PATTERN]: the last pattern that matches the row's name; else 1
+    float lr;    // group and µP: group / width, for a matrix under Muon group / sqrt(width)
+};
+// The rates of all rows, malloc'ed [n]. `groups` is a list "PATTERN:VALUE …" with patterns as in a
+// shell (* ? [abc]) over whole names, and values a learning rate or, as in 0.1x, a factor of `lr`.
+// DT_USER: a value that is none, or a pattern that matches no name; the names are listed.
+dt_status dt_params_rates(const struct dt_params *params, const char *groups, double lr, bool muon,
+                          struct dt_param_rate **rates);
+// AdamW's spans: n <= params->n + 1 of them, malloc'ed. Decay follows the group's rate, as in
+// PyTorch, but not µP's. `rates`: [n].
 dt_status dt_params_spans(const struct dt_params *params, float weight_decay,
-                          struct dt_adamw_span **spans, int64_t *n);
+                          const struct dt_param_rate *rates, struct dt_adamw_span **spans,
+                          int64_t *n);

@@ -25,13 +25,17 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                                     .eps = (float)s->optim.eps,
                                                     .weight_decay = (float)s->optim.weight_decay,
                                                     .grad_clip = (float)s->optim.grad_clip,
-                                                    .ema = (float)s->optim.ema},
-                                      .storage = job->model.storage,
+                                                    .ema = (float)s->optim.ema,
+                                                    .muon = s->optim.name == DT_OPTIMIZER_MUON,
+                                                    .momentum = (float)s->optim.momentum,
+                                                    .groups = s->optim.lr_groups,
+                                                    .lr = s->optim.lr},
                                       .bucket_bytes = (int64_t)(s->comm.bucket_mb * 1e6),
                                       .wire = s->comm.dtype == DT_WIRE_BF16 ? DT_BF16 : DT_F32,
                                       .order = dt_job_sum_order(job),
                                       .between_devices = dt_job_uses_device_comm(job),
                                       .selftest = dt_job_wants_selftest(job),
+                                      .storage = job->model.storage,
                                       .shard = s->optim.shard,
                                       .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE,
                                       .losses = job->train && job->train->mixture.n > 1,
@@ -53,7 +57,7 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     if (stepper.carry_steps > 0)
         DT_TRY_GOTO(status, out,
                     dt_carry_plan(backend, &job->model, &stepper.batch, &job->comm->info, plan));
-    dt_stepper_plan(backend, &params, &arrays, &stepper, plan);
+    DT_TRY_GOTO(status, out, dt_stepper_plan(backend, &params, &arrays, &stepper, plan));
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
     if (stepper.losses)
         dt_memory_plan_add(plan, "host losses",

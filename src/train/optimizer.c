@@ -1,10 +1,15 @@
-// AdamW over the flat arrays of the model, piece by piece, driven by the device's control struct.
+// AdamW over the flat arrays of the model, piece by piece, and Muon over its matrices, driven by
+// the device's control struct.
 #include "train/optimizer.h"
 
 #include "base/round.h"
 #include "kernels/sum_squares.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+enum { ITERATIONS = 5 };
 
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config)
 {
@@ -26,6 +31,105 @@ static dt_status allocate(struct dt_optimizer *o, int64_t bytes, void *pointer, 
     return DT_OK;
 }
 
+// ---- Muon's products
+
+static struct dt_view matrix(void *data, int64_t rows, int64_t cols, enum dt_dtype type)
+{
+    return dt_view_of(data, rows, cols, type);
+}
+
+// The products of an iteration over a matrix of `row`: gram, its square, and the next x.
+static void products(const struct dt_muon_scratch *s, const struct dt_param *row,
+                     enum dt_dtype type, int from, struct dt_gemm_args list[3])
+{
+    const int64_t r = row->shape[0], c = row->shape[1], side = dt_min_i64(r, c);
+    const struct dt_view x = matrix(s->x[from], r, c, type), next = matrix(s->x[!from], r, c, type),
+                         gram = matrix(s->gram, side, side, type),
+                         square = matrix(s->square, side, side, type),
+                         p = matrix(s->p, side, side, type);
+    const bool wide = r <= c;
+    list[0] = (struct dt_gemm_args){.a = x, .b = x, .c = gram, .trans_a = !wide, .trans_b = wide};
+    list[1] = (struct dt_gemm_args){.a = gram, .b = gram, .c = square};
+    list[2] = (struct dt_gemm_args){.a = wide ? p : x, .b = wide ? x : p, .c = next};
+    for (int i = 0; i < 3; i++) {
+        list[i].workspace = s->workspace;
+        list[i].workspace_bytes = s->workspace_bytes;
+    }
+}
+
+static void measure_scratch(const struct dt_backend *backend, const struct dt_params *params,
+                            enum dt_dtype type, struct dt_muon_scratch *s)
+{
+    struct dt_gemm_args list[3];
+    *s = (struct dt_muon_scratch){0};
+    for (const struct dt_param *row = params->rows; row < params->rows + params->n; row++) {
+        if (!row->matrix)
+            continue;
+        s->elements = dt_max_i64(s->elements, row->count);
+        s->side = dt_max_i64(s->side, dt_min_i64(row->shape[0], row->shape[1]));
+        products(s, row, type, 0, list);
+        for (int i = 0; i < 3; i++)
+            s->workspace_bytes =
+                dt_max_i64(s->workspace_bytes, dt_gemm_workspace(backend, &list[i]));
+    }
+}
+
+// The arrays of the scratch memory and their sizes, in one list for the plan and for creation.
+enum { SCRATCH = 8 };
+struct scratch_array {
+    void **at;
+    int64_t bytes;
+};
+static void list_scratch(struct dt_muon_scratch *s, enum dt_dtype type,
+                         struct scratch_array list[SCRATCH])
+{
+    const int64_t x = s->elements * dt_dtype_size(type), square = s->side * s->side;
+    const int64_t sums = dt_ceil_div(s->elements, DT_NORM_BLOCK) * (int64_t)sizeof *s->sums;
+    const struct scratch_array all[SCRATCH] = {
+        {&s->x[0], x},
+        {&s->x[1], x},
+        {&s->gram, square * dt_dtype_size(type)},
+        {&s->square, square * dt_dtype_size(type)},
+        {&s->p, square * dt_dtype_size(type)},
+        {&s->workspace, s->workspace_bytes},
+        {(void **)&s->sum, sizeof *s->sum},
+        {(void **)&s->sums, sums},
+    };
+    memcpy(list, all, sizeof all);
+}
+
+dt_status dt_optimizer_scratch(const struct dt_backend *backend, const struct dt_params *params,
+                               enum dt_dtype storage, const struct dt_optimizer_config *config,
+                               int64_t *bytes)
+{
+    struct dt_muon_scratch s;
+    struct scratch_array list[SCRATCH];
+    *bytes = 0;
+    if (!config->muon)
+        return DT_OK;
+    measure_scratch(backend, params, storage, &s);
+    list_scratch(&s, storage, list);
+    for (int i = 0; i < SCRATCH; i++)
+        *bytes += list[i].bytes;
+    return DT_OK;
+}
+
+static dt_status create_scratch(struct dt_optimizer *o)
+{
+    const enum dt_dtype type = dt_model_config(o->model)->storage;
+    struct scratch_array list[SCRATCH];
+    if (!o->config.muon)
+        return DT_OK;
+    measure_scratch(o->backend, dt_model_params(o->model), type, &o->muon);
+    list_scratch(&o->muon, type, list);
+    for (int i = 0; i < SCRATCH; i++)
+        if (list[i].bytes > 0)
+            DT_TRY(allocate(o, list[i].bytes, list[i].at, "Muon's iterations"));
+    return DT_OK;
+}
+
+// ---- creation
+
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,
                               const struct dt_optimizer_config *config,
                               const struct dt_pieces *pieces, struct dt_optimizer *o)
@@ -45,7 +149,10 @@ dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model 
     DT_TRY(allocate(o, sizeof *o->control, &o->control, "the update control"));
     DT_TRY(allocate(o, sizeof *o->sum_squares, &o->sum_squares, "the norm"));
     DT_TRY(allocate(o, o->n_norms * (int64_t)sizeof *o->norms, &o->norms, "the norm's blocks"));
-    DT_TRY(dt_params_spans(params, config->weight_decay, &spans, &o->n_spans));
+    DT_TRY(create_scratch(o));
+    DT_TRY(dt_params_rates(params, config->groups ? config->groups : "", config->lr, config->muon,
+                           &o->rates));
+    DT_TRY(dt_params_spans(params, config->weight_decay, o->rates, &spans, &o->n_spans));
     int64_t bytes = o->n_spans * (int64_t)sizeof *spans;
     dt_status status = allocate(o, bytes, &o->spans, "the decay spans");
     if (status == DT_OK)
@@ -61,8 +168,13 @@ void dt_optimizer_destroy(struct dt_optimizer *o)
     if (!o->backend)
         return;
     void *memory[] = {o->lr, o->sum, o->control, o->sum_squares, o->spans, o->norms};
+    struct scratch_array list[SCRATCH];
+    list_scratch(&o->muon, DT_F32, list);
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         dt_free(o->backend, memory[i]);
+    for (int i = 0; i < SCRATCH; i++)
+        dt_free(o->backend, *list[i].at);
+    free(o->rates);
     for (int i = 0; i < o->states.n; i++)
         dt_free(o->backend, o->states.list[i].data);
     *o = (struct dt_optimizer){0};
@@ -166,10 +278,13 @@ static float *state_at(const struct dt_optimizer *o, const char *name, int64_t a
     return data ? data + at : NULL;
 }
 
-dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
+// AdamW on what this rank holds of [first, end).
+static dt_status update_adamw(struct dt_optimizer *o, int64_t first, int64_t end,
+                              struct dt_stream *stream)
 {
+    const struct dt_pieces *pieces = &o->states.pieces;
     dt_bf16 *copies = dt_model_weights_bf16(o->model);
-    for (struct dt_held p = {0}; next_piece(o, &p);) {
+    for (struct dt_held p = {0}; dt_pieces_next(pieces, pieces->n, first, end, &p);) {
         struct dt_adamw_args adamw = {.n = p.end - p.first,
                                       .first = p.first,
                                       .weight = dt_model_weights(o->model) + p.first,
@@ -187,5 +302,118 @@ dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
                                       .control = o->control};
         DT_TRY(dt_adamw(o->backend, &adamw, stream));
     }
+    return DT_OK;
+}
+
+// The momentum of what this rank holds of a matrix; the look-ahead takes the gradient's place.
+static dt_status update_momentum(struct dt_optimizer *o, const struct dt_param *row,
+                                 struct dt_stream *stream)
+{
+    const struct dt_pieces *pieces = &o->states.pieces;
+    for (struct dt_held p = {0};
+         dt_pieces_next(pieces, pieces->n, row->offset, row->offset + row->count, &p);) {
+        struct dt_muon_args muon = {.part = DT_MUON_MOMENTUM,
+                                    .n = p.end - p.first,
+                                    .side = 1,
+                                    .m = state_at(o, "exp_avg", p.at),
+                                    .u = dt_model_gradients(o->model) + p.first,
+                                    .momentum = o->config.momentum,
+                                    .control = o->control};
+        DT_TRY(dt_muon(o->backend, &muon, stream));
+    }
+    return DT_OK;
+}
+
+// The orthogonal matrix of a row's look-ahead, in o->muon.x[ITERATIONS % 2].
+static dt_status orthogonalise(struct dt_optimizer *o, const struct dt_param *row,
+                               struct dt_stream *stream)
+{
+    const struct dt_muon_scratch *s = &o->muon;
+    const enum dt_dtype type = dt_model_config(o->model)->storage;
+    const int64_t side = dt_min_i64(row->shape[0], row->shape[1]);
+    float *u = dt_model_gradients(o->model) + row->offset;
+    struct dt_sum_squares_args squares = {
+        .n = row->count,
+        .x = u,
+        .sum = s->sum,
+        .workspace = s->sums,
+        .workspace_bytes = dt_ceil_div(row->count, DT_NORM_BLOCK) * (int64_t)sizeof *s->sums};
+    struct dt_muon_args start = {.part = DT_MUON_START,
+                                 .n = row->count,
+                                 .side = 1,
+                                 .type = type,
+                                 .u = u,
+                                 .sum = s->sum,
+                                 .x = s->x[0]};
+    struct dt_muon_args polynomial = {.part = DT_MUON_POLYNOMIAL,
+                                      .n = side * side,
+                                      .side = side,
+                                      .type = type,
+                                      .gram = s->gram,
+                                      .square = s->square,
+                                      .p = s->p};
+    DT_TRY(dt_sum_squares(o->backend, &squares, stream));
+    DT_TRY(dt_muon(o->backend, &start, stream));
+    for (int i = 0; i < ITERATIONS; i++) {
+        struct dt_gemm_args list[3];
+        products(s, row, type, i % 2, list);
+        DT_TRY(dt_gemm(o->backend, &list[0], stream));
+        DT_TRY(dt_gemm(o->backend, &list[1], stream));
+        DT_TRY(dt_muon(o->backend, &polynomial, stream));
+        DT_TRY(dt_gemm(o->backend, &list[2], stream));
+    }
+    return DT_OK;
+}
+
+static dt_status update_matrix(struct dt_optimizer *o, int index, struct dt_stream *stream)
+{
+    const struct dt_param *row = &dt_model_params(o->model)->rows[index];
+    const struct dt_param_rate *rate = &o->rates[index];
+    const enum dt_dtype type = dt_model_config(o->model)->storage;
+    const struct dt_pieces *pieces = &o->states.pieces;
+    dt_bf16 *copies = dt_model_weights_bf16(o->model);
+    bool first = true;
+    for (struct dt_held p = {0};
+         dt_pieces_next(pieces, pieces->n, row->offset, row->offset + row->count, &p);
+         first = false) {
+        double side = (double)dt_max_i64(row->shape[0], row->shape[1]);
+        struct dt_muon_args apply = {.part = DT_MUON_APPLY,
+                                     .n = p.end - p.first,
+                                     .side = 1,
+                                     .type = type,
+                                     .x = (char *)o->muon.x[ITERATIONS % 2] +
+                                          (p.first - row->offset) * dt_dtype_size(type),
+                                     .weight = dt_model_weights(o->model) + p.first,
+                                     .copy = copies ? copies + p.first : NULL,
+                                     .average = state_at(o, "ema", p.at),
+                                     .average_decay = o->config.ema,
+                                     .decay = row->decay ? o->config.weight_decay * rate->group : 0,
+                                     .rate = rate->lr * (float)(0.2 * sqrt(side)),
+                                     .control = o->control};
+        if (first)
+            DT_TRY(orthogonalise(o, row, stream));
+        DT_TRY(dt_muon(o->backend, &apply, stream));
+    }
+    return DT_OK;
+}
+
+dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
+{
+    const struct dt_params *params = dt_model_params(o->model);
+    int64_t first = 0; // of the rows that are AdamW's, up to the next matrix
+    for (int i = 0; i < params->n && o->config.muon; i++) {
+        const struct dt_param *row = &params->rows[i];
+        if (!row->matrix)
+            continue;
+        DT_TRY(update_adamw(o, first, row->offset, stream));
+        DT_TRY(update_momentum(o, row, stream));
+        first = row->offset + row->count;
+    }
+    DT_TRY(update_adamw(o, first, params->elements, stream));
+    if (o->config.muon && o->buckets)
+        DT_TRY(dt_buckets_gather_gradients(o->buckets));
+    for (int i = 0; i < params->n && o->config.muon; i++)
+        if (params->rows[i].matrix)
+            DT_TRY(update_matrix(o, i, stream));
     return DT_OK;
 }

@@ -3,6 +3,19 @@
 // learning rate and later reads the control struct. Sharded, a rank has the states of its own
 // pieces of the flat arrays; the buckets bring it the gradients of these pieces, and bring every
 // rank the weights of all.
+//
+// With `muon` the matrices (dt_param.matrix: hidden weights of two dimensions; not embeddings,
+// heads, convolutions and A_log) are updated by Muon (kernels/muon.h) and all else by AdamW:
+//   exp_avg = momentum; U = Nesterov's look-ahead, in the gradient's place
+//   X = U / ‖U‖, then five times X = (a I + b G + c G²) X with G = X·Xᵀ, in storage type, where
+//   a, b, c = 3.4445, -4.7750, 2.0315 [Keller Jordan et al. 2024]; Xᵀ·X on the right if r > c
+//   w = w - lr · decay · w - lr · 0.2 sqrt(max(r, c)) · X      [Liu et al. 2025, "Moonlight"]
+// The factor gives an update the size of AdamW's, so that one learning rate serves both; µP and
+// optim.lr[PATTERN] change it by row. That is torch.optim.Muon with match_rms_adamw.
+// Sharded, momentum is a matter of elements, and each rank has that of its pieces. Then the buckets
+// bring every rank U whole, each rank makes those matrices orthogonal of which it holds a piece,
+// and updates its pieces. So a matrix is computed by its owner, by two where a piece ends in it,
+// from the same numbers in the same order: the bits do not depend on ranks or shards.
 #pragma once
 
 #include "checkpoint/optimizer_states.h"
@@ -11,8 +24,21 @@
 
 // AdamW with decoupled decay. grad_clip is the largest norm of the gradients (0: any), ema the
 // decay of the moving average of the weights (0: there is none).
+// The rest is Muon's, and `groups` and `lr` those of dt_params_rates.
 struct dt_optimizer_config {
     float beta1, beta2, eps, weight_decay, grad_clip, ema;
+    bool muon;
+    float momentum;
+    const char *groups; // borrowed; NULL: none
+    double lr;          // the peak, that rates of groups are relative to
+};
+
+// Scratch memory of the iterations, for the largest matrix: x and its successor, and the square
+// matrices gram, square and p, of storage type; workspace of the products.
+struct dt_muon_scratch {
+    void *x[2], *gram, *square, *p, *workspace;
+    double *sum, *sums; // of squares: of a matrix, and of its norm blocks
+    int64_t elements, side, workspace_bytes;
 };
 
 struct dt_optimizer {
@@ -28,6 +54,8 @@ struct dt_optimizer {
     int64_t n_norms;
     struct dt_adamw_span *spans;
     int64_t n_spans;
+    struct dt_param_rate *rates; // [rows]
+    struct dt_muon_scratch muon;
     struct dt_optimizer_config config;
 };
 
@@ -35,6 +63,10 @@ struct dt_optimizer {
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config);
 // Bytes of the states of `elements`, for the memory plan.
 int64_t dt_optimizer_bytes(int64_t elements, const struct dt_optimizer_config *config);
+// Bytes of Muon's scratch memory, for the memory plan; 0 without it.
+dt_status dt_optimizer_scratch(const struct dt_backend *backend, const struct dt_params *params,
+                               enum dt_dtype storage, const struct dt_optimizer_config *config,
+                               int64_t *bytes);
 // `pieces` of the flat arrays, which are borrowed: those that this rank updates. Where it fails,
 // destroy it all the same.
 dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model *model,

@@ -73,6 +73,7 @@ static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                       .shard = config->shard,
                                       .storage = config->storage,
                                       .masters = {.elements = masters},
+                                      .gathers_gradients = config->optimizer.muon,
                                       .n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK)};
 }
 
@@ -88,15 +89,18 @@ int64_t dt_stepper_held(const struct dt_params *params, const struct dt_stepper_
     return dt_buckets_held(&buckets, config->comm->info.size);
 }
 
-void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *params,
-                     const struct dt_array_list *arrays, const struct dt_stepper_config *config,
-                     struct dt_memory_plan *plan)
+dt_status dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *params,
+                          const struct dt_array_list *arrays,
+                          const struct dt_stepper_config *config, struct dt_memory_plan *plan)
 {
+    int64_t scratch;
+    DT_TRY(dt_optimizer_scratch(backend, params, config->storage, &config->optimizer, &scratch));
     struct dt_buckets_config buckets = buckets_config(params, config);
     int n_ranks = config->comm->info.size;
     int64_t held = dt_stepper_held(params, config);
     dt_memory_plan_add(plan, "optimizer states", dt_optimizer_bytes(held, &config->optimizer),
                        false);
+    dt_memory_plan_add(plan, "muon", scratch, false);
     dt_memory_plan_add(plan, "input", dt_input_bytes(arrays, &config->batch), false);
     dt_memory_plan_add(plan, "device buckets", dt_buckets_bytes(&buckets, n_ranks), false);
     dt_memory_plan_add(plan, "host buckets", dt_buckets_host_bytes(&buckets, backend, n_ranks),
@@ -105,6 +109,7 @@ void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *p
                        dt_micro_tree_bytes(params->elements, leaves(config)) +
                            dt_buckets_tree_bytes(&buckets, n_ranks),
                        false);
+    return DT_OK;
 }
 
 static dt_status create_optimizer_and_buckets(struct dt_stepper *s)

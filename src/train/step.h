@@ -102,9 +102,9 @@ struct dt_step_result {
 };
 
 // Adds what dt_stepper_create allocates for a model of these parameters.
-void dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *params,
-                     const struct dt_array_list *arrays, const struct dt_stepper_config *config,
-                     struct dt_memory_plan *plan);
+dt_status dt_stepper_plan(const struct dt_backend *backend, const struct dt_params *params,
+                          const struct dt_array_list *arrays,
+                          const struct dt_stepper_config *config, struct dt_memory_plan *plan);
 // Elements of each optimizer state that this rank will hold.
 int64_t dt_stepper_held(const struct dt_params *params, const struct dt_stepper_config *config);
 // Borrows backend and model; creates its own optimizer, buckets and input.

@@ -79,6 +79,11 @@ void golden_open(const char *path, struct golden *golden)
     golden->eps = number(golden, "eps");
     golden->weight_decay = number(golden, "weight_decay");
     golden->grad_clip = number(golden, "grad_clip");
+    // Files of AdamW alone do not name these.
+    const char *momentum = dt_safetensors_metadata(golden->file, "momentum");
+    golden->muon = momentum != NULL;
+    golden->momentum = momentum ? strtod(momentum, NULL) : 0;
+    golden->groups = dt_safetensors_metadata(golden->file, "lr_groups");
     golden->state = strcmp(metadata(golden, "state"), "true") == 0;
     const char *text = metadata(golden, "lr");
     for (int k = 0; k < golden->steps; k++) {

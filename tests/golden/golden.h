@@ -14,7 +14,10 @@ struct golden {
     int64_t batch, length;         // B, T
     int steps;                     // up to GOLDEN_STEPS
     double lr[GOLDEN_STEPS], beta1, beta2, eps, weight_decay, grad_clip;
-    bool state; // before.LAYER.STATE are there
+    bool muon;
+    double momentum;
+    const char *groups; // of rates, as factors
+    bool state;         // before.LAYER.STATE are there
 };
 
 void golden_open(const char *path, struct golden *golden);

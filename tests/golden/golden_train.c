@@ -84,7 +84,11 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
                                                   .beta2 = (float)golden->beta2,
                                                   .eps = (float)golden->eps,
                                                   .weight_decay = (float)golden->weight_decay,
-                                                  .grad_clip = (float)golden->grad_clip};
+                                                  .grad_clip = (float)golden->grad_clip,
+                                                  .muon = golden->muon,
+                                                  .momentum = (float)golden->momentum,
+                                                  .groups = golden->groups,
+                                                  .lr = 1};
     *t = (struct trainer){.run = run, .golden = golden};
     config.recompute = run->recompute;
     config.storage = run->storage;
@@ -189,13 +193,14 @@ void golden_train(const struct golden_run *run, struct golden_trace *trace)
             micro_step(&t, index, step == 0 ? trace->logits : NULL);
         *t.optimizer.lr = (float)run->golden->lr[step];
         golden_must(dt_optimizer_control(&t.optimizer, (double)t.positions, NULL));
-        golden_must(dt_optimizer_update(&t.optimizer, NULL));
-        if (step == 0) {
+        if (step == 0) { // before the update, which may write into them
+
             trace->gradients = copy_of(dt_model_gradients(t.model), t.elements);
             for (int64_t i = 0; i < t.elements; i++)
                 trace->gradients[i] =
                     (float)(trace->gradients[i] * ((double)t.positions / control->counted));
         }
+        golden_must(dt_optimizer_update(&t.optimizer, NULL));
         trace->loss[step] = control->loss;
         trace->grad_norm[step] = control->grad_norm;
     }

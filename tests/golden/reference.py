@@ -13,6 +13,7 @@ is carried in, and what must come out: after.LAYER.STATE of the first step, gold
 golden.grad.NAME of the first step, golden.final_norm.NAME, and golden.logits [B, T, V] of a language model.
 golden.c and test_golden.c read them; the test also runs every file in windows of one position.
 """
+import fnmatch
 import json
 import math
 import pathlib
@@ -30,7 +31,10 @@ IGNORED = -100
 DEFAULTS = dict(d_model=20, vocab_size=19, norm_eps=1e-5, tie_embeddings=True)
 RUN = dict(B=1, T=77, steps=STEPS, reset=False, state=False, ignored=False, lr=4e-3, beta1=0.9, beta2=0.95, eps=1e-8,
            weight_decay=0.1, grad_clip=1.0)
+# For Muon its momentum; factors of the rate, pattern to factor, in order. Not written where a case has none.
+CHOSEN = ("momentum", "lr_groups")
 NEVER_DECAYED = ("A_log",)  # of two or more dimensions
+MUON = (3.4445, -4.7750, 2.0315)
 
 
 def rmsnorm(x, weight, eps):
@@ -94,7 +98,7 @@ class Model:
 
     def __init__(self, case, blocks, generator, ends=Language):
         self.c = RUN | DEFAULTS | case
-        self.keys = [key for key in DEFAULTS | case if key not in RUN]
+        self.keys = [key for key in DEFAULTS | case if key not in RUN and key not in CHOSEN]
         self.blocks, self.ends = [blocks[kind] for kind in layer_kinds(self.c["layers"])], ends
         self.w = {name: self.initial(name, shape, generator) for name, shape in self.shapes()}
 
@@ -152,11 +156,43 @@ class Model:
                 for (key, _), value in zip(block.states(self.c), state[i])}
 
 
+def is_hidden(name, w):
+    """Whether it is the matrix of a linear layer of a block."""
+    return name.startswith("backbone.layers.") and w.dim() == 2 and not name.endswith(NEVER_DECAYED)
+
+
+def width_factors(model):
+    """muP [Yang et al. 2022, table 8], with the output's multiplier in the last norm: fan-in against that of mup_base."""
+    c = model.c
+    if not c.get("mup_base"):
+        return dict.fromkeys(model.w, 1.0)
+    narrow = Model.__new__(Model)
+    narrow.c, narrow.blocks, narrow.ends = c | {"d_model": c["mup_base"]}, model.blocks, model.ends
+    base = dict(narrow.shapes())
+    factors = {name: w.shape[1] / base[name][1] if is_hidden(name, w) else 1.0 for name, w in model.w.items()}
+    return factors | {"backbone.norm_f.weight": c["d_model"] / c["mup_base"]}
+
+
+def orthogonal(u):
+    """Five Newton-Schulz iterations [Keller Jordan et al. 2024], in float64."""
+    x = u / max(u.norm().item(), 1e-7)
+    x = x if u.shape[0] <= u.shape[1] else x.T
+    for _ in range(5):
+        gram = x @ x.T
+        x = MUON[0] * x + (MUON[1] * gram + MUON[2] * gram @ gram) @ x
+    return x if u.shape[0] <= u.shape[1] else x.T
+
+
 class AdamW:
-    """Decoupled decay on tensors of two or more dimensions except A_log; gradients clipped by their global norm."""
+    """Decoupled decay on tensors of two or more dimensions except A_log; gradients clipped by their global norm.
+    With `momentum`, Muon for hidden matrices: Nesterov, updates of AdamW's size [Liu et al. 2025]."""
 
     def __init__(self, model):
         self.model, self.updates = model, 0
+        self.width = width_factors(model)
+        self.group = dict.fromkeys(model.w, 1.0)
+        for pattern, factor in model.c.get("lr_groups", {}).items():
+            self.group |= {name: factor for name in model.w if fnmatch.fnmatchcase(name, pattern)}
         self.m = {name: torch.zeros_like(w) for name, w in model.w.items()}
         self.v = {name: torch.zeros_like(w) for name, w in model.w.items()}
 
@@ -169,13 +205,20 @@ class AdamW:
         self.updates += 1
         bias1, bias2 = 1 - c["beta1"] ** self.updates, 1 - c["beta2"] ** self.updates
         for name, w in self.model.w.items():
-            g = grads[name] * clip
+            g, width = grads[name] * clip, self.width[name]
+            w.grad = None
+            if w.dim() >= 2 and not name.endswith(NEVER_DECAYED):
+                w.mul_(1 - lr * self.group[name] * c["weight_decay"])
+            if c.get("momentum") and is_hidden(name, w):
+                mu = c["momentum"]
+                self.m[name].mul_(mu).add_((1 - mu) * g)
+                x = orthogonal(mu * self.m[name] + (1 - mu) * g)
+                w.sub_(lr * self.group[name] / math.sqrt(width) * 0.2 * math.sqrt(max(w.shape)) * x)
+                continue
             self.m[name].mul_(c["beta1"]).add_((1 - c["beta1"]) * g)
             self.v[name].mul_(c["beta2"]).add_((1 - c["beta2"]) * g * g)
-            if w.dim() >= 2 and not name.endswith(NEVER_DECAYED):
-                w.mul_(1 - lr * c["weight_decay"])
-            w.sub_(lr * (self.m[name] / bias1) / ((self.v[name] / bias2).sqrt() + c["eps"]))
-            w.grad = None
+            rate = lr * self.group[name] / width
+            w.sub_(rate * (self.m[name] / bias1) / ((self.v[name] / bias2).sqrt() + c["eps"]))
         return norm
 
 
@@ -238,6 +281,10 @@ def make(path, model, generator):
         tensors |= model.state_tensors("before", state)
     tensors |= train(model, batches, state, rates)
     metadata = {f"model.{key}": text(c[key]) for key in model.keys}
+    if "momentum" in c:
+        metadata["momentum"] = text(c["momentum"])
+    if "lr_groups" in c:
+        metadata["lr_groups"] = " ".join(f"{pattern}:{factor}x" for pattern, factor in c["lr_groups"].items())
     metadata |= {key: text(c[key]) for key in RUN} | {"lr": " ".join(repr(r) for r in rates)}
     path.parent.mkdir(exist_ok=True)
     write(path, tensors, metadata)

@@ -265,7 +265,8 @@ REFERENCE(adamw)
         double m = b1 * (double)a->m[i] + (1.0 - b1) * g;
         double v = b2 * (double)a->v[i] + (1.0 - b2) * g * g;
         w -= lr * (double)span->decay * w;
-        w -= lr * (m / (double)c->bias1) / (sqrt(v / (double)c->bias2) + (double)a->eps);
+        w -= lr * (double)span->lr * (m / (double)c->bias1) /
+             (sqrt(v / (double)c->bias2) + (double)a->eps);
         a->m[i] = (float)m, a->v[i] = (float)v, a->weight[i] = (float)w;
         if (a->copy)
             a->copy[i] = dt_f32_to_bf16((float)w);
@@ -282,9 +283,10 @@ static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, b
                           bool skip)
 {
     const int64_t first = average ? n + 3 * off : 0; // these arrays may be a piece of those divided
-    const struct dt_adamw_span spans[] = {{first / 2, 0.9f},         {first, 0.8f},
-                                          {first + n / 3, 0.1f},     {first + n / 3 + 1, 0.0f},
-                                          {first + n - n / 5, 0.3f}, {first + n + off, 0.0f}};
+    const struct dt_adamw_span spans[] = {
+        {first / 2, 0.9f, 2.0f},         {first, 0.8f, 3.0f},
+        {first + n / 3, 0.1f, 1.0f},     {first + n / 3 + 1, 0.0f, 0.25f},
+        {first + n - n / 5, 0.3f, 0.5f}, {first + n + off, 0.0f, 1.0f}};
     const struct dt_update_control control = {.lr = 0.02f,
                                               .grad_scale = skip ? (float)NAN : 0.7f,
                                               .bias1 = 0.271f,
@@ -324,13 +326,102 @@ static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, b
               p->text, (long long)i);
 }
 
+REFERENCE(muon)
+{
+    const struct dt_update_control *c = a->control;
+    double keep = (double)a->momentum;
+    if ((a->part == DT_MUON_MOMENTUM || a->part == DT_MUON_APPLY) && c->skip)
+        return DT_OK;
+    for (int64_t i = 0; i < a->n; i++) {
+        double x = 0;
+        if (a->part == DT_MUON_MOMENTUM) {
+            double g = (1 - keep) * (double)a->u[i] * (double)c->grad_scale;
+            double m = keep * (double)a->m[i] + g;
+            a->m[i] = (float)m;
+            a->u[i] = (float)(keep * m + g);
+        } else if (a->part == DT_MUON_START) {
+            set(a->x, a->type, i, (double)a->u[i] / fmax(sqrt(*a->sum), 1e-7));
+        } else if (a->part == DT_MUON_POLYNOMIAL) {
+            x = -4.7750 * get(a->gram, a->type, i) + 2.0315 * get(a->square, a->type, i);
+            set(a->p, a->type, i, x + (i / a->side == i % a->side ? 3.4445 : 0));
+        } else {
+            double w = (double)a->weight[i], lr = (double)c->lr;
+            w -= lr * (double)a->decay * w + lr * (double)a->rate * get(a->x, a->type, i);
+            a->weight[i] = (float)w;
+            if (a->copy)
+                a->copy[i] = dt_f32_to_bf16((float)w);
+            if (a->average)
+                a->average[i] +=
+                    (float)((1.0 - (double)a->average_decay) * (w - (double)a->average[i]));
+        }
+    }
+    return DT_OK;
+}
+
+// As adamw; what is rounded to bf16 may be rounded to a neighbour, 2^-8 of it.
+static void compare_muon(struct parity *p, enum dt_muon part, int64_t side, int64_t off,
+                         dt_dtype type, bool skip, double sum)
+{
+    static const char *const names[] = {"momentum", "start", "polynomial", "apply"};
+    const int64_t n = part == DT_MUON_POLYNOMIAL ? side * side : side, all = n + off;
+    const struct dt_update_control control = {.lr = 0.02f, .grad_scale = 0.7f, .skip = skip};
+    if (!parity_case(p, "muon: %s, n %lld at %lld, %s%s, sum %g", names[part], (long long)n,
+                     (long long)off, dt_dtype_name(type), skip ? ", skipped" : "", sum))
+        return;
+    const int64_t size = dt_dtype_size(type);
+    char *x = normal_rows(type, 1, all, all, 1.0, 5),
+         *gram = normal_rows(type, 1, all, all, 1.0, 6),
+         *square = normal_rows(type, 1, all, all, 1.0, 7), *poly = guarded(all * size);
+    struct dt_muon_args args = {.part = part,
+                                .n = n,
+                                .side = part == DT_MUON_POLYNOMIAL ? side : 1,
+                                .type = type,
+                                .m = normal(all, 0.1, 1) + off,
+                                .u = normal(all, 1.0, 2) + off,
+                                .sum = guarded_copy(&sum, sizeof sum),
+                                .x = x + off * size,
+                                .gram = gram + off * size,
+                                .square = square + off * size,
+                                .p = poly + off * size,
+                                .weight = normal(all, 1.0, 3) + off,
+                                .momentum = 0.95f,
+                                .decay = 0.1f,
+                                .rate = 1.5f,
+                                .average_decay = 0.875f,
+                                .control = guarded_copy(&control, sizeof control)};
+    if (off > 0) {
+        args.copy = (dt_bf16 *)normal_rows(DT_BF16, 1, all, all, 1.0, 9) + off;
+        args.average = normal(all, 1.0, 10) + off;
+    }
+    bool rounds = (part == DT_MUON_START || part == DT_MUON_POLYNOMIAL) && type == DT_BF16;
+    PARITY(p, muon, &args,
+           OTHERS(.each = skip     ? 0.0
+                          : rounds ? 0x1p-7
+                                   : 1e-6,
+                  .floor = rounds ? 0.01 : 0.0));
+}
+
+static void compare_muons(struct parity *p)
+{
+    static const int64_t sides[] = {1, 3, 16, 37, 64};
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
+        for (int64_t off = 0; off < 2; off++)
+            for (int bf16 = 0; bf16 < 2; bf16++)
+                for (enum dt_muon part = DT_MUON_MOMENTUM; part <= DT_MUON_APPLY; part++)
+                    compare_muon(p, part, sides[i], off, bf16 ? DT_BF16 : DT_F32, i == 3 && bf16,
+                                 2.5);
+    compare_muon(p, DT_MUON_START, 5, 0, DT_F32, false, 0.0);
+    compare_muon(p, DT_MUON_MOMENTUM, 40000, 0, DT_F32, false, 1.0);
+    compare_muon(p, DT_MUON_APPLY, 40000, 1, DT_F32, false, 1.0);
+}
+
 // Spans that end before n are a defect of the caller that the CPU finds.
 static void check_short_spans(struct parity *p)
 {
     if (!p->is_cpu || !parity_case(p, "adamw: spans that end too early"))
         return;
     float x[10] = {0};
-    struct dt_adamw_span span = {9, 0.0f};
+    struct dt_adamw_span span = {9, 0.0f, 1.0f};
     struct dt_update_control control = {.bias1 = 1.0f, .bias2 = 1.0f};
     struct dt_adamw_args args = {.n = 10,
                                  .weight = x,
@@ -577,6 +668,7 @@ void parity_flat(struct parity *p)
     compare_update_control(p, (double)INFINITY, 90.0, 1.0, 1.0f);
     compare_update_control(p, 160.0, 80.0, (double)NAN, 1.0f);
     compare_update_control(p, 250.0, 90.0, (double)INFINITY, 1.0f);
+    compare_muons(p);
     check_short_spans(p);
     check_stamp(p);
 }

@@ -97,6 +97,36 @@ check "--check prints what the model reads" [ "$(grep -cE '^(n_head|rope_base|d_
 says 'd_state = 16' out.txt
 check "--check: less memory is free than there is" awk -v all="$(awk '/^MemTotal/ { print $2 / 1024 }' /proc/meminfo)" \
     '/^  free now/ { found = $3 < all - 1 } END { exit !found }' out.txt
+
+# What fits on a device: more on a larger one, and what is proposed is a setting that is.
+run 0 --check --propose mamba.ini
+check "--propose: a micro-batch and a window" [ "$(grep -cE '^  data.(micro_batch|seq_len) = [0-9]+ +model.recompute = (none|scan|block) ' out.txt)" -ge 2 ]
+check "--propose: sizes with the next good ones" grep -qE '^  mixer.x_proj.weight, outputs +[0-9]+  next: [0-9]+, [0-9]+$' out.txt
+longest=0
+for device in rtx3070-8 rtx3060-12 rtx4090-24 rtx5090-32 a100-40 h100-80 h200-141; do
+    run 0 --check --propose --device $device mamba.ini model.layers='mamba*48' model.d_model=1024
+    window=$(sed -n 's/^  data.seq_len = \([0-9]*\) .*/\1/p' out.txt | head -n 1)
+    check "--propose: $device has $window, more than $longest" [ "$window" -gt "$longest" ]
+    longest=$window
+done
+
+# The sizes of the ready configuration, in millions of parameters.
+recipe=$(dirname "$0")/../../launch/mamba.ini
+while read -r size millions; do
+    # shellcheck disable=SC2046 # words of a line
+    run 0 --check --propose --device h200-141 "$recipe" data.train=synthetic:random data.val= log.eval_every=0 run.device=cpu \
+        $(sed -n "s/^;   $size //p" "$recipe")
+    says "$millions M parameters" out.txt
+done <<'EOF'
+130M 129.135
+370M 371.516
+790M 793.204
+1.4B 1372.178
+2.8B 2768.346
+EOF
+wrong "--device: 'h100' is not known" --check --propose --device h100 mamba.ini
+wrong "--propose needs --check" --propose mamba.ini
+wrong "--device needs --propose" --check --device h100-80 mamba.ini
 run 2 --check mamba.ini model.d_rnn=16 model.n_kv_head=1
 says 'command line: model.d_rnn: read by gru, lstm only, and the model is tokens, mamba*2, lm' error.txt
 says 'command line: model.n_kv_head: read by attention only' error.txt

@@ -390,6 +390,8 @@ static void check_flat(void)
     REFUSE(update_control, expected, 0.0, "expected", "0");
     CHECK_OP(adamw, .n = 4, .n_spans = 1);
     CHANGE(adamw, eps, 1.0f);
+    for (enum dt_muon part = DT_MUON_MOMENTUM; part <= DT_MUON_APPLY; part++)
+        CHECK_OP(muon, .n = 4, .side = part == DT_MUON_POLYNOMIAL ? 2 : 1, .part = part);
     CHECK_OP(commit, .bytes = 16);
     for (enum dt_squares part = DT_SQUARES; part <= DT_SQUARES_TOTAL; part++)
         CHECK_OP(sum_squares, .n = 4, .part = part);

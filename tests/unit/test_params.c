@@ -293,18 +293,106 @@ static void test_spans(void)
 {
     struct dt_params params = mixed_table();
     struct dt_adamw_span *spans;
+    struct dt_param_rate *rates;
     int64_t n;
-    CHECK_OK(dt_params_spans(&params, 0.1f, &spans, &n));
+    CHECK_OK(dt_params_rates(&params, "", 1, false, &rates));
+    CHECK_OK(dt_params_spans(&params, 0.1f, rates, &spans, &n));
     CHECK_INT(n, 3);
     CHECK_INT(spans[0].end, 128);
     CHECK_INT(spans[1].end, 320);
     CHECK_INT(spans[2].end, params.elements);
     CHECK(spans[0].decay == 0.1f && spans[1].decay == 0.0f && spans[2].decay == 0.1f, "decay");
     free(spans);
-    CHECK_OK(dt_params_spans(&params, 0.0f, &spans, &n));
+    CHECK_OK(dt_params_spans(&params, 0.0f, rates, &spans, &n));
     CHECK_INT(n, 1);
     CHECK_INT(spans[0].end, params.elements);
     free(spans);
+    rates[1].group = 0.5f, rates[1].lr = 0.25f;
+    CHECK_OK(dt_params_spans(&params, 0.0f, rates, &spans, &n));
+    CHECK_INT(n, 3);
+    CHECK(spans[0].lr == 1 && spans[1].lr == 0.25f && spans[2].lr == 1, "rates");
+    free(spans);
+    free(rates);
+    dt_params_free(&params);
+}
+
+static float rate_of(const struct dt_params *params, const struct dt_param_rate *rates,
+                     const char *name)
+{
+    return rates[dt_params_find(params, name) - params->rows].lr;
+}
+
+// Rates by name: the last pattern that matches counts, numbers are rates, factors are factors.
+static void test_rates(void)
+{
+    static const char embedding[] = "backbone.embeddings.weight",
+                      in[] = "backbone.layers.0.mixer.in_proj.weight",
+                      skip[] = "backbone.layers.1.mixer.D";
+    static const char *const wrong[][2] = {{"*D:", "optim.lr[*D]"},
+                                           {"*D:2y", "'2y' is no number"},
+                                           {"*D:-1", "'-1' is no number"},
+                                           {"*D:nan", "'nan' is no number"},
+                                           {"*D:1e4", "'1e4' is no number"},
+                                           {":1", "optim.lr["},
+                                           {"D", "optim.lr[D]"},
+                                           {"*D:1 *E:1", "optim.lr[*E] matches no name"}};
+    struct dt_model_config config = default_model("mamba*2", 24, 19);
+    struct dt_params params;
+    struct dt_param_rate *rates;
+    CHECK_OK(dt_model_config_check(&config));
+    CHECK_OK(dt_model_list(&config, &params, NULL));
+    CHECK_OK(
+        dt_params_rates(&params, "*layers*:0.5x  *.D:1e-3 *.1.mixer.D:0x", 4e-3, false, &rates));
+    CHECK(rate_of(&params, rates, embedding) == 1, "the embedding's rate");
+    CHECK(rate_of(&params, rates, in) == 0.5f, "in_proj's rate");
+    CHECK(rate_of(&params, rates, "backbone.layers.0.mixer.D") == 0.25f, "D's rate");
+    CHECK(rate_of(&params, rates, skip) == 0, "the last layer's D's rate");
+    free(rates);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        CHECK_FAILS(dt_params_rates(&params, wrong[i][0], 1, false, &rates), DT_USER, wrong[i][1]);
+    CHECK_INT(dt_params_rates(&params, "none:1", 1, false, &rates), DT_USER);
+    CHECK_ADVISES("backbone.embeddings.weight, backbone.layers.*.");
+    dt_error_clear();
+    dt_params_free(&params);
+}
+
+// µP: matrices of blocks by their fan-in, dt_rank included where it follows the width; the output
+// by the last norm; all else as it is.
+static void test_mup(void)
+{
+    static const struct {
+        const char *name;
+        float adamw, muon;
+    } rows[] = {{"backbone.embeddings.weight", 1, 1},
+                {"backbone.norm_f.weight", 0.25f, 0.25f},
+                {"backbone.layers.0.norm.weight", 1, 1},
+                {"backbone.layers.0.mixer.in_proj.weight", 0.25f, 0.5f},
+                {"backbone.layers.0.mixer.dt_proj.weight", 0.25f, 0.5f},
+                {"backbone.layers.0.mixer.out_proj.weight", 0.25f, 0.5f},
+                {"backbone.layers.0.mixer.conv1d.weight", 1, 1},
+                {"backbone.layers.0.mixer.A_log", 1, 1}};
+    struct dt_model_config config = default_model("mamba*2", 128, 19);
+    struct dt_params params;
+    struct dt_param_rate *rates;
+    config.mup_base = 32;
+    CHECK_OK(dt_model_config_check(&config));
+    CHECK_OK(dt_model_list(&config, &params, NULL));
+    for (int muon = 0; muon < 2; muon++) {
+        CHECK_OK(dt_params_rates(&params, "", 1, muon, &rates));
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            CHECK(rate_of(&params, rates, rows[i].name) == (muon ? rows[i].muon : rows[i].adamw),
+                  "%s: %g", rows[i].name, (double)rate_of(&params, rates, rows[i].name));
+        free(rates);
+    }
+    float *weights = malloc((size_t)params.elements * sizeof *weights);
+    dt_params_init(&params, 1, weights);
+    CHECK(weights[dt_params_find(&params, "backbone.norm_f.weight")->offset] == 0.25f,
+          "the output's multiplier");
+    free(weights);
+    dt_params_free(&params);
+    WHOLE_OF(config, dt_rank) = 5; // chosen: the same at every width
+    CHECK_OK(dt_model_list(&config, &params, NULL));
+    CHECK(dt_params_find(&params, "backbone.layers.0.mixer.dt_proj.weight")->width == 1, "dt_rank");
     dt_params_free(&params);
 }
 
@@ -381,6 +469,8 @@ int main(void)
     test_flags();
     test_overflow();
     test_spans();
+    test_rates();
+    test_mup();
     test_published_size();
     test_published_mamba2();
     test_mamba2();

@@ -1,0 +1,30 @@
+// What would fit on a device, this one or one that is named, by the memory plan alone: for each
+// kind of recomputation, in order of its cost, the largest micro-batch of the job's window, and the
+// longest window of one sequence.
+#pragma once
+
+#include "train/memory.h"
+
+struct dt_known_device {
+    const char *name;
+    int64_t gib; // of memory, as sold; 97 % of it are counted as usable
+};
+extern const struct dt_known_device dt_known_devices[]; // ends with a row without a name
+enum { DT_DEVICES_TEXT = 128 };
+const char *dt_known_devices_text(char text[DT_DEVICES_TEXT]); // "a100-40, …"
+
+struct dt_proposal {
+    const char *device;
+    int64_t bytes; // that training may use
+    int n_batches, n_windows;
+    struct dt_fit batches[DT_RECOMPUTE_BLOCK + 1];
+    struct {
+        enum dt_recompute recompute;
+        int64_t length, bytes;
+    } windows[DT_RECOMPUTE_BLOCK +
+              1]; // multiples of 64; omitted where a cheaper kind allows as much
+};
+// `device`: a name of the table, DT_USER where it has no such row; "": this one. Where the job's
+// own device is a CPU, the plan of a named one is that of the CPU's kernels, whose workspace
+// differs.
+dt_status dt_propose(const struct dt_job *job, const char *device, struct dt_proposal *proposal);
