@@ -47,7 +47,7 @@ check "each row has the mean rank's time, that of the slowest, and their ratio" 
         if ($2 > 1e-3 && ($6 > ratio * (1 + 2 * off) + 0.006 || $6 < ratio * (1 - 2 * off) - 0.006 || $7 > each * (1 + 2 * off) + 1e-4 || $7 < each * (1 - 2 * off) - 1e-4)) { print; bad = 1 } }
     END { exit bad || rows < 20 || apart == 0 }' $table
 check "no floor without limits" bash -c "! grep -q floor $table"
-check "the largest phases are on the console" grep -qE 'where the time went: [a-z ]+ [0-9.]+ %, .* %$' two.log
+check "the largest phases are on the console" grep -qE 'where the time went: ([a-z ]+ [0-9.]+ %, ){4}[a-z ]+ [0-9.]+ %$' two.log
 top=$(sed -n 's/.*where the time went: \([a-z ]*[a-z]\) \([0-9.]*\) %.*/\1 \2%/p' two.log)
 check "… with the table's shares: $top" grep -qE "^  ${top% *} .* ${top##* } " $table
 # The checkpoint of step 5 is complete before the one of step 10 begins.

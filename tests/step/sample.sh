@@ -25,8 +25,8 @@ done
 code=0
 "$dtrain" sample ids --tokens 1 --device cpu --prompt "19 20" >out.txt 2>error.txt || code=$?
 check "a token past the vocabulary: $code, $(cat error.txt)" eval '[ $code -eq 2 ] && grep -q "\"20\" does not begin with a token id below 20" error.txt'
-# Each token is written when it is drawn, not when a buffer of some blocks is full.
-"$dtrain" sample run --tokens 100000000 --device cpu >stream.txt 2>error.txt &
+# Each token is written when it is drawn, not when a buffer of some blocks or a line is full.
+"$dtrain" sample ids --tokens 100000000 --device cpu >stream.txt 2>error.txt &
 check "text as it is generated" wait_until eval '[ $(($(stat -c %s stream.txt) % 512)) -ne 0 ]'
 kill -KILL $!
 wait $! 2>/dev/null
