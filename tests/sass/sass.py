@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 
 sys.dont_write_bytecode = True
 
