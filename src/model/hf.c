@@ -145,20 +145,29 @@ static struct found find_name(const struct weight_files *set, const char *name)
 // A tensor of a file: the rows [first, first + n) of a row of the table.
 struct wanted {
     const struct dt_param *row;
-    const char *name;
+    char name[DT_PARAM_NAME];
     int64_t first, n;
 };
+
+static struct wanted whole_row(const struct dt_param *row, const char *name)
+{
+    struct wanted wanted = {.row = row, .n = row->shape[0]};
+    snprintf(wanted.name, sizeof wanted.name, "%s", name);
+    return wanted;
+}
 
 // What the files should have of a row: the tensor, or its slices.
 static int list_wanted(const struct weight_files *set, const struct dt_param *row,
                        struct wanted out[DT_PARAM_SLICES])
 {
-    out[0] = (struct wanted){row, row->name, 0, row->shape[0]};
+    out[0] = whole_row(row, row->name);
     if (row->n_slices == 0 || (set && find_name(set, row->name).tensor))
         return 1;
-    for (int i = 0; i < row->n_slices; i++)
+    for (int i = 0; i < row->n_slices; i++) {
         out[i] =
-            (struct wanted){row, row->slices[i].name, row->slices[i].first, row->slices[i].rows};
+            (struct wanted){.row = row, .first = row->slices[i].first, .n = row->slices[i].rows};
+        dt_param_slice_name(row, i, out[i].name);
+    }
     return row->n_slices;
 }
 
@@ -217,10 +226,13 @@ static void check_found(struct dt_problems *problems, const struct wanted *wante
 
 static bool in_table(const struct dt_params *params, const char *name)
 {
+    char slice[DT_PARAM_NAME];
     for (int i = 0; i < params->n; i++)
-        for (int k = 0; k < params->rows[i].n_slices; k++)
-            if (strcmp(params->rows[i].slices[k].name, name) == 0)
+        for (int k = 0; k < params->rows[i].n_slices; k++) {
+            dt_param_slice_name(&params->rows[i], k, slice);
+            if (strcmp(slice, name) == 0)
                 return true;
+        }
     return dt_params_find(params, name);
 }
 
@@ -271,8 +283,10 @@ static dt_status check_all(const struct weight_files *set, const struct dt_param
             check_wanted(&problems, set, &wanted[k]);
     const struct dt_param *row = dt_params_find(params, embeddings);
     struct found head = find_name(set, lm_head); // of a tied model: a copy, not read
-    if (tied && row && head.times > 0)
-        check_found(&problems, &(struct wanted){row, lm_head, 0, row->shape[0]}, &head);
+    if (tied && row && head.times > 0) {
+        struct wanted copy = whole_row(row, lm_head);
+        check_found(&problems, &copy, &head);
+    }
     for (int i = 0; i < set->n; i++)
         for (int j = 0; j < set->files[i]->n_tensors; j++)
             if (!is_known(set, params, tied, set->files[i]->tensors[j].name))
@@ -406,7 +420,7 @@ static void list_pieces(const struct dt_params *params, const float *weights,
             bool bytes = int8 && int8->out >= row->shape[0] && int8->in == width && !row->shared;
             int n = list_wanted(NULL, row, wanted);
             if (format->official)
-                n = 1, wanted[0] = (struct wanted){row, row->name, 0, row->shape[0]};
+                n = 1, wanted[0] = whole_row(row, row->name);
             for (int k = 0; k < n; k++) {
                 const struct wanted *w = &wanted[k];
                 if (!last && bytes)
@@ -426,9 +440,9 @@ static void list_pieces(const struct dt_params *params, const float *weights,
         if (respell(p->list[i].name, spellings[0].ours, spellings[0].theirs, text))
             memcpy(p->list[i].name, text, sizeof text);
     }
+    struct wanted head = whole_row(row, lm_head);
     if (!dt_params_find(params, lm_head)) // PyTorch's state dict has both names of a tied tensor
-        add_piece(p, &(struct wanted){row, lm_head, 0, row->shape[0]}, "", weights + row->offset,
-                  format->type, row->n_dims);
+        add_piece(p, &head, "", weights + row->offset, format->type, row->n_dims);
 }
 
 static int64_t elements_of(const struct dt_safetensors_entry *entry)

@@ -74,18 +74,20 @@ int dt_params_add(struct dt_params *params, dt_init *init, double init_scale, in
     return params->n++;
 }
 
-void dt_params_slice(struct dt_params *params, int row, const char *name, int64_t rows)
+void dt_params_slice(struct dt_params *params, int row, const char *end, int64_t rows)
 {
     if (row < 0)
         return;
     struct dt_param *param = &params->rows[row];
     struct dt_param_slice *slice = &param->slices[param->n_slices];
-    char *mixer;
-    slice->first = param->n_slices++ > 0 ? slice[-1].first + slice[-1].rows : 0;
-    slice->rows = rows;
-    memcpy(slice->name, param->name, sizeof slice->name);
-    mixer = strstr(slice->name, "mixer.") + strlen("mixer.");
-    snprintf(mixer, sizeof slice->name - (size_t)(mixer - slice->name), "%s", name);
+    int64_t first = param->n_slices++ > 0 ? slice[-1].first + slice[-1].rows : 0;
+    *slice = (struct dt_param_slice){end, first, rows};
+}
+
+void dt_param_slice_name(const struct dt_param *row, int slice, char name[DT_PARAM_NAME])
+{
+    int part = (int)(strstr(row->name, "mixer.") - row->name);
+    snprintf(name, DT_PARAM_NAME, "%.*smixer.%s", part, row->name, row->slices[slice].end);
 }
 
 void dt_params_keep(struct dt_params *params, int row)

@@ -32,10 +32,10 @@ struct dt_param {
     dt_init *init;
     float init_scale;
     // transformers' names for it, where they differ: the first dimension cut into tensors of their
-    // own. Files are written so, and may have it under either.
+    // own. Files are written so, and may have it under either. `end` follows "mixer." in the name.
     int n_slices;
     struct dt_param_slice {
-        char name[DT_PARAM_NAME];
+        const char *end;
         int64_t first, rows;
     } slices[DT_PARAM_SLICES];
     bool decay;    // weight decay: two or more dimensions, unless the part says otherwise
@@ -66,9 +66,10 @@ struct dt_params {
 int dt_params_add(struct dt_params *params, dt_init *init, double init_scale, int64_t memory_rows,
                   int n_dims, const int64_t *shape, const char *name, ...)
     __attribute__((format(printf, 7, 8)));
-// Gives the next `rows` of the row's first dimension a name of their own in files, by the name's
-// end after "mixer.". The slices must take up all of it.
-void dt_params_slice(struct dt_params *params, int row, const char *name, int64_t rows);
+// Gives the next `rows` of the row's first dimension a name of their own in files, which ends in
+// `end` (borrowed). The slices must take up all of it.
+void dt_params_slice(struct dt_params *params, int row, const char *end, int64_t rows);
+void dt_param_slice_name(const struct dt_param *row, int slice, char name[DT_PARAM_NAME]);
 // Excludes the row from weight decay.
 void dt_params_keep(struct dt_params *params, int row);
 // Excludes the row from training.
