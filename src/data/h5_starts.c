@@ -2,6 +2,8 @@
 // them.
 #include "data/h5_starts.h"
 
+#include "base/round.h"
+
 #include <inttypes.h>
 #include <string.h>
 #include <xxhash.h>
@@ -79,22 +81,45 @@ static dt_status walk_from(const struct dt_h5_starts *starts, int64_t index, str
     return DT_OK;
 }
 
+// Finds the first entry at or above `first`, or the end. Documents are about as long anywhere in a
+// shard, so that a probe goes where this entry would be if all were equally long, and reads its
+// neighbours, too. Every second probe halves what is left.
+static dt_status find(const struct dt_h5_starts *starts, int64_t first, int64_t *index)
+{
+    int64_t low = 0, high = starts->array.shape[0]; // it is in [low, high]
+    double below = 0, above = (double)starts->n_tokens;
+    uint64_t values[AT_ONCE];
+    for (bool halve = false; low < high; halve = !halve) {
+        double share = ((double)first - below) / (above - below);
+        if (halve || !(share >= 0 && share <= 1)) // else the entries do not ascend
+            share = 0.5;
+        int64_t at = low + (int64_t)(share * (double)(high - low)) - AT_ONCE / 2, i = 0;
+        at = dt_max_i64(low, dt_min_i64(at, high - AT_ONCE));
+        int64_t n = dt_min_i64(AT_ONCE, high - at);
+        DT_TRY(dt_h5_array_read(&starts->array, at, n, values));
+        while (i < n && values[i] < (uint64_t)first)
+            i++;
+        if (i < n) {
+            high = at + i;
+            above = (double)values[i];
+        }
+        if (i > 0) {
+            low = at + i;
+            below = (double)values[i - 1];
+        }
+    }
+    *index = low;
+    return DT_OK;
+}
+
 dt_status dt_h5_starts_mark(const struct dt_h5_starts *starts, int64_t first, int64_t count,
                             uint8_t *marks)
 {
     struct walk walk = {.last = first - 1, .first = first, .end = first + count, .marks = marks};
-    int64_t low = 0, high = starts->array.shape[0]; // the first entry at or above `first`
+    int64_t index;
     memset(marks, 0, (size_t)count);
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        uint64_t value;
-        DT_TRY(dt_h5_array_read(&starts->array, middle, 1, &value));
-        if (value < (uint64_t)first)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return walk_from(starts, low, &walk);
+    DT_TRY(find(starts, first, &index));
+    return walk_from(starts, index, &walk);
 }
 
 dt_status dt_h5_starts_check(const struct dt_h5_starts *starts, bool hash)

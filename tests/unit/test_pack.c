@@ -425,6 +425,37 @@ static void test_verify(void)
     expect_damage(in_scratch("docs.h5"), "/doc_starts[3071] is 7");
 }
 
+// Documents of one token, then two of 15,000, then of 7 tokens: no place of a start follows from
+// its number. The entries are more than are read at once.
+static void test_starts_of_windows(void)
+{
+    enum { N = 60000, WINDOW = 50 };
+    static uint8_t tokens[N], marks[WINDOW], all[N + WINDOW];
+    static uint64_t starts[N];
+    struct dt_shard shard;
+    struct dt_reader *reader;
+    struct dt_h5_starts documents;
+    int n = 0;
+    for (uint64_t at = 0; at < N; at += at < 4000 ? 1 : at < 30000 ? 15000 : 7) {
+        starts[n++] = at;
+        all[at] = 1;
+    }
+    const char *path = in_scratch("uneven.h5");
+    hid_t file = new_file(path);
+    put_vector(file, "tokens", H5T_STD_U8LE, N, tokens);
+    put_vector(file, "doc_starts", H5T_STD_U64LE, n, starts);
+    H5Fclose(file);
+    CHECK_OK(dt_verify_shard(path, NULL, false, &shard));
+    CHECK_OK(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader));
+    CHECK_OK(dt_h5_starts_open(&reader->file, &reader->arrays[0], &documents));
+    for (int64_t first = 0; first + WINDOW <= N; first += first % 4000 < 3 ? 1 : 53) {
+        CHECK_OK(dt_h5_starts_mark(&documents, first, WINDOW, marks));
+        CHECK(memcmp(marks, all + first, WINDOW) == 0, "from %ld", (long)first);
+    }
+    dt_h5_array_close(&documents.array);
+    dt_reader_close(reader);
+}
+
 static void test_verify_pairs(void)
 {
     static int32_t ids[40], labels[40];
@@ -495,6 +526,7 @@ int main(void)
     test_leftovers();
     test_durable();
     test_verify();
+    test_starts_of_windows();
     test_verify_pairs();
     test_progress();
     remove_scratch();
