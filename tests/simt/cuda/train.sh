@@ -114,7 +114,7 @@ train wire 2 comm.dtype=bf16 comm.bucket_mb=0.005
 # bf16 keeps 8 bits of a gradient.
 close wire plain 5e-3
 # A model of about 5 GB of gradients: larger buckets between GPUs, through the host as ever.
-plan_large() { ranks 2 --check small.ini run.device=cuda run.precision=fp32 model.d_model=2048 model.n_layer=48 "$@" 2>&1; }
+plan_large() { ranks 2 --check --all small.ini run.device=cuda run.precision=fp32 model.d_model=2048 model.n_layer=48 "$@" 2>&1; }
 export SIMT_MEMORY=100000000000
 check "larger buckets between GPUs" grep -q '^bucket_mb = 50 ' <(plan_large)
 check "… not through the host" grep -q '^bucket_mb = 25 ' <(plan_large comm.backend=mpi)
