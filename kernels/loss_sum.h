@@ -9,7 +9,7 @@ struct dt_loss_sum {
     double loss;    // Σ loss_r over counted rows, in nats
     double counted; // rows counted
     // Three sums for each output k, from DT_OUTPUT_METRICS · k on, over the rows where it has a
-    // target: its loss, its measure (accuracy or absolute error), and the number of those rows. A
-    // language model has no outputs.
+    // target: its loss, its measure (accuracy or absolute error), and the number of those rows. Of
+    // a language model only metrics[1] is set, and in evaluation: how many counted rows are right.
     double metrics[DT_METRICS_MAX];
 };

@@ -1,8 +1,9 @@
 // Softmax cross-entropy on CUDA. A block owns a row of logits: one pass for maximum and Σ exp
 // together (a thread's running sum is rescaled when its maximum grows), one for the gradient with
 // the exponentials made again. A thread takes four neighbours at a time, one by one where rows are
-// not aligned. A second launch of one block adds the rows' losses in a fixed order. A NaN or
-// +infinity among the logits makes the row's loss NaN, as on the CPU.
+// not aligned. A second launch of one block adds the rows' losses in a fixed order. Which rows are
+// right is asked in evaluation alone: a launch of its own reads them once more. A NaN or +infinity
+// among the logits makes the row's loss NaN, as on the CPU.
 //
 // A row of 50,280 logits is 200 KB. Where a block may have that much shared memory (227 KB on sm_90
 // and sm_100), a thread keeps the logits that it loads there for its own second pass, and an SM
@@ -171,13 +172,33 @@ __global__ static void __launch_bounds__(THREADS, (rows_held<KEEP>()))
         write_row<N, KEEP, T>(&g, x, kept, dx, a.vocab, a.logits.cols);
 }
 
-__global__ static void __launch_bounds__(THREADS)
-    sum_losses_kernel(int64_t rows, const float *losses, const int32_t *labels, dt_loss_sum *sum)
+// A block owns a row.
+__global__ static void __launch_bounds__(THREADS) right_kernel(dt_xent_args a)
 {
-    double loss = 0.0, counted = 0.0;
+    int64_t row = blockIdx.x, label = a.labels[row];
+    const float *x = dt_at<float>(a.logits, row);
+    if (label == DT_LABEL_IGNORED) { // the whole block
+        if (threadIdx.x == 0)
+            a.right[row] = 0;
+        return;
+    }
+    float best = x[label], beaten = best == best ? 0.0f : 1.0f; // NaN is
+    for (int64_t i = threadIdx.x; i < a.vocab; i += THREADS)
+        beaten = x[i] > best || (x[i] == best && i < label) ? 1.0f : beaten;
+    beaten = dt_block_max<THREADS>(beaten);
+    if (threadIdx.x == 0)
+        a.right[row] = beaten == 0.0f;
+}
+
+__global__ static void __launch_bounds__(THREADS)
+    sum_losses_kernel(int64_t rows, const float *losses, const int32_t *labels,
+                      const uint8_t *right, dt_loss_sum *sum)
+{
+    double loss = 0.0, counted = 0.0, rights = 0.0;
     for (int64_t r = threadIdx.x; r < rows; r += THREADS) {
         loss += (double)losses[r];
         counted += labels[r] != DT_LABEL_IGNORED;
+        rights += right ? right[r] : 0;
     }
     loss = dt_block_sum<THREADS>(loss);
     counted = dt_block_sum<THREADS>(counted);
@@ -185,6 +206,11 @@ __global__ static void __launch_bounds__(THREADS)
         sum->loss += loss;
         sum->counted += counted;
     }
+    if (!right)
+        return;
+    rights = dt_block_sum<THREADS>(rights);
+    if (threadIdx.x == 0)
+        sum->metrics[1] += rights;
 }
 
 template <class T> static void xent_typed(const dt_xent_args *a, float *losses, dt_stream *stream)
@@ -202,9 +228,11 @@ template <class T> static void xent_typed(const dt_xent_args *a, float *losses, 
 DT_OP_CUDA(xent)
 {
     float *losses = args->losses ? args->losses : (float *)args->workspace;
+    if (args->right)
+        DT_LAUNCH((right_kernel), dt_blocks(args->logits.rows, 1), THREADS, 0, stream, *args);
     DT_STORAGE_SWITCH(args->dlogits.dtype, T, xent_typed<T>(args, losses, stream));
     DT_LAUNCH((sum_losses_kernel), 1, THREADS, 0, stream, args->logits.rows, losses, args->labels,
-              args->sum);
+              args->right, args->sum);
     return DT_LAUNCHED("xent");
 }
 

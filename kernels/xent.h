@@ -1,9 +1,10 @@
 // Softmax cross-entropy over a tile of logits: loss and, if asked, the gradient.
 //   lse_r = log Σ_{v < vocab} exp(logits[r, v]);   loss_r = lse_r - logits[r, labels[r]]
 //   dlogits[r, v] = scale · (exp(logits[r, v] - lse_r) - [v = labels[r]])
-// A row with label -100 is ignored: no loss, not counted, gradient 0. Columns vocab … width-1 pad
-// the vocabulary: they are never read as logits, and their gradient is 0. Softmax and loss are
-// fp32, sums double.
+//   right_r = argmax_v logits[r, v] = labels[r] (the first of equal maxima)
+// A row with label -100 is ignored: no loss, not counted nor right, gradient 0. Columns vocab …
+// width-1 pad the vocabulary: they are never read as logits, and their gradient is 0. Softmax and
+// loss are fp32, sums double.
 #pragma once
 
 #include "base/view.h"
@@ -26,6 +27,7 @@ struct dt_xent_args {
     float scale;
     struct dt_view dlogits; // data NULL: not wanted; in fp32 it may be `logits` itself
     float *losses;          // each row's loss (0 where ignored), or NULL
+    uint8_t *right;         // each row's right, 1 or 0, which `sum` counts too; or NULL
     struct dt_loss_sum *sum;
     void *workspace;
     int64_t workspace_bytes;
@@ -40,6 +42,7 @@ struct dt_xent_args {
     ARRAY(IN,                     1, M, DT_I32, labels)  \
     ARRAY(OUT | OR_NULL,          M, D, T,      dlogits) \
     ARRAY(OUT | CACHED | OR_NULL, 1, M, DT_F32, losses)  \
-    ARRAY(ADD | CACHED,           1, 2, DT_F64, sum)     \
+    ARRAY(OUT | CACHED | OR_NULL, 1, M, DT_U8,  right)   \
+    ARRAY(ADD | CACHED,           1, 4, DT_F64, sum)     \
     IN_PLACE(dlogits, logits)
 // clang-format on

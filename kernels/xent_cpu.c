@@ -53,11 +53,27 @@ DT_CLONES static void gradient_row(const struct dt_xent_args *a, const float *x,
     DT_STORAGE_SWITCH(a->dlogits.dtype, bf16, gradient(a, x, max, scale, dx, bf16));
 }
 
+// Whether the label's logit is the first of the largest.
+DT_CLONES static bool is_right(const float *x, int64_t n, int32_t label)
+{
+    float best = x[label];
+    int beaten = best != best; // NaN
+#pragma omp simd reduction(| : beaten)
+    for (int64_t i = 0; i < label; i++)
+        beaten |= x[i] >= best;
+#pragma omp simd reduction(| : beaten)
+    for (int64_t i = label + 1; i < n; i++)
+        beaten |= x[i] > best;
+    return !beaten;
+}
+
 static float xent_row(const struct dt_xent_args *a, int64_t r)
 {
     const float *x = dt_view_at(&a->logits, r, 0);
     void *dx = dt_view_at(&a->dlogits, r, 0);
     int32_t label = a->labels[r];
+    if (a->right)
+        a->right[r] = label != DT_LABEL_IGNORED && is_right(x, a->vocab, label);
     if (label == DT_LABEL_IGNORED) {
         if (dx)
             memset(dx, 0, (size_t)(a->logits.cols * dt_dtype_size(a->dlogits.dtype)));
@@ -84,6 +100,8 @@ DT_OP_CPU(xent)
     for (int64_t r = 0; r < args->logits.rows; r++) {
         args->sum->loss += (double)losses[r];
         args->sum->counted += args->labels[r] != DT_LABEL_IGNORED;
+        if (args->right)
+            args->sum->metrics[1] += args->right[r];
     }
     return DT_OK;
 }

@@ -305,7 +305,7 @@ COST(xent)
           a->dlogits.data ? " with gradient" : "");
     cost->bytes += (double)a->logits.rows * 4; // each row's loss
     cost->flops = cost->lanes =
-        n * (1 + 2 * passes); // maximum; subtract and sum; subtract and scale
+        n * (1 + 2 * passes + (a->right ? 1 : 0)); // maximum; subtract and sum; subtract and scale
     cost->exps = (double)a->logits.rows * (double)a->vocab * passes;
 }
 

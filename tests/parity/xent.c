@@ -10,9 +10,9 @@
 struct shape {
     int64_t rows, vocab, width, gap; // gap: elements between the rows
     dt_dtype type;
-    bool gradient, in_place, losses;
-    double spread; // of the logits
-    float strange; // a logit of row 1, where it is not 0
+    bool gradient, in_place, losses; // right, too
+    double spread;                   // of the logits
+    float strange;                   // a logit of row 1, where it is not 0
 };
 
 static double log_sum_exp(const float *x, int64_t n)
@@ -25,6 +25,14 @@ static double log_sum_exp(const float *x, int64_t n)
     return max + log(sum);
 }
 
+static bool is_right(const float *x, int64_t n, int32_t label)
+{
+    int64_t best = 0;
+    for (int64_t v = 1; v < n; v++)
+        best = x[v] > x[best] ? v : best;
+    return best == label;
+}
+
 REFERENCE(xent)
 {
     for (int64_t r = 0; r < a->logits.rows; r++) {
@@ -33,6 +41,8 @@ REFERENCE(xent)
         const float *x = dt_view_at(&a->logits, r, 0);
         double lse = log_sum_exp(x, a->vocab), loss = ignored ? 0.0 : lse - (double)x[label];
         a->sum->loss += loss, a->sum->counted += !ignored;
+        if (a->right)
+            a->sum->metrics[1] += a->right[r] = !ignored && is_right(x, a->vocab, label);
         store_array(a->losses ? a->losses + r : NULL, 1, &loss, false);
         for (int64_t v = 0; v < a->logits.cols && a->dlogits.data; v++) {
             double p = ignored || v >= a->vocab ? 0.0 : exp((double)x[v] - lse) - (v == label);
@@ -102,6 +112,7 @@ static void run(struct parity *p, const struct shape *s)
                              .labels = make_labels(s),
                              .scale = 0.25f,
                              .losses = s->losses ? guarded(rows * 4) : NULL,
+                             .right = s->losses ? guarded(rows) : NULL,
                              .sum = guarded_copy(&before, sizeof before)};
     if (s->gradient)
         a.dlogits = s->in_place ? logits : fresh_view(s->type, rows, s->width, stride);
@@ -178,6 +189,8 @@ void parity_xent(struct parity *p)
         {2, 28685, 28688, 4, DT_BF16, 1, 0, 1, 3.0, 0.0f}, // every vector loop, and one more
         {1, 57856, 57856, 0, DT_F32, 1, 1, 1, 3.0, 0.0f},  // all of the shared memory
         {1030, 3, 4, 0, DT_F32, 0, 0, 0, 3.0, 0.0f},
+        {50, 3, 4, 0, DT_F32, 0, 0, 1, 3.0, 0.0f},  // many are right
+        {50, 3, 4, 0, DT_BF16, 1, 0, 1, 0.0, 0.0f}, // the maxima are equal
         {3, 700, 704, 0, DT_BF16, 1, 0, 1, 3.0, INFINITY},
         {3, 700, 704, 0, DT_F32, 1, 0, 1, 3.0, -INFINITY},
         {3, 700, 704, 0, DT_BF16, 1, 0, 1, 3.0, NAN},
