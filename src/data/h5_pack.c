@@ -170,6 +170,7 @@ static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
     if (documents) {
         DT_TRY(put_array(writer, "/doc_starts", writer->starts, writer->n_starts, &starts));
         DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_COUNT, n));
+        DT_TRY(write_attribute(writer->path, writer->tokens, "bytes", (uint64_t)writer->count));
         DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_HASH,
                                dt_xxh3(writer->starts, (size_t)n * sizeof *writer->starts)));
     }

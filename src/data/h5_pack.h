@@ -16,8 +16,8 @@ dt_status dt_shard_create(const char *path, dt_dtype type, int64_t count,
 dt_status dt_shard_append(struct dt_shard_writer *writer, const void *tokens, int64_t n);
 // The next token starts a document.
 dt_status dt_shard_start_document(struct dt_shard_writer *writer);
-// Writes checksums and, where `documents`, /doc_starts with its number and hash (h5_starts.h),
-// closes and syncs; always frees the writer.
+// Writes checksums and, where `documents` of bytes are packed, their number (attribute bytes) and
+// /doc_starts with its number and hash (h5_starts.h), closes and syncs; always frees the writer.
 dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents);
 void dt_shard_abandon(struct dt_shard_writer *writer); // NULL is fine; leaves the incomplete file
 // Fills rows [first, first + n) of a shard of pairs, ids and labels both [n, length].
