@@ -16,12 +16,13 @@
 #include <stdlib.h>
 
 struct options {
-    bool ema, positions;
+    bool ema, positions, documents;
 };
 
 static const struct dt_option options[] = {
     {DT_OPTION(FLAG, ema, "false", "the moving average of the weights (optim.ema)")},
     {DT_OPTION(FLAG, positions, "false", "the loss by position, of a language model")},
+    {DT_OPTION(FLAG, documents, "false", "the loss by length of documents (/doc_starts)")},
     {.key = {0}},
 };
 
@@ -41,8 +42,14 @@ static dt_status check(const struct dt_job *job, const struct options *o)
         return DT_FAIL(DT_USER, "train first, or give run.resume or run.init_from",
                        "no checkpoint in %s", job->run_path);
     DT_TRY(dt_model_outputs_of(&job->model, &outputs));
-    if (o->positions && !outputs.perplexity)
-        return DT_FAIL(DT_USER, "leave it out", "--positions is for language models");
+    if ((o->positions || o->documents) && !outputs.perplexity)
+        return DT_FAIL(DT_USER, "leave it out", "--%s is for language models",
+                       o->positions ? "positions" : "documents");
+    for (int64_t i = 0; o->documents && i < job->val->n_shards; i++)
+        if (!job->val->shards[i].doc_starts)
+            return DT_FAIL(DT_USER, "leave it out, or pack shards with /doc_starts",
+                           "--documents: %s does not say where documents start",
+                           job->val->shards[i].path);
     return DT_OK;
 }
 
@@ -85,6 +92,25 @@ static double bytes_per_token(const struct dt_job *job)
     return tokens > 0 ? bytes / tokens : 0;
 }
 
+static void add_part(cJSON *json, const char *name, const struct dt_loss_part *part)
+{
+    cJSON *one = cJSON_AddObjectToObject(json, name);
+    cJSON_AddNumberToObject(one, "loss", part->loss / part->counted);
+    cJSON_AddNumberToObject(one, "tokens", part->counted);
+}
+
+// "64":{"loss":2.4,"tokens":192}: of documents of 33 to 64 tokens, and so on for each power of two.
+static void add_documents(cJSON *json, const struct dt_loss_part parts[DT_DOCUMENT_CLASSES])
+{
+    cJSON *list = cJSON_AddObjectToObject(json, "loss_by_document");
+    for (int k = 0; k < DT_DOCUMENT_CLASSES; k++)
+        if (parts[k].counted > 0) {
+            char name[32];
+            snprintf(name, sizeof name, "%lld", 1LL << k);
+            add_part(list, name, &parts[k]);
+        }
+}
+
 // "1":2.9,"2":2.7,"4":2.4 …: the mean loss of the positions up to each, from the one before it on.
 static void add_positions(cJSON *json, const struct dt_loss_part *parts, int64_t n)
 {
@@ -100,6 +126,12 @@ static void add_positions(cJSON *json, const struct dt_loss_part *parts, int64_t
     }
 }
 
+// Of pairs, unless the state that is carried may go through several windows of a row.
+static bool rows_are_windows(const struct dt_job *job)
+{
+    return job->val->shards[0].row > 1 && !job->settings.data.carry_state;
+}
+
 static dt_status print(const char *from, const struct dt_model *model,
                        const struct dt_evaluation *e)
 {
@@ -109,21 +141,24 @@ static dt_status print(const char *from, const struct dt_model *model,
     cJSON_AddStringToObject(json, "event", "eval");
     cJSON_AddStringToObject(json, "model", from);
     cJSON_AddNumberToObject(json, "loss", loss);
-    if (dt_model_outputs(model)->perplexity)
+    if (e->by_position) {
         cJSON_AddNumberToObject(json, "perplexity", exp(loss));
+        cJSON_AddNumberToObject(json, "accuracy", e->total.metrics[1] / e->total.counted);
+        if (rows_are_windows(e->job))
+            cJSON_AddNumberToObject(json, "rows_right", e->windows.right / e->windows.counted);
+    }
     cJSON_AddNumberToObject(json, "tokens", e->total.counted);
-    double bytes = dt_model_outputs(model)->perplexity ? bytes_per_token(e->job) : 0;
+    double bytes = e->by_position ? bytes_per_token(e->job) : 0;
     if (bytes > 0)
         cJSON_AddNumberToObject(json, "bits_per_byte", loss / (bytes * log(2.0)));
     if (e->positions)
         add_positions(json, e->positions, e->job->settings.data.seq_len);
+    if (e->documents)
+        add_documents(json, e->documents);
     const struct dt_dataset *val = e->job->val;
     cJSON *sources = val->n_sources > 1 ? cJSON_AddObjectToObject(json, "sources") : NULL;
     for (int i = 0; sources && i < val->n_sources; i++) { // "web/*.h5":{"loss":2.1,"tokens":4096}
-        const struct dt_loss_part *part = &e->sources[i];
-        cJSON *one = cJSON_AddObjectToObject(sources, val->sources[i].name);
-        cJSON_AddNumberToObject(one, "loss", part->loss / part->counted);
-        cJSON_AddNumberToObject(one, "tokens", part->counted);
+        add_part(sources, val->sources[i].name, &e->sources[i]);
     }
     cJSON *heads = measured ? cJSON_AddObjectToObject(json, "heads") : NULL;
     for (int k = 0; measured && k < measured->n; k++) { // "buttons":{"loss":0.3,"accuracy":0.9, …}
@@ -155,15 +190,20 @@ static dt_status evaluate(struct dt_job *job, const struct options *o)
     struct dt_snapshot snapshot = {0};
     struct dt_model_shape shape = dt_job_shape(job, false);
     struct dt_stepper_config step = dt_job_stepper(job);
-    shape.losses = o->positions;
     struct dt_evaluation e = {.job = job,
                               .input = &input,
                               .carry = &carry,
                               .max_batches = job->settings.log.eval_batches};
+    struct dt_outputs outputs;
     dt_status status;
+    DT_TRY(dt_model_outputs_of(&job->model, &outputs));
+    e.by_position = shape.losses = outputs.perplexity;
     if (o->positions)
         DT_TRY_GOTO(status, out,
                     DT_NEW(&e.positions, job->settings.data.seq_len, "the losses by position"));
+    if (o->documents)
+        DT_TRY_GOTO(status, out,
+                    DT_NEW(&e.documents, DT_DOCUMENT_CLASSES, "the losses by document"));
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out,
                 dt_input_create(&job->backend, dt_model_arrays(model), &step.batch, &input));
@@ -182,6 +222,7 @@ static dt_status evaluate(struct dt_job *job, const struct options *o)
 out:
     dt_scores_destroy(e.scores);
     free(e.positions);
+    free(e.documents);
     dt_input_destroy(&input);
     dt_carry_destroy(&carry);
     dt_snapshot_destroy(&snapshot);
@@ -203,7 +244,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 
 const struct dt_command dt_cmd_eval = {
     .name = "eval",
-    .usage = "CONFIG [section.key=value …] [--ema] [--positions]",
+    .usage = "CONFIG [section.key=value …] [options]",
     .help = "validation loss of the run's newest checkpoint",
     .about = "Evaluates the checkpoint that training would resume from, or else run.init_from, on "
              "data.val (at most log.eval_batches batches) and prints one JSON line; of categorical "

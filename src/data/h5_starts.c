@@ -122,6 +122,33 @@ dt_status dt_h5_starts_mark(const struct dt_h5_starts *starts, int64_t first, in
     return walk_from(starts, index, &walk);
 }
 
+dt_status dt_h5_starts_lengths(const struct dt_h5_starts *starts, int64_t first, int64_t count,
+                               int64_t *lengths)
+{
+    int64_t index = 0, start = 0, n, at = first, last = first + count;
+    uint64_t ends[AT_ONCE];
+    DT_TRY(find(starts, first + 1, &index)); // the first one after `first`
+    if (index > 0)
+        DT_TRY(dt_h5_array_read(&starts->array, index - 1, 1, &start));
+    for (; at < last; index += n) {
+        n = dt_min_i64(starts->array.shape[0] - index, AT_ONCE);
+        if (n > 0)
+            DT_TRY(dt_h5_array_read(&starts->array, index, n, ends));
+        else
+            n = 1, ends[0] = (uint64_t)starts->n_tokens;
+        for (int64_t i = 0; i < n && at < last; i++) {
+            int64_t end = (int64_t)ends[i];
+            if (start < 0 || start > at || end <= at || end > starts->n_tokens) // changed meanwhile
+                return DT_FAIL(DT_USER, damaged, "%s: /doc_starts does not ascend within /tokens",
+                               starts->array.file->path);
+            for (; at < end && at < last; at++)
+                lengths[at - first] = end - start;
+            start = end;
+        }
+    }
+    return DT_OK;
+}
+
 dt_status dt_h5_starts_check(const struct dt_h5_starts *starts, bool hash)
 {
     struct walk walk = {.last = -1, .end = INT64_MAX};

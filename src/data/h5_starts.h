@@ -22,5 +22,9 @@ dt_status dt_h5_starts_open(const struct dt_h5_file *file, const struct dt_h5_ar
 // marks[p - first] = 1 for each p in [first, first + count) that is an entry, else 0.
 dt_status dt_h5_starts_mark(const struct dt_h5_starts *starts, int64_t first, int64_t count,
                             uint8_t *marks);
+// lengths[p - first] = tokens of the document that token p in [first, first + count) is in: from
+// the last entry up to p, or the shard's start, to the next one, or its end.
+dt_status dt_h5_starts_lengths(const struct dt_h5_starts *starts, int64_t first, int64_t count,
+                               int64_t *lengths);
 // Reads all of them and checks that they ascend within /tokens and, with `hash`, match the hash.
 dt_status dt_h5_starts_check(const struct dt_h5_starts *starts, bool hash);

@@ -164,6 +164,15 @@ static bool segment(struct dt_reader *reader, const struct dt_shard *shard, int6
     return number == 0;
 }
 
+static dt_status documents(struct dt_reader *reader, const struct dt_shard *shard, int64_t window,
+                           int64_t *lengths)
+{
+    const struct stream *stream = reader->own;
+    int64_t T = shard->stride, from = window * T, n = dt_min_i64(T, shard->count - from);
+    memset(lengths + n, 0, (size_t)(T - n) * sizeof *lengths);
+    return dt_h5_starts_lengths(&stream->starts, from, n, lengths);
+}
+
 // A block is its document starts, where batches have them, then tokens as read.
 static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                            const struct dt_shard *shard, int64_t windows)
@@ -235,6 +244,7 @@ const struct dt_reader_kind dt_tokens_reader = {
     .check = check_starts,
     .verify = verify_tokens,
     .segment = segment,
+    .documents = documents,
     .arrays = dt_tokens_arrays,
     .block_bytes = block_bytes,
     .read = read_tokens,

@@ -103,6 +103,11 @@ struct dt_reader_kind {
     bool (*segment)(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
                     struct dt_segment *segment);
 
+    // lengths[t], t < seq_len: tokens of the document that position t of a window is in, 0
+    // after the shard's end. Of shards with doc_starts; NULL: the kind has none.
+    dt_status (*documents)(struct dt_reader *reader, const struct dt_shard *shard, int64_t window,
+                           int64_t *lengths);
+
     // For kinds with frames: reads the numbers of frames [first, first + n) of the shard as stored,
     // [n, F or W or 1 + H] fp32, NaN where one is missing.
     dt_status (*numbers)(struct dt_reader *reader, enum dt_numbers which, int64_t first, int64_t n,

@@ -146,7 +146,7 @@ struct dt_head_kind {
     // These do what dt_model_row_losses, dt_model_logits, dt_model_output and dt_model_predictions
     // say; NULL: the head has none.
     bool (*row_losses)(const struct dt_part *head, const struct dt_model_input *input,
-                       const float **losses, const int32_t **labels);
+                       struct dt_row_losses *rows);
     dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
                         struct dt_view *logits);
     dt_status (*output)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h, int k,

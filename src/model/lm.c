@@ -14,6 +14,7 @@ struct lm {
     struct dt_view logits;  // [tile, V padded] fp32
     struct dt_view dlogits; // [tile, V padded] storage; the logits themselves in fp32
     float *losses;          // [M], with shape.losses; else NULL
+    uint8_t *right;         // [M], written without gradient; NULL with shape.play
 };
 
 static const struct dt_config_key fields[] = {
@@ -58,6 +59,8 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     lm->logits = dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, DT_F32);
     if (plan->shape.losses)
         lm->losses = dt_plan_view(plan, DT_MEMORY_LOGITS, 1, plan->rows, DT_F32).data;
+    if (!plan->shape.play)
+        lm->right = dt_plan_view(plan, DT_MEMORY_LOGITS, 1, plan->rows, DT_U8).data;
     if (plan->shape.training)
         lm->dlogits =
             storage == DT_F32 ? lm->logits : dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, storage);
@@ -89,6 +92,7 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct d
                                     .scale = (float)scale,
                                     .dlogits = scale > 0 ? dlogits : (struct dt_view){0},
                                     .losses = lm->losses ? lm->losses + row : NULL,
+                                    .right = scale > 0 || !lm->right ? NULL : lm->right + row,
                                     .sum = sum};
         DT_TRY(dt_linear_forward(pass, lm->linear, x, logits));
         DT_TRY(DT_RUN(pass, xent, &xent));
@@ -100,11 +104,10 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct d
 }
 
 static bool row_losses(const struct dt_part *part, const struct dt_model_input *input,
-                       const float **losses, const int32_t **labels)
+                       struct dt_row_losses *rows)
 {
     const struct lm *lm = (const struct lm *)part;
-    *losses = lm->losses;
-    *labels = input->arrays[lm->labels];
+    *rows = (struct dt_row_losses){lm->losses, input->arrays[lm->labels], lm->right};
     return true;
 }
 

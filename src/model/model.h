@@ -146,10 +146,15 @@ struct dt_view dt_model_hidden(const struct dt_model *model, const struct dt_pas
 // and the gradient that backward starts from.
 dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *pass, double scale,
                         struct dt_loss_sum *sum);
-// After it, with shape.losses: each position's loss [B·L] and its label, which is not counted where
-// it is DT_IGNORED; on the device. false: the head has none.
+// What dt_model_loss leaves with shape.losses, of each position [B·L], in device memory.
+struct dt_row_losses {
+    const float *losses;
+    const int32_t *labels; // not counted where it is DT_IGNORED
+    const uint8_t *right;  // 1: the label is counted and the most likely one; after scale 0
+};
+// false: the head has none.
 bool dt_model_row_losses(const struct dt_model *model, const struct dt_model_input *input,
-                         const float **losses, const int32_t **labels);
+                         struct dt_row_losses *rows);
 dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *pass);
 // Logits of all positions after a forward, fp32 on the device, into logits->data [B·L, vocab_size],
 // the caller's. DT_USER where the head has none.

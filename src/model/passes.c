@@ -104,11 +104,11 @@ dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *call
 }
 
 bool dt_model_row_losses(const struct dt_model *model, const struct dt_model_input *input,
-                         const float **losses, const int32_t **labels)
+                         struct dt_row_losses *rows)
 {
     const struct dt_head_kind *head = model->parts.head;
     return model->shape.losses && head->row_losses &&
-           head->row_losses(model->parts.head_part, input, losses, labels);
+           head->row_losses(model->parts.head_part, input, rows);
 }
 
 static dt_status backward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)

@@ -5,6 +5,8 @@
 
 #include "base/memory.h"
 #include "base/round.h"
+#include "data/order.h"
+#include "data/shard_cache.h"
 
 enum { SUMS = sizeof(struct dt_loss_sum) / sizeof(double) };
 
@@ -12,7 +14,21 @@ enum { SUMS = sizeof(struct dt_loss_sum) / sizeof(double) };
 struct predictions {
     float *values, *targets, *weights, *losses;
     int32_t *labels;
-    uint8_t *mask;
+    uint8_t *mask, *right;
+};
+
+// Finds the document that a position is in. The loader's thread has its own order and shards.
+struct documents {
+    struct dt_order *order; // NULL: not wanted
+    struct dt_shard_cache *shards;
+    int64_t step, first_slot; // of the batch, of this rank
+    int64_t *lengths;         // [seq_len] of a window's documents
+};
+
+// What an evaluation keeps in host memory.
+struct host {
+    struct predictions predictions;
+    struct documents documents;
 };
 
 // The most rows that an evaluation has, on all ranks together.
@@ -105,31 +121,90 @@ static dt_status score(const struct dt_evaluation *e, const struct dt_pass *pass
     return DT_OK;
 }
 
-// Adds the losses of a pass to those of their positions.
-static dt_status add_positions(const struct dt_evaluation *e, const struct dt_pass *pass,
-                               struct predictions *host)
+static dt_status open_documents(const struct dt_evaluation *e, struct documents *documents)
 {
-    int64_t rows = pass->input.sequences * pass->input.length;
-    const float *losses;
-    const int32_t *labels;
-    if (!dt_model_row_losses(e->model, &pass->input, &losses, &labels))
+    const struct dt_loader_config config = dt_job_val_loader(e->job);
+    const struct dt_order_config order = {.dataset = config.dataset,
+                                          .seed = config.rules.seed,
+                                          .batch = config.batch,
+                                          .block = config.block,
+                                          .sequential = config.sequential,
+                                          .parts = config.parts};
+    documents->first_slot = config.rank * e->job->local_batch;
+    DT_TRY(dt_order_create(&order, &documents->order));
+    DT_TRY(dt_shard_cache_open(config.dataset, &documents->shards));
+    return DT_NEW(&documents->lengths, e->job->settings.data.seq_len, "lengths of documents");
+}
+
+static void close_documents(struct documents *documents)
+{
+    dt_order_free(documents->order);
+    dt_shard_cache_close(documents->shards);
+    free(documents->lengths);
+}
+
+// Fills `lengths` for the window of a slot of this rank.
+static dt_status find_documents(const struct dt_evaluation *e, struct documents *documents,
+                                int64_t slot)
+{
+    const struct dt_dataset *val = e->job->val;
+    struct dt_position at;
+    struct dt_reader *reader;
+    DT_TRY(dt_order_at(documents->order, documents->step, documents->first_slot + slot, &at));
+    if (at.window < 0) // the loss ignores all of it
         return DT_OK;
-    DT_TRY(copy_out(e, &host->losses, losses, rows * (int64_t)sizeof *losses));
-    DT_TRY(copy_out(e, &host->labels, labels, rows * (int64_t)sizeof *labels));
+    DT_TRY(dt_shard_cache_get(documents->shards, at.shard, false, &reader));
+    return val->kind->documents(reader, &val->shards[at.shard], at.window, documents->lengths);
+}
+
+static void add_loss(struct dt_loss_part *part, float loss)
+{
+    part->loss += (double)loss;
+    part->counted++;
+}
+
+// The smallest k with 2^k >= n.
+static int class_of(int64_t n)
+{
+    return n <= 1 ? 0 : 64 - __builtin_clzll((unsigned long long)n - 1);
+}
+
+// Adds the losses of micro-batch k of a batch to those of their positions and documents.
+static dt_status add_losses(struct dt_evaluation *e, const struct dt_pass *pass, int64_t k,
+                            struct host *host)
+{
+    int64_t B = pass->input.sequences, L = pass->input.length;
+    struct predictions *rows = &host->predictions;
+    struct dt_row_losses on;
+    if (!dt_model_row_losses(e->model, &pass->input, &on))
+        return DT_OK;
+    DT_TRY(copy_out(e, &rows->losses, on.losses, B * L * (int64_t)sizeof *on.losses));
+    DT_TRY(copy_out(e, &rows->labels, on.labels, B * L * (int64_t)sizeof *on.labels));
+    DT_TRY(copy_out(e, &rows->right, on.right, B * L));
     DT_TRY(dt_stream_sync(&e->job->backend, e->stream));
-    for (int64_t i = 0; i < rows; i++) {
-        struct dt_loss_part *part = &e->positions[i % pass->input.length];
-        if (host->labels[i] == DT_LABEL_IGNORED)
-            continue;
-        part->loss += (double)host->losses[i];
-        part->counted++;
+    for (int64_t b = 0; b < B; b++) {
+        bool any = false, all = true;
+        if (e->documents)
+            DT_TRY(find_documents(e, &host->documents, k * B + b));
+        for (int64_t t = 0; t < L; t++) {
+            int64_t i = b * L + t;
+            if (rows->labels[i] == DT_LABEL_IGNORED)
+                continue;
+            if (e->positions)
+                add_loss(&e->positions[t], rows->losses[i]);
+            if (e->documents)
+                add_loss(&e->documents[class_of(host->documents.lengths[t])], rows->losses[i]);
+            any = true;
+            all &= rows->right[i];
+        }
+        e->windows.counted += any;
+        e->windows.right += any && all;
     }
     return DT_OK;
 }
 
-static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_batches,
-                                struct dt_loss_sum *sums, int64_t n_sums,
-                                struct predictions *predictions)
+static dt_status evaluate_batch(struct dt_evaluation *e, int64_t micro_batches,
+                                struct dt_loss_sum *sums, int64_t n_sums, struct host *host)
 {
     for (int64_t k = 0; k < micro_batches; k++) {
         struct dt_pass pass = {
@@ -138,10 +213,10 @@ static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_bat
         DT_TRY(dt_input_micro_batch(e->input, e->stream, &pass.input));
         DT_TRY(dt_model_forward(e->model, &pass));
         DT_TRY(dt_model_loss(e->model, &pass, 0, sums + k % n_sums));
-        if (e->positions)
-            DT_TRY(add_positions(e, &pass, predictions));
+        if (e->by_position)
+            DT_TRY(add_losses(e, &pass, k, host));
         for (int windows = 0; e->scores && windows < 2; windows++)
-            DT_TRY(score(e, &pass, windows, predictions));
+            DT_TRY(score(e, &pass, windows, &host->predictions));
         DT_TRY(dt_carry_store(e->carry, e->carry->next, k, e->stream));
     }
     return DT_OK;
@@ -151,7 +226,7 @@ static dt_status evaluate_batch(const struct dt_evaluation *e, int64_t micro_bat
 // in the batch. Times the ops of the first batch, or of all batches where memory is unified.
 static dt_status evaluate_batches(struct dt_evaluation *e, struct dt_loader *loader,
                                   int64_t batches, struct dt_loss_sum *sums, int64_t n_sums,
-                                  struct predictions *predictions)
+                                  struct host *host)
 {
     DT_TRY(dt_carry_clear(e->carry, e->carry->next, e->stream));
     for (int64_t i = 0; i < batches; i++) {
@@ -162,8 +237,9 @@ static dt_status evaluate_batches(struct dt_evaluation *e, struct dt_loader *loa
             break;
         if (timed)
             dt_op_times_start(e->times, DT_LANE_VALIDATION);
-        DT_TRY(evaluate_batch(e, micro_batches, sums, n_sums, predictions));
+        DT_TRY(evaluate_batch(e, micro_batches, sums, n_sums, host));
         e->batches++;
+        host->documents.step++;
         if (!timed)
             continue;
         e->timed++;
@@ -186,8 +262,8 @@ static void add_up(struct dt_loss_sum *sums, int64_t n)
 
 // Evaluates source i, whose batches begin with *first, and adds its sums to the total.
 static dt_status evaluate_source(struct dt_evaluation *e, int i, int64_t *first,
-                                 struct dt_loss_sum *sums, struct dt_loss_sum *host, int64_t n_sums,
-                                 struct predictions *predictions)
+                                 struct dt_loss_sum *sums, struct dt_loss_sum *host_sums,
+                                 int64_t n_sums, struct host *host)
 {
     const struct dt_job *job = e->job;
     struct dt_loader_config config = dt_job_val_loader(job);
@@ -195,66 +271,70 @@ static dt_status evaluate_source(struct dt_evaluation *e, int i, int64_t *first,
     int64_t all = dt_ceil_div(job->val->sources[i].windows, job->settings.data.batch);
     int64_t batches = e->max_batches > 0 ? dt_min_i64(all, e->max_batches) : all;
     int64_t bytes = n_sums * (int64_t)sizeof *sums;
+    host->documents.step = *first;
     DT_TRY(dt_loader_open(&config, *first, &loader));
     dt_status status = dt_fill(&job->backend, sums, 0, bytes, e->stream);
     if (status == DT_OK)
-        status = evaluate_batches(e, loader, batches, sums, n_sums, predictions);
+        status = evaluate_batches(e, loader, batches, sums, n_sums, host);
     if (status == DT_OK)
-        status = dt_to_host(&job->backend, host, sums, bytes, e->stream);
+        status = dt_to_host(&job->backend, host_sums, sums, bytes, e->stream);
     if (status == DT_OK)
         status = dt_stream_sync(&job->backend, e->stream);
     dt_input_settle(e->input);
     dt_loader_close(loader);
     DT_TRY(status);
-    add_up(host, n_sums);
-    e->sources[i] = (struct dt_loss_part){host->loss, host->counted};
+    add_up(host_sums, n_sums);
+    e->sources[i] = (struct dt_loss_part){host_sums->loss, host_sums->counted};
     double *total = (double *)&e->total;
     for (int k = 0; k < SUMS; k++)
-        total[k] += ((const double *)host)[k];
+        total[k] += ((const double *)host_sums)[k];
     *first += all;
     return DT_OK;
+}
+
+static dt_status add_over_ranks(const struct dt_job *job, void *doubles, int64_t n)
+{
+    return dt_collective(job->comm, &(struct dt_collective){.operation = DT_ALLREDUCE,
+                                                            .dtype = DT_F64,
+                                                            .count = n,
+                                                            .data = doubles,
+                                                            .order = dt_job_sum_order(job)});
 }
 
 dt_status dt_evaluate(struct dt_evaluation *e)
 {
     const struct dt_job *job = e->job;
-    struct dt_loss_sum *sums = NULL, *host = NULL;
-    struct predictions predictions = {0};
+    struct dt_loss_sum *sums = NULL, *host_sums = NULL;
+    struct host host = {0};
     bool tree = dt_job_sum_order(job) == DT_SUM_TREE;
     int64_t n = tree ? job->local_batch / job->micro_batch : 1, first = 0;
     int n_sources = job->val->n_sources;
     dt_status status;
     e->total = (struct dt_loss_sum){0};
     DT_TRY_GOTO(status, out, dt_alloc(&job->backend, n * (int64_t)sizeof *sums, &sums));
-    DT_TRY_GOTO(status, out, DT_NEW(&host, n, "validation sums"));
+    DT_TRY_GOTO(status, out, DT_NEW(&host_sums, n, "validation sums"));
+    if (e->documents)
+        DT_TRY_GOTO(status, out, open_documents(e, &host.documents));
     for (int i = 0; i < n_sources; i++)
-        DT_TRY_GOTO(status, out, evaluate_source(e, i, &first, sums, host, n, &predictions));
+        DT_TRY_GOTO(status, out, evaluate_source(e, i, &first, sums, host_sums, n, &host));
 out:
-    free(host);
+    free(host_sums);
+    close_documents(&host.documents);
     dt_free(&job->backend, sums);
-    void *copies[] = {predictions.values, predictions.targets, predictions.weights,
-                      predictions.mask,   predictions.losses,  predictions.labels};
+    const struct predictions *p = &host.predictions;
+    void *copies[] = {p->values, p->targets, p->weights, p->mask, p->losses, p->labels, p->right};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
         dt_free_host(&job->backend, copies[i]);
     if (status != DT_OK)
         return status;
-    DT_TRY(dt_collective(job->comm, &(struct dt_collective){.operation = DT_ALLREDUCE,
-                                                            .dtype = DT_F64,
-                                                            .count = SUMS,
-                                                            .data = &e->total,
-                                                            .order = dt_job_sum_order(job)}));
+    DT_TRY(add_over_ranks(job, &e->total, SUMS));
     if (n_sources > 1)
-        DT_TRY(dt_collective(job->comm, &(struct dt_collective){.operation = DT_ALLREDUCE,
-                                                                .dtype = DT_F64,
-                                                                .count = 2 * n_sources,
-                                                                .data = e->sources,
-                                                                .order = dt_job_sum_order(job)}));
+        DT_TRY(add_over_ranks(job, e->sources, 2 * n_sources));
+    if (e->by_position)
+        DT_TRY(add_over_ranks(job, &e->windows, 2));
     if (e->positions)
-        DT_TRY(dt_collective(job->comm,
-                             &(struct dt_collective){.operation = DT_ALLREDUCE,
-                                                     .dtype = DT_F64,
-                                                     .count = 2 * job->settings.data.seq_len,
-                                                     .data = e->positions,
-                                                     .order = dt_job_sum_order(job)}));
+        DT_TRY(add_over_ranks(job, e->positions, 2 * job->settings.data.seq_len));
+    if (e->documents)
+        DT_TRY(add_over_ranks(job, e->documents, 2 * DT_DOCUMENT_CLASSES));
     return e->scores ? dt_scores_finish(e->scores, job->comm) : DT_OK;
 }

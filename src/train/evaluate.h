@@ -8,6 +8,8 @@
 #include "train/metrics.h"
 #include "train/scores.h"
 
+enum { DT_DOCUMENT_CLASSES = 63 }; // no file has more than 2^62 tokens
+
 struct dt_evaluation {
     const struct dt_job *job;
     struct dt_model *model;
@@ -17,12 +19,19 @@ struct dt_evaluation {
     struct dt_stream *stream;
     struct dt_op_times *times; // NULL: ops are not timed
     struct dt_scores *scores;  // filled and finished; NULL: not wanted
-    // [seq_len]: the losses of a language model by position are added here (shape.losses); or NULL.
-    struct dt_loss_part *positions;
+    // Of a language model with shape.losses, the host reads each position's loss. They are added to
+    // positions [seq_len] and documents [DT_DOCUMENT_CLASSES], the place k of documents of more
+    // than 2^(k-1) and up to 2^k tokens, which all shards must have; each may be NULL.
+    bool by_position;
+    struct dt_loss_part *positions, *documents;
     // The result.
     struct dt_loss_sum total;
     struct dt_loss_part sources[DT_SOURCES_MAX]; // of each source of data.val
-    int64_t batches, timed;                      // those whose ops were timed
+    // by_position: windows with a counted label, and those of them where all such are right.
+    struct dt_window_counts {
+        double counted, right;
+    } windows;
+    int64_t batches, timed; // those whose ops were timed
 };
 // Every rank evaluates its slots; all get the global sums. All work is queued on `stream`; the host
 // waits for its end.

@@ -23,6 +23,7 @@ const struct dt_metric_field dt_metric_fields[] = {
     FIELD(TRAIN, INT, epoch),
     FIELD(TRAIN | EVAL, NUMBER, loss),
     FIELD_IF(EVAL, NUMBER, perplexity, offsetof(struct dt_metric_event, has_perplexity)),
+    FIELD_IF(EVAL, NUMBER, accuracy, offsetof(struct dt_metric_event, has_perplexity)),
     FIELD_IF(EVAL, NUMBER, ema_loss, offsetof(struct dt_metric_event, has_ema)),
     FIELD(TRAIN, NUMBER, grad_norm),
     FIELD(TRAIN, NUMBER, lr),

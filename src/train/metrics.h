@@ -30,8 +30,9 @@ struct dt_metric_event {
     int64_t step, epoch;
     int64_t tokens; // train: trained so far; eval: counted
     double loss, perplexity, grad_norm, lr;
-    bool has_perplexity, has_ema;
-    double ema_loss; // eval: of the moving average of the weights
+    double accuracy;              // the share of counted labels that are the most likely token
+    bool has_perplexity, has_ema; // perplexity and accuracy; ema_loss
+    double ema_loss;              // eval: of the moving average of the weights
     double step_ms, data_wait_ms, comm_wait_ms;
     double tokens_per_s; // without padding, of which each step counts the average share
     double idle_ms;      // the device was idle between the previous step and this one

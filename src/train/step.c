@@ -371,13 +371,14 @@ static dt_status copy_losses(struct dt_stepper *s, const struct dt_model_input *
 {
     int64_t n = s->config.batch.micro * s->config.batch.length;
     int64_t at = (flight - s->flights) * positions(s) + i * n;
-    const float *losses;
-    const int32_t *labels;
-    flight->losses = s->losses && dt_model_row_losses(s->model, input, &losses, &labels);
+    struct dt_row_losses rows;
+    flight->losses = s->losses && dt_model_row_losses(s->model, input, &rows);
     if (!flight->losses)
         return DT_OK;
-    DT_TRY(dt_to_host(s->backend, s->losses + at, losses, n * (int64_t)sizeof *losses, s->stream));
-    return dt_to_host(s->backend, s->labels + at, labels, n * (int64_t)sizeof *labels, s->stream);
+    DT_TRY(dt_to_host(s->backend, s->losses + at, rows.losses, n * (int64_t)sizeof *rows.losses,
+                      s->stream));
+    return dt_to_host(s->backend, s->labels + at, rows.labels, n * (int64_t)sizeof *rows.labels,
+                      s->stream);
 }
 
 // Adds the losses of each sequence up, in order.

@@ -83,6 +83,7 @@ static dt_status validate_with(struct trainer *t, struct dt_scores *scores, bool
                                     .step = t->state.step,
                                     .loss = mean_loss(&total),
                                     .perplexity = exp(mean_loss(&total)),
+                                    .accuracy = total.metrics[1] / total.counted,
                                     .has_perplexity = dt_model_outputs(t->model)->perplexity,
                                     .has_ema = t->job->settings.optim.ema > 0,
                                     .tokens = (int64_t)total.counted,

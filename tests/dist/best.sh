@@ -53,6 +53,50 @@ for n in 1 2; do
         $1 ~ /^"[0-9]+$/ { to = substr($1, 2); sum += $2 * (to - from); from = to }
         END { exit !(from == 48 && loss > 0 && (sum / 48 - loss) ^ 2 < 1e-12 && (bits * log(2) - loss) ^ 2 < 1e-12) }' positions.json
 done
+check "… whose accuracy validation reports" near "$(sed -n 's/.*"accuracy":\([^,]*\),.*/\1/p' positions.json)" "$(evals ema accuracy | tail -n 1 | cut -d' ' -f2)"
+# By length of documents: those of a/ are one class, those of b/ another, and c/ has others in one window.
+for lengths in "a 33 40 64" "b 600 1000" "c 1 2 3 5 20 130"; do
+    read -r name sizes <<<"$lengths"
+    mkdir "$name.texts"
+    for size in $sizes; do
+        head -c "$size" words.txt >"$name.texts/$(printf %04d "$size")"
+    done
+    check "documents of $sizes bytes" "$dtrain" pack -o "$name" --val 0 --vocab 128 "$name.texts" >"$name.log" 2>&1
+done
+for n in 1 2 4; do
+    ranks $n eval "${run[@]}" run.name=ema data.val='a/*.h5:1 b/*.h5:1 c/*.h5:1' data.micro_batch=2 log.eval_batches=2 --documents >documents.json 2>/dev/null
+    check "$n ranks: the losses by length of documents are those of their sources: $(cat documents.json)" awk -v RS='},?' -F'[{":,]+' '
+        NF > 4 { name = $(NF - 4); loss[name] = $(NF - 2); tokens[name] = $NF }
+        function same(x, y) { return (loss[x] - loss[y]) ^ 2 < 1e-24 * loss[y] ^ 2 && tokens[x] == tokens[y] }
+        END {
+            for (i = 1; i <= 256; i *= 2)
+                if (i != 64) { loss["c"] += loss[i] * tokens[i]; tokens["c"] += tokens[i]; counts = counts " " (tokens[i] + 0) }
+            loss["c"] /= tokens["c"]
+            exit !(tokens[1024] == 16 * 48 && same(64, "a/*.h5") && same(1024, "b/*.h5") && same("c", "c/*.h5") && counts == " 1 2 3 5 0 20 0 113")
+        }' documents.json
+    check "… and dtrain pack says how many bytes tokens of another vocabulary are" awk -v RS='[,{}]' -F'"?:' '
+        !($1 in value) { value[$1] = $2 }
+        END { loss = value["\"loss"]; exit !(loss > 0 && (value["\"bits_per_byte"] * log(2) - loss) ^ 2 < 1e-12) }' documents.json
+done
+ranks 2 eval "${run[@]}" run.name=ema data.val='a/*.h5,b/*.h5,c/*.h5' data.carry_state=true data.shuffle=false --documents >carried.json 2>/dev/null
+check "windows in another order have the same documents: $(cat carried.json)" test "$(grep -o '"[0-9]*":{"loss":[^,]*,"tokens":[0-9]*' carried.json |
+    sed 's/"\([0-9]*\)":.*:/\1:/' | paste -sd' ')" = "1:1 2:2 4:3 8:5 32:20 64:96 256:113 1024:1584"
+# A model whose logits are all equal predicts token 0, the first of them: right in three of four bytes; of two bits that
+# are drawn, each is right in every second row, and both in every fourth (2,000 rows: within 0.05, five deviations).
+overwrite runs/ema/$last zero backbone.embeddings.weight 0 $((256 * 32)) '\0\0\0\0'
+for ((i = 0; i < 200; i++)); do printf '\0\0\1\0'; done >raw.bin
+check "bytes" "$dtrain" pack -o raw --val 0 --format u8 raw.bin >raw.log 2>&1
+check "bits" "$dtrain" pack -o bits --val 0 --rows 2000 --length 2 parity >bits.log 2>&1
+refused "--documents without document starts" "raw/train-00000.h5 does not say where documents start" \
+    "$dtrain" eval "${run[@]}" run.name=zero run.init_from=zero data.val='raw/*.h5' --documents
+for n in 1 2; do
+    ranks $n eval "${run[@]}" run.name=zero run.init_from=zero data.val='raw/*.h5' >raw.json 2>/dev/null
+    check "$n ranks: the accuracy of bytes: $(cat raw.json)" grep -q '"accuracy":0.75,"tokens":768,"bits_per_byte":8' raw.json
+    ranks $n eval "${run[@]}" run.name=zero run.init_from=zero data.{train,val}='bits/*.h5' data.seq_len=2 >bits-$n.json 2>/dev/null
+    check "$n ranks: the accuracy of pairs and of their rows: $(cat bits-$n.json)" awk -v RS='[,{}]' -F'"?:' '{ value[$1] = $2 }
+        END { exit !((value["\"accuracy"] - 0.5) ^ 2 < 0.0025 && (value["\"rows_right"] - 0.25) ^ 2 < 0.0025 && value["\"tokens"] == 4000) }' bits-$n.json
+done
+check "… the same on two ranks" cmp bits-1.json bits-2.json
 check "in bf16" "$dtrain" "${run[@]}" run.name=bf16 run.precision=bf16 >bf16.log 2>&1
 check "… the average is rounded like the weights" near "$(evaluate bf16 run.precision=bf16 --ema)" "$(evals bf16 ema_loss | tail -n 1 | cut -d' ' -f2)"
 mkdir -p runs/late/checkpoints

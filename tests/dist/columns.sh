@@ -49,6 +49,7 @@ other="frames@-1:1:valid targets/main_x:id*17=axis@-2 targets/main_y:id*17=axis@
 changed='word 2 is targets/main_x\[0:1\]:id\*17=axis@-2, the model has targets/main_x\[0:1\]:id\*17=axis@-1'
 refused "resuming with other inputs" "data.inputs: $changed" "$dtrain" columns.ini run.name=n1 run.steps=9 data.inputs="$other"
 refused "positions of frames" "positions is for language models" "$dtrain" eval columns.ini run.name=n1 --positions
+refused "documents of frames" "documents is for language models" "$dtrain" eval columns.ini run.name=n1 --documents
 refused "eval with other inputs" "data.inputs: $changed" "$dtrain" eval columns.ini run.name=n1 data.inputs="$other"
 refused "resuming with other weights" 'data.weights is targets/c_x, the checkpoint has targets/c_x targets/c_y:buttons' \
     "$dtrain" columns.ini run.name=n1 run.steps=9 data.weights=targets/c_x

@@ -241,7 +241,7 @@ state state step reason best_step best_loss
 profile rows lane name count seconds max_seconds slowest_rank bytes flops steps timed_steps ranks
 profile floor_seconds in dist_profile
 trace ph pid tid name ts dur; args bytes flops in test_trace
-json event loss perplexity tokens heads a b c; bits_per_byte in dist_best
+json event loss perplexity tokens heads a b c; bits_per_byte accuracy in dist_best
 json model confusion in dist_heads; scores in test_scores_2: accuracy error balanced_accuracy f1 auc mae rmse r2
 EOF
 sed -i 's/[;:]$//' known.txt

@@ -85,6 +85,7 @@ verify isolation false - isolation
 order steps required 1:2 order
 eval ema false - evaluate
 eval positions false - evaluate
+eval documents false - evaluate
 predict output required predicted.h5 predict_to
 predict data '' data/train-00000.h5 predict
 predict check false - predict

@@ -80,7 +80,8 @@ static const struct dt_metric_event events[] = {
      .tokens = 32,
      .loss = 0,
      .has_perplexity = true,
-     .perplexity = 1},
+     .perplexity = 1,
+     .accuracy = 0.5},
     {.kind = DT_METRIC_CHECKPOINT, .step = 1, .path = "a \"b\"\\c", .stall_ms = 2, .write_ms = 30},
     {.kind = DT_METRIC_TRAIN, .step = 2, .epoch = 1, .tokens = 128, .loss = NAN},
     {.kind = DT_METRIC_EVAL,
@@ -95,7 +96,7 @@ static const char *const lines[] = {
     "{\"event\":\"train\",\"step\":1,\"epoch\":0,\"loss\":0.333333333,\"grad_norm\":null,\"lr\":"
     "0.001,\"tokens\":64,\"step_ms\":5,\"tokens_per_s\":12800,\"data_wait_ms\":0,\"comm_wait_ms\":"
     "0,\"idle_ms\":0,\"memory_mb\":1.5,\"loss_z\":-1.5,\"skipped\":true}\n",
-    "{\"event\":\"eval\",\"step\":1,\"loss\":0,\"perplexity\":1,\"tokens\":32}\n",
+    "{\"event\":\"eval\",\"step\":1,\"loss\":0,\"perplexity\":1,\"accuracy\":0.5,\"tokens\":32}\n",
     "{\"event\":\"checkpoint\",\"step\":1,\"path\":\"a "
     "\\\"b\\\"\\\\c\",\"stall_ms\":2,\"write_ms\":30}\n",
     "{\"event\":\"train\",\"step\":2,\"epoch\":1,\"loss\":null,\"grad_norm\":0,\"lr\":0,\"tokens\":"
@@ -210,7 +211,7 @@ int main(void)
     check_file(5);
     CHECK_STR(seen, "train loss=0.333333 grad_norm=inf lr=0.001 step_ms=5 tokens_per_s=12800 "
                     "data_wait_ms=0 comm_wait_ms=0 idle_ms=0 memory_mb=1.5 loss_z=-1.5\n"
-                    "eval loss=0 perplexity=1\n"
+                    "eval loss=0 perplexity=1 accuracy=0.5\n"
                     "checkpoint stall_ms=2 write_ms=30\n"
                     "train loss=nan grad_norm=0 lr=0 step_ms=0 tokens_per_s=0 data_wait_ms=0 "
                     "comm_wait_ms=0 idle_ms=0 memory_mb=0 loss_z=0\n"
