@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -121,13 +122,20 @@ void dt_die_register(void (*die)(const struct dt_error *error))
 void dt_error_print(const struct dt_error *error, int debug)
 {
     static const char prefix[] = "dtrain: error: ";
-    char text[sizeof prefix + 2 * sizeof(struct dt_error)], lines[3 * sizeof text];
+    char text[sizeof prefix + 2 * sizeof(struct dt_error)];
+    const size_t most = 3 * sizeof text;
+    char *lines = malloc(most); // the stack may be too small for it
     size_t size = sizeof prefix - 1;
     memcpy(text, prefix, size);
-    dt_error_format(error, debug, text + size, sizeof text - size);
-    lines[0] = 0;
-    dt_append_wrapped(lines, sizeof lines, text, 0, DT_LOG_INDENT, dt_log_columns());
-    if (write(STDERR_FILENO, lines, strlen(lines)) < 0) // nobody is left to report to
+    size += dt_error_format(error, debug, text + size, sizeof text - size);
+    if (lines) {
+        lines[0] = 0;
+        dt_append_wrapped(lines, most, text, 0, DT_LOG_INDENT, dt_log_columns());
+        size = strlen(lines);
+    }
+    ssize_t written = write(STDERR_FILENO, lines ? lines : text, size);
+    free(lines);
+    if (written < 0) // nobody is left to report to
         return;
 }
 

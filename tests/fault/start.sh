@@ -17,7 +17,7 @@ reached_main() { # pattern of its command line: its processes that have
     with_variable OMP_WAIT_POLICY=passive $(pgrep -f "$1")
 }
 stopped_at_once() { # name, ranks, signal
-    local name=$1 n=$2 signal=$3 pids="" run=(timeout $((60 + launching))) status
+    local name=$1 n=$2 signal=$3 reason=SIG$3 pids="" run=(timeout $((60 + launching))) status
     [ "$n" -eq 1 ] || run+=("${local_mpirun[@]}" -np "$n")
     env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT "${run[@]}" "${train[@]}" run.name="$name" run.steps=100000 >"$name.log" 2>&1 &
     local job=$!
@@ -29,7 +29,8 @@ stopped_at_once() { # name, ranks, signal
     wait $job
     status=$?
     check "$name: exit code $status of a run that SIG$signal stopped: $(tail -n 3 "$name.log")" test $status -eq 0
-    check "$name: its state" grep -q "\"state\":\"stopped\",.*\"reason\":\"SIG$signal\"" "runs/$name/state.json"
+    [ "$signal" != INT ] || reason=Ctrl-C
+    check "$name: its state" grep -q "\"state\":\"stopped\",.*\"reason\":\"$reason\"" "runs/$name/state.json"
 }
 for signal in USR1 TERM HUP INT; do
     stopped_at_once "early-$signal" 1 $signal
