@@ -154,6 +154,30 @@ static void test_replaced(void)
         }
 }
 
+// A shard that differs in any of these from what was known at the start has changed.
+static void test_changed(void)
+{
+    const struct dt_loader_config config = config_for(write_packed("changed.h5"));
+    struct dt_shard *known = &config.dataset->shards[0];
+    struct dt_shard as_it_is = *known;
+    char *const parts[] = {
+        (char *)&known->type,       (char *)&known->count,      (char *)&known->windows,
+        (char *)&known->row,        (char *)&known->width,      (char *)&known->layout.columns,
+        (char *)&known->bytes,      (char *)&known->hash_block, (char *)&known->doc_starts,
+        (char *)&known->first_hash, (char *)&known->last_hash};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        struct dt_shard_cache *shards;
+        struct dt_reader *reader;
+        *parts[i] ^= 1;
+        CHECK_OK(dt_shard_cache_open(config.dataset, &shards));
+        CHECK(dt_shard_cache_get(shards, 0, false, &reader) == DT_USER, "part %d", (int)i);
+        CHECK_SAYS("changed.h5 has changed since the start");
+        dt_error_clear();
+        dt_shard_cache_close(shards);
+        *known = as_it_is;
+    }
+}
+
 static void delete_attribute(const char *shard, const char *name)
 {
     hid_t file = change(shard);
@@ -295,8 +319,8 @@ int main(void)
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     dt_log_quiet(true);
     make_scratch();
-    RUN(test_changed_start, test_replaced, test_missing_starts, test_no_start, test_kinds,
-        test_pages, test_xxh3);
+    RUN(test_changed_start, test_replaced, test_changed, test_missing_starts, test_no_start,
+        test_kinds, test_pages, test_xxh3);
     remove_scratch();
     return test_end();
 }

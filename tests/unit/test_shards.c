@@ -528,14 +528,17 @@ static void test_many(void)
     for (int i = 0; i < BAD; i++)
         put_bytes(in_scratch("many-%03d.h5", i), "x", 1);
     write_good("many-good.h5");
+    write_good("many-last.h5");
+    CHECK(truncate(in_scratch("many-last.h5"), 600) == 0, "cannot truncate");
     CHECK_INT(dt_dataset_scan(in_scratch("many-*.h5"), &any, &dataset), DT_USER);
     const char *message = dt_error_current()->message, *more = strstr(message, "\nand ");
-    CHECK_SAYS("100 of 101 shards");
+    CHECK_SAYS("101 of 102 shards");
+    CHECK_ADVISES("give HDF5 shards"); // the hint of the first
     CHECK_SAYS("many-019.h5");
     int lines = 0;
     for (const char *at = message; (at = strstr(at, "is not an HDF5")); at++)
         lines++;
-    CHECK(more && lines + atoi(more + 5) == BAD, "%d lines, then%s", lines, more ? more : "");
+    CHECK(more && lines + atoi(more + 5) == BAD + 1, "%d lines, then%s", lines, more ? more : "");
 }
 
 // Sorted bytewise, duplicates dropped, names with glob characters taken as they are.
