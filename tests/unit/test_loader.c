@@ -149,6 +149,51 @@ static void test_sequential(void)
             }
 }
 
+// Rows that no window fills hold the padding of their arrays, whatever their width and type.
+static void list_wide(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                      struct dt_array_list *list)
+{
+    (void)dataset, (void)rules;
+    list->arrays[dt_array_list_add(list, "ids", DT_I32, 3, false)].pad = -7;
+    list->arrays[dt_array_list_add(list, "numbers", DT_F32, 2, false)].pad = -7;
+    dt_array_list_add(list, "bytes", DT_U8, 5, false);
+}
+
+static dt_status write_ones(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                            const struct dt_block *block, int64_t window, void *const *rows)
+{
+    (void)dataset, (void)rules, (void)block, (void)window;
+    memset(rows[0], 1, 3 * T * sizeof(int32_t));
+    memset(rows[1], 1, 2 * T * sizeof(float));
+    memset(rows[2], 1, 5 * T);
+    return DT_OK;
+}
+
+static void test_padding(void)
+{
+    write_layout(in_scratch("s0.h5"), 0, 2, PLAIN); // 62 windows
+    struct dt_loader_config config = config_for(in_scratch("s0.h5"));
+    struct dt_dataset dataset = *config.dataset;
+    const struct dt_reader_kind wide = {.arrays = list_wide, .write = write_ones};
+    dataset.kind = &wide;
+    config.dataset = &dataset;
+    config.sequential = true;
+    struct dt_loader *loader = open_loader(&config, 7);
+    const struct dt_batch *batch = next_batch(loader);
+    int wrong = 0;
+    for (int row = 6; row < 8; row++) {
+        for (int i = 0; i < 3 * T; i++)
+            wrong += ((const int32_t *)batch->arrays[0].data)[row * 3 * T + i] != -7;
+        for (int i = 0; i < 2 * T; i++)
+            wrong += fabsf(((const float *)batch->arrays[1].data)[row * 2 * T + i] + 7) > 0;
+        for (int i = 0; i < 5 * T; i++)
+            wrong += ((const uint8_t *)batch->arrays[2].data)[row * 5 * T + i] != 0;
+    }
+    CHECK_INT(wrong, 0);
+    CHECK_INT(((const uint8_t *)batch->arrays[2].data)[6 * 5 * T - 1], 1);
+    dt_loader_close(loader);
+}
+
 static void test_pairs(void)
 {
     for (hsize_t chunk = 0; chunk < 20; chunk += 7) {
@@ -310,8 +355,8 @@ int main(void)
     dt_log_quiet(true);
     int threads = thread_count();
     make_scratch();
-    RUN(test_layouts, test_shapes, test_resets, test_sequential, test_pairs, test_many_shards,
-        test_close, test_two_loaders, test_synthetic);
+    RUN(test_layouts, test_shapes, test_resets, test_sequential, test_padding, test_pairs,
+        test_many_shards, test_close, test_two_loaders, test_synthetic);
     test_synthetic_frames(DT_F32);
     test_synthetic_frames(DT_BF16);
     test_lists();

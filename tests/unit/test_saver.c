@@ -7,12 +7,14 @@
 #include "dist/one_layer.h"
 #include "scratch.h"
 
+#include <stdatomic.h>
 #include <sys/syscall.h>
 
 static const struct dt_dataset no_data;
 static struct dt_trainer_state state;
 static int published, logged;
 static bool sync_fails;
+static atomic_bool sync_waits;       // until training has waited briefly
 static const double stalled_s = 100; // before each save began
 enum { WRITTEN_S = 50 };             // before what was written is published
 static double save_began;
@@ -29,6 +31,8 @@ static dt_status sync_or_fail(void *context)
 {
     (void)context;
     later += WRITTEN_S;
+    while (sync_waits)
+        usleep(100);
     return sync_fails ? DT_FAIL(DT_MACHINE, NULL, "no sync") : DT_OK;
 }
 
@@ -74,11 +78,15 @@ static void save(struct dt_saver *saver, const char *dir, bool fails)
     if (blocked)
         block(dir, true);
     save_began = dt_seconds();
+    sync_waits = true;
     CHECK_OK(dt_saver_begin(saver, save_began - stalled_s));
     CHECK(!dt_saver_is_free(saver), "a save is under way");
     struct dt_trainer_state then = state;
     if (!fails) // while it is written, an evaluation is better
         state.best_step = state.step + 1, state.best_loss = 0;
+    CHECK_OK(dt_saver_settle(saver, DT_WAIT_BRIEFLY));
+    CHECK(dt_saver_is_free(saver) == blocked, "what is written takes longer than that");
+    sync_waits = false;
     CHECK_OK(dt_saver_settle(saver, DT_WAIT));
     if (!fails)
         state = then;

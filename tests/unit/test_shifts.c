@@ -311,6 +311,7 @@ static void test_tidy(void)
     static const char *const others[][2] = {{" /a[0]\t b[2:3]:x  //c/d:y", "a b[2]:x c/d:y"},
                                             {"a:x", "a:x"},
                                             {"a[0:2]  b", "a[0:2]  b"},
+                                            {"/a[1]:x", "a[1]:x"},
                                             {"a  :x", "a  :x"},
                                             {"a[0 ", "a[0 "},
                                             {"", ""}};
