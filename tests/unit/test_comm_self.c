@@ -100,6 +100,14 @@ int main(void)
     CHECK_STR(text, "dtrain: error: the disk is full\n");
     CHECK_INT(dt_comm_last_words(comm, dt_error_current(), 0, text, 20), 19);
     CHECK_INT(strlen(text), 19);
+    comm->info.size = 2; // of several, a rank says where it was
+    snprintf(comm->info.host, sizeof comm->info.host, "n1");
+    dt_comm_last_words(comm, dt_error_current(), 0, text, sizeof text);
+    CHECK_STR(text, "dtrain: error: rank 0 on n1, start-up: the disk is full\n");
+    dt_comm_progress(comm, 0, "saving");
+    dt_comm_last_words(comm, dt_error_current(), 0, text, sizeof text);
+    CHECK_STR(text, "dtrain: error: rank 0 on n1, step 0, saving: the disk is full\n");
+    comm->info.size = 1;
     dt_error_clear();
     dt_comm_terminated(comm);
     dt_comm_close(comm);

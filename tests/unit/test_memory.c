@@ -1,4 +1,5 @@
 // What would fit a device: the search over recomputation and micro-batches, and the message.
+#include "comm/device_comm.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/predict.h"
@@ -58,8 +59,10 @@ static void test_search(void)
     CHECK_FIT(found[0], DT_RECOMPUTE_SCAN, 6, 1600);
 }
 
-// A device like the CPU but for its memory.
+// A device like the CPU but for its memory, and a communicator between such devices.
 static struct dt_device_table table;
+static const struct dt_device_comm_table between = {.name = "between"};
+const struct dt_device_comm_table *const dt_device_comm_known = &between;
 static int64_t memory, memory_free;
 
 static dt_status info(struct dt_device *device, struct dt_device_info *info)
@@ -216,6 +219,15 @@ static void test_job(void)
     CHECK_OK(dt_job_check_memory(&job));
     memory_free--;
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
+    memory = 128 * 1000; // and NCCL needs twice as much again
+    job.comm->info.size = 2;
+    table.device_comm = true;
+    memory_free = device_bytes(&job, DT_RECOMPUTE_NONE, 12) + 3000;
+    CHECK_OK(dt_job_check_memory(&job));
+    memory_free--;
+    CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "free after what is reserved for NCCL");
+    job.comm->info.size = 1;
+    table.device_comm = false;
     memory = 0;
 
     memory_free = 2 * whole - 1;
@@ -237,6 +249,30 @@ static void test_job(void)
     memory--;
     CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "for each of the 2 ranks on it");
     close_job(&job, &model);
+}
+
+// A tile of logits has as many rows as the backend likes, from 128 to 4096, but no more than there
+// are and at least one for each sequence.
+static void test_logits(void)
+{
+    static const struct {
+        int64_t liked, sequences, length, rows;
+    } cases[] = {{0, 3, 171, 128}, {200, 3, 171, 200}, {200, 2, 32, 64},
+                 {1, 200, 1, 200}, {1, 200, 3, 200},   {1 << 20, 3, 9999, 4096}};
+    struct dt_model_config config = default_model("mamba", 12, 40);
+    struct dt_backend backend;
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &backend));
+    struct dt_op_table op = *backend.op;
+    backend.op = &op;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dt_memory_plan plan = {0};
+        const struct dt_model_shape shape = {
+            .sequences = cases[i].sequences, .length = cases[i].length, .training = true};
+        op.logits_tile = 40 * cases[i].liked;
+        CHECK_OK(dt_model_plan(&backend, &config, &shape, &plan, NULL));
+        CHECK_INT(row_bytes(&plan, "logits"), 40 * 4 * cases[i].rows);
+    }
+    dt_backend_close(&backend);
 }
 
 // What a job's settings mean to the step and to both loaders, each value another one.
@@ -348,11 +384,7 @@ static void test_predict_streams(void)
 
 int main(void)
 {
-    test_search();
-    test_plan();
-    test_predict_streams();
-    test_settings();
-    test_scores();
-    test_job();
+    RUN(test_search, test_plan, test_logits, test_predict_streams, test_settings, test_scores,
+        test_job);
     return test_end();
 }
