@@ -645,6 +645,38 @@ static void test_formats(void)
     free(many.rows);
 }
 
+// Linear layers are written in int8, but for an embedding that is also the output layer: ids read
+// it too.
+static void test_int8(void)
+{
+    static int8_t data[4096];
+    static float scale[128];
+    static const char *const names[] = {"backbone.embeddings.weight",
+                                        "backbone.layers.0.mixer.in_proj.weight"};
+    for (int is_tied = 0; is_tied < 2; is_tied++) {
+        const struct small_model *model = is_tied ? &tied : &untied;
+        struct dt_int8 *int8 = calloc((size_t)model->params.n, sizeof *int8);
+        const struct dt_hf_format format = {.type = DT_F32, .int8 = int8};
+        struct dt_safetensors *file;
+        for (int k = 0; k < 2; k++) {
+            const struct dt_param *row = dt_params_find(&model->params, names[k]);
+            int8[row - model->params.rows] =
+                (struct dt_int8){row->shape[0], row->shape[1], data, scale};
+        }
+        CHECK_OK(dt_make_dirs(in_scratch("int8")));
+        CHECK_OK(dt_hf_write(in_scratch("int8"), &model->params, model->weights, &format));
+        CHECK_OK(dt_safetensors_open(in_scratch("int8/model.safetensors"), &file));
+        for (int k = 0; k < 2; k++) {
+            const struct dt_safetensor *tensor = dt_safetensors_find(file, names[k]);
+            bool shared = is_tied && k == 0;
+            CHECK(tensor && tensor->dtype == (shared ? DT_F32 : DT_I8), "%s, tied: %d", names[k],
+                  is_tied);
+        }
+        dt_safetensors_close(file);
+        free(int8);
+    }
+}
+
 // The names of state-spaces/mamba, there and back; what a file lacks is as in mamba_ssm.
 static void test_official(void)
 {
@@ -735,24 +767,10 @@ int main(void)
     untied = small_model_make(false);
     test_round_trip(&tied);
     test_round_trip(&untied);
-    test_file();
-    test_config_floats();
-    test_config_defaults();
-    test_config_bytes();
-    test_config_kinds();
-    test_config_mamba2();
-    test_config_nemotron_h();
-    test_type_text();
-    test_slices();
-    test_config_refused();
-    test_config_monsters();
-    test_variants();
-    test_untied();
-    test_damaged_file();
-    test_split();
-    test_formats();
-    test_official();
-    test_escaping_names();
+    RUN(test_file, test_config_floats, test_config_defaults, test_config_bytes, test_config_kinds,
+        test_config_mamba2, test_config_nemotron_h, test_type_text, test_slices,
+        test_config_refused, test_config_monsters, test_variants, test_untied, test_damaged_file,
+        test_split, test_formats, test_int8, test_official, test_escaping_names);
     small_model_free(&tied);
     small_model_free(&untied);
     remove_scratch();
