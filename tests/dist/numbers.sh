@@ -199,7 +199,7 @@ sed '/^vocab_size/d' small.ini >policy.ini
 policy=(policy.ini model.heads='a:bernoulli*2 b:huber*2@0.5 c:categorical*3' model.frame_size=5 data.{train,val}=synthetic:frames
     data.normalize=false optim.ema=0.9 log.eval_batches=2 run.name=policy)
 check "a policy" "$dtrain" "${policy[@]}" >policy.log 2>&1
-"$dtrain" eval "${policy[@]}" >policy.json 2>policy.txt
+timeout 60 "$dtrain" eval "${policy[@]}" >policy.json 2>policy.txt
 heads() { # event: the loss, and those of the heads
     sed -n "/\"event\":\"$1\"/s/.*\"loss\":\([^,]*\),.*\"a\":{\"loss\":\([^,]*\),.*\"b\":{\"loss\":\([^,]*\),.*\"c\":{\"loss\":\([^,]*\),.*/\1 \2 \3 \4/p"
 }

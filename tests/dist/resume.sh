@@ -51,6 +51,7 @@ check "… validates once, before its last checkpoint" test "$(sed -n 's/.*"even
 cp -r runs/whole runs/changed
 check "a longer run" ranks 1 "${common[@]/run.steps=40/run.steps=42}" run.name=changed optim.lr=1e-3 >changed.log 2>&1
 check "… reports the new learning rate" grep -q "optim.lr was '3e-3', now it is '1e-3' (command line)" changed.log
+check "… and counts its time from its own first step" eval 'grep -q "step 41/42 " changed.log && ! grep "step 41/42 " changed.log | grep -q ETA'
 check "… and every change, nothing else: $(grep ' was ' changed.log)" test "$(grep -c ' was ' changed.log)" -eq 3
 
 alone=("${local_mpirun[@]}")
@@ -95,7 +96,7 @@ check "… the losses are those of the whole run" same_losses runs/$name/metrics
 check "… config.resolved.ini names the checkpoint" grep -q "^block = 64 .*# runs/$name/checkpoints/step-00000004" \
     runs/$name/config.resolved.ini
 sed '/^\[model\]/,/^\[/{/=/d}' small.ini >bare.ini
-check "a model that only a checkpoint describes" ranks 2 bare.ini run.name=from run.steps=4 run.init_from=runs/$name/checkpoints/step-00000008 >from.log 2>&1
+check "a model that only a checkpoint describes" ranks 2 bare.ini run.name=from run.steps=4 run.init_from=runs/$name/checkpoints/step-00000008 model.layers= >from.log 2>&1
 for value in 'd_model = 32' 'n_layer = 2' 'vocab_size = 256' 'layers = mamba\*2' 'd_state = 16'; do
     check "… is in config.resolved.ini: $value" grep -q "^$value .*# runs/$name/checkpoints/step-00000008" runs/from/config.resolved.ini
 done

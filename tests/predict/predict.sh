@@ -50,6 +50,8 @@ check "the plan: $(cat plan.txt)" grep -q '1 file (robomimic), 13 episodes of 31
 check "… an eighth of them side by side" grep -q '^passes: 2 side by side, 16 frames at a time, in 7 groups, on 1 rank$' plan.txt
 check "the plan has every array" grep -q 'output: all.h5, 52 arrays, 17.3 KiB' plan.txt
 check "the plan says what training saw" grep -q 'in training it was zero at the start of each window of 16' plan.txt
+check "a training that carries it, too" "$dtrain" predict runs/gru --data robomimic.h5 data.{carry_state=true,shuffle=false} --check -o all.h5 >plan.txt 2>&1
+check "… has nothing to say of that: $(cat plan.txt)" eval 'grep -q "carried through it" plan.txt && ! grep -q "in training" plan.txt'
 check "--check writes nothing" test ! -e all.h5 -a ! -e all.h5.part
 check "a checkpoint of a run" "$dtrain" predict "$(newest runs/gru)" -o one.h5 >one.log 2>&1
 check "… is that of the run" cmp one.h5 gru-1.h5

@@ -2,8 +2,8 @@
 // are this program's. A case says what happens at second 10.03 of a job, between two beats, and who
 // says what about it, how many seconds later.
 #include "base/error.h"
+#include "comm/comm_mpi.h"
 #include "comm/waits.h"
-#include "comm/watch.h"
 
 #include "captured.h"
 
@@ -139,8 +139,10 @@ struct scene {
     enum {
         NO_GUARD,
         HERE,
-        ANYWHERE
-    } guard;            // looks on rank 0, 0.2 s later, for ranks of these hosts
+        ANYWHERE,
+        WOKEN
+    } guard;  // looks on rank 0, 0.2 s later, for ranks of these hosts; or SIGTERM wakes it
+    int naps; // in each so many of its naps the thread makes a round; 0: in none
     int failed, speaks; // 1 + the rank whose device fails, or that claims the last words
     // Who speaks (-1: nobody within 12 s), between these seconds; how many have been told to write
     // their record.
@@ -180,6 +182,8 @@ static const struct scene scenes[] = {
     {"an error that a rank reports", 4, 4, {RUNS}, 60, .speaks = 1 + 2, .speaker = 3, .from = 2, .to = 2.6, .says = "timed out"},
     {"the guard of a rank that nobody left", 4, 4, {RUNS}, 60, .guard = HERE, .speaker = -1},
     {"the guard of a rank with dead neighbours", 4, 4, {[2] = GONE, GONE}, 60, .guard = HERE, .speaker = 0, .from = 0.2, .to = 0.2, .says = "rank 2 on host n0 (pid 102) (and 1 other) died at step 41 during reading data; the"},
+    {"the guard beside a thread that hangs", 2, 2, {[1] = GONE}, 60, .guard = WOKEN, .speaker = 0, .from = 0.2, .to = 0.22, .says = "rank 1 on host n0 (pid 101) died before the first step, during"},
+    {"the guard beside a thread that is slow", 2, 2, {[1] = GONE}, 60, .guard = WOKEN, .naps = 15, .speaker = -1},
     {"the guard of one of two hosts", 2, 1, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.2, .to = 0.2, .says = "rank 1 on host n1 (pid 101) died at step 41 during backward, or its host cannot"},
     {"the guard of one of four hosts", 8, 2, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.2, .to = 0.2, .says = "one of 6 ranks on other hosts died at step 41 during backward, or its host cannot be "
         "reached; the job ends. It is one of rank 2 on host n1 (pid 102), rank 3 on host n1 (pid 103), rank 4 on host n2 (pid 104), rank 5 on host n2 (pid 105), …: see"},
@@ -251,6 +255,30 @@ static void make_round(void)
     recorded[self] |= watch->wants_record;
 }
 
+static struct mpi_comm mpi; // rank 0's, of whose thread only the guard is here
+
+int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left)
+{
+    static int naps;
+    (void)clock, (void)flags, (void)left;
+    now = (double)until->tv_sec + 1e-9 * (double)until->tv_nsec;
+    if (++naps == 90)
+        atomic_store(&mpi.guard_ends, true);
+    if (scene->naps > 0 && naps % scene->naps == 0)
+        atomic_fetch_add(&mpi.pulse, 1);
+    return 0;
+}
+
+static void wake_guard(void)
+{
+    self = 0, now = start;
+    memcpy(fates, scene->fates, sizeof fates);
+    mpi.watch = watches[0];
+    atomic_store(&mpi.pulse, 1);
+    sem_init(&mpi.guard_wake, 0, 1);
+    dt_mpi_guard(&mpi);
+}
+
 static void play(void)
 {
     size = scene->size, per_host = scene->per_host, now = 5;
@@ -258,6 +286,10 @@ static void play(void)
         sent[i / RANKS][i % RANKS].bytes = -1;
     dt_die_register(die);
     open_watches();
+    if (scene->guard == WOKEN) {
+        wake_guard();
+        return;
+    }
     for (int i = 0; i < 1700; i++) {
         now = 5 + tick * i;
         now += now >= start - tick / 2 ? scene->pause : 0;
