@@ -43,7 +43,7 @@ phases() { # run, lane, names …: seconds of rank 0, of at most two ranks, in t
 
 # --- arithmetic: three epochs of a small file, validated twice
 cp data/val-00000.h5 small.h5
-run=(small.ini run.steps=45 data.train=small.h5 log.eval_every=20 log.eval_batches=3)
+run=(small.ini run.steps=45 data.train=small.h5 data.micro_batch=2 log.eval_every=20 log.eval_batches=3)
 start=$(date +%s%N)
 check "three epochs" "$dtrain" "${run[@]}" run.name=one >one.log 2>&1
 wall=$((($(date +%s%N) - start) / 1000000))
@@ -69,6 +69,8 @@ follows "deviations of the losses" '
 check "the checkpoint: $(fields $metrics checkpoint step path)" test "$(fields $metrics checkpoint step path)" = '45 "runs/one/checkpoints/step-00000045" '
 follows "steps fill the time that the profile gives them" '{ is("their sum", $1, $2, 0.1) }' <<<"$(cut -d' ' -f4 train.txt | total) \
     $(phases one phase 'reading data,forward,backward,summing gradients,optimizer,agreeing on stops and saves,waiting for the device')"
+follows "idle_ms is no time in which a step computes" '{ is("idle or computing", $1 + $2 <= $3, 1, 0) }' <<<"$(cut -d' ' -f9 train.txt | total) \
+    $(phases one phase 'forward,backward,optimizer') $(phases one phase "$(rows one | sed -n '/start-up/d; s/.*"lane":"phase","name":"\([^"]*\)".*/\1/p' | paste -sd,)")"
 check "… less than the run took" awk -v wall=$wall '{ sum += $4 } END { exit !(sum > 0 && sum < wall) }' train.txt
 fields $metrics eval step tokens loss perplexity >eval.txt
 check "two validations and that of the end" test "$(wc -l <eval.txt)" = 3
@@ -232,7 +234,7 @@ while read -r what fields; do
     for field in $fields; do echo "$what $field"; done
 done >known.txt <<'EOF'
 train event step epoch loss lr tokens step_ms tokens_per_s data_wait_ms comm_wait_ms memory_mb loss_z skipped
-train grad_norm in test_golden_mamba; idle_ms in simt_streams; accuracy error in dist_heads
+train grad_norm in test_golden_mamba; idle_ms; accuracy error in dist_heads
 train heads a b c
 eval event step loss perplexity ema_loss tokens heads a b c
 eval scores in test_scores_2: accuracy error balanced_accuracy f1 auc mae rmse r2
