@@ -88,7 +88,7 @@ ip netns del ${space}b 2>/dev/null
 
 # MPI takes longer to start than a stalled rank would have: no error, and said once.
 late=(bash -c 'sleep "$0" && exec "$@"')
-check "a start that takes longer than comm.timeout_s" "${local_mpirun[@]}" -np 1 "${train[@]}" run.name=late run.steps=4 \
+check "a start that takes longer than comm.timeout_s" "${local_mpirun[@]}" -np 3 "${train[@]}" run.name=late run.steps=4 \
     comm.timeout_s=3 : -np 1 "${late[@]}" 4 "${train[@]}" run.name=late run.steps=4 comm.timeout_s=3 2>late.log
 check "… is reported once, with its time: $(cat late.log)" test "$(grep -c 'warning: MPI took [0-9.]* s to start' late.log)" -eq 1
 : >empty
