@@ -1,5 +1,6 @@
 // Id columns that share a table: a model with one shared table has the loss of a model with two
-// equal ones, and the sum of their gradients. model.ids is parsed, and columns are named.
+// equal ones, and the sum of their gradients. model.ids is parsed, and columns are named. What the
+// mask leaves out of the frames does not matter.
 #include "random_pass.h"
 
 enum { B = 3, L = 11 };
@@ -138,10 +139,34 @@ static void test_names(void)
     CHECK_STR(model.inputs, data.inputs);
 }
 
+// Frames that the mask leaves out read as zeros, of bytes and of floats, whatever is in the arrays.
+static void test_masked_frames(void)
+{
+    struct dt_model_config config = random_pass_config("frames", "gru", "a:bernoulli*5");
+    struct random_pass p;
+    config.bytes = (struct dt_byte_columns){1, {{3, 7}}};
+    random_pass_open(&p, 1);
+    random_pass_create(&p, &config, B, L);
+    double loss = random_pass_run(&p, false).loss;
+    const struct dt_array_list *list = dt_model_arrays(p.model);
+    const uint8_t *mask = p.arrays[dt_array_list_find(list, "mask")];
+    for (int left_out = 1; left_out >= 0; left_out--) {
+        for (int i = 0; i < B * L; i++)
+            if ((mask[i] == 0) == left_out) {
+                uint8_t *bytes = p.arrays[dt_array_list_find(list, "bytes")];
+                float *frames = p.arrays[dt_array_list_find(list, "frames")];
+                bytes[4 * i] += 100;
+                frames[12 * i] += 100;
+            }
+        double now = random_pass_run(&p, false).loss;
+        CHECK((now == loss) == left_out, "left out: %d, loss %.9g, before %.9g", left_out, now,
+              loss);
+    }
+    random_pass_close(&p);
+}
+
 int main(void)
 {
-    test_shared();
-    test_parse();
-    test_names();
+    RUN(test_shared, test_parse, test_names, test_masked_frames);
     return test_end();
 }
