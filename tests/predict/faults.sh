@@ -54,6 +54,9 @@ if ! is_sanitized; then # which must be loaded first
     FAULT_LOG=$PWD/calls.log with_fault at=0 marked.h5
     check "a group is marked: $(grep -c put calls.log) writes after it" test "$(grep -c put calls.log)" -lt 120
     check "… with the bits of the whole" cmp marked.h5 whole.h5
+    with_fault "at=71 times=0 do=50" slow.h5
+    check "slow predictions say how far they are: $(cat fault.log)" awk '/^dtrain: predicted [0-9]* %, about [0-9]* s left$/ {
+        n++; bad += $3 <= last || $3 > 99; last = $3 } END { exit bad || n == 0 }' fault.log
     with_fault "at=90 do=enospc" space.h5
     check "a disk that is full meanwhile: exit code $?, not 3" test $? -eq 3
     check "… one message: $(cat fault.log)" test "$(grep -c '^dtrain: error: cannot write space.h5.part: No space left' fault.log)" = 1
