@@ -440,10 +440,7 @@ int main(void)
     test_outputs(true);
     test_state(4);
     test_state(1);
-    test_patterns();
-    test_too_many_states();
-    test_own_initial_values();
-    test_wrong_models();
+    RUN(test_patterns, test_too_many_states, test_own_initial_values, test_wrong_models);
     dt_backend_close(&backend);
     return test_end();
 }

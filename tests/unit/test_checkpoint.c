@@ -414,15 +414,8 @@ int main(void)
 {
     make_scratch();
     small = small_model_make(true);
-    test_damaged();
-    test_manifest_bytes();
-    test_missing_files();
-    test_hostile_manifest();
-    test_newest();
-    test_prune();
-    test_best();
-    test_leftovers();
-    test_same_step();
+    RUN(test_damaged, test_manifest_bytes, test_missing_files, test_hostile_manifest, test_newest,
+        test_prune, test_best, test_leftovers, test_same_step);
     in_child(without_exchange);
     in_child(with_size_limit);
     in_child(with_small_disk);

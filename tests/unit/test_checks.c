@@ -427,14 +427,8 @@ int main(void)
     DT_OPS(COUNTING)
     backend = cpu;
     backend.op = &table;
-    check_gemm();
-    check_int8();
-    check_heads();
-    check_pools();
-    check_norms();
-    check_mixers();
-    check_flat();
-    check_dispatch();
+    RUN(check_gemm, check_int8, check_heads, check_pools, check_norms, check_mixers, check_flat,
+        check_dispatch);
     for (int op = 0; op < N_OPS; op++)
         CHECK(done[op], "nothing checks %s", op_forms[op].name);
     dt_backend_close(&cpu);

@@ -473,21 +473,9 @@ static void test_nearest(void)
 
 int main(void)
 {
-    test_nearest();
-    test_defaults();
-    test_stronger_keys();
-    test_layout();
-    test_sources();
-    test_bad_lines();
-    test_bad_words();
-    test_all_at_once();
-    test_very_many();
-    test_long_texts();
-    test_long_path();
-    test_zero_byte();
-    test_echo();
-    test_reject();
-    test_load();
+    RUN(test_nearest, test_defaults, test_stronger_keys, test_layout, test_sources, test_bad_lines,
+        test_bad_words, test_all_at_once, test_very_many, test_long_texts, test_long_path,
+        test_zero_byte, test_echo, test_reject, test_load);
     dt_config_free(config);
     return test_end();
 }

@@ -183,11 +183,7 @@ int main(void)
         test_bits(temperature);
         test_mixture(temperature);
     }
-    test_choices();
-    test_same_everywhere();
-    test_choices_refused();
-    test_extreme_logits();
-    test_most_likely();
-    test_quantiles();
+    RUN(test_choices, test_same_everywhere, test_choices_refused, test_extreme_logits,
+        test_most_likely, test_quantiles);
     return test_end();
 }

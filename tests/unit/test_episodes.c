@@ -694,19 +694,9 @@ int main(void)
 {
     test_layouts();
     make_scratch();
-    test_bytes();
-    test_some_episodes();
-    test_held_out();
-    test_constants();
-    test_parents();
-    test_patterns();
-    test_linked();
-    test_targets_by_head();
-    test_changed_shard();
-    test_progress();
-    test_shared_readers();
-    test_verify();
-    test_f16();
+    RUN(test_bytes, test_some_episodes, test_held_out, test_constants, test_parents, test_patterns,
+        test_linked, test_targets_by_head, test_changed_shard, test_progress, test_shared_readers,
+        test_verify, test_f16);
     remove_scratch();
     return test_end();
 }

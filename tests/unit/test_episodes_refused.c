@@ -684,17 +684,9 @@ int main(void)
 {
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     make_scratch();
-    test_refused();
-    test_groups_refused();
-    test_links_refused();
-    test_schemas_refused();
-    test_values_refused();
-    test_unfolding();
-    test_masks();
-    test_damaged_strings();
-    test_warnings();
-    test_wide_frames();
-    test_damaged_groups();
+    RUN(test_refused, test_groups_refused, test_links_refused, test_schemas_refused,
+        test_values_refused, test_unfolding, test_masks, test_damaged_strings, test_warnings,
+        test_wide_frames, test_damaged_groups);
     remove_scratch();
     return test_end();
 }

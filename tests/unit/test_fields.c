@@ -211,9 +211,6 @@ int main(void)
         test_unnamed("tokens", dt_block_kinds[i]->name, "lm");
         test_unnamed("frames", dt_block_kinds[i]->name, heads);
     }
-    test_absent();
-    test_mlp_width();
-    test_limits();
-    test_required();
+    RUN(test_absent, test_mlp_width, test_limits, test_required);
     return test_end();
 }

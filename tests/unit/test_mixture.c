@@ -168,9 +168,6 @@ static void test_phases(void)
 
 int main(void)
 {
-    test_texts();
-    test_weights();
-    test_mixtures();
-    test_phases();
+    RUN(test_texts, test_weights, test_mixtures, test_phases);
     return test_end();
 }

@@ -515,20 +515,11 @@ int main(void)
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     dt_log_quiet(true);
     make_scratch();
-    make_folder();
-    test_folder();
-    test_borders();
-    test_split();
+    RUN(make_folder, test_folder, test_borders, test_split);
     test_raw(DT_PACK_U16, 2);
     test_raw(DT_PACK_U32, 4);
-    test_refusals();
-    test_full_disk();
-    test_leftovers();
-    test_durable();
-    test_verify();
-    test_starts_of_windows();
-    test_verify_pairs();
-    test_progress();
+    RUN(test_refusals, test_full_disk, test_leftovers, test_durable, test_verify,
+        test_starts_of_windows, test_verify_pairs, test_progress);
     remove_scratch();
     return test_end();
 }

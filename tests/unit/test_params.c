@@ -458,21 +458,8 @@ static void test_mamba2(void)
 
 int main(void)
 {
-    test_normal();
-    test_uniform();
-    test_a_log_and_one();
-    test_any_order();
-    test_other_table();
-    test_table();
-    test_padding();
-    test_frozen_and_shared();
-    test_flags();
-    test_overflow();
-    test_spans();
-    test_rates();
-    test_mup();
-    test_published_size();
-    test_published_mamba2();
-    test_mamba2();
+    RUN(test_normal, test_uniform, test_a_log_and_one, test_any_order, test_other_table, test_table,
+        test_padding, test_frozen_and_shared, test_flags, test_overflow, test_spans, test_rates,
+        test_mup, test_published_size, test_published_mamba2, test_mamba2);
     return test_end();
 }

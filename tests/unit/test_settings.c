@@ -469,17 +469,9 @@ static void test_limits(void)
 
 int main(void)
 {
-    test_home_folders();
-    test_limits();
-    test_defaults();
-    test_neutral();
-    test_choices();
-    test_between_keys();
-    test_ranks();
-    test_required();
-    test_all_at_once();
-    test_steps_of_epochs();
-    test_echo();
+    RUN(test_home_folders, test_limits, test_defaults, test_neutral, test_choices,
+        test_between_keys, test_ranks, test_required, test_all_at_once, test_steps_of_epochs,
+        test_echo);
     dt_config_free(config);
     return test_end();
 }

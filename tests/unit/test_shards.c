@@ -649,25 +649,10 @@ int main(void)
         numbers[i] = (uint16_t)(i * 7 % 251);
     dt_log_quiet(true);
     make_scratch();
-    test_no_shards();
-    test_no_hdf5();
-    test_schemas();
-    test_types();
-    test_integers();
-    test_storage();
-    test_damaged_layout();
-    test_damaged_types();
-    test_pairs();
-    test_long_pairs();
-    test_widths();
-    test_extras();
-    test_vocabulary();
-    test_many();
-    test_globs();
-    test_short();
-    test_broadcast();
-    test_keys_of_episodes();
-    test_paths();
+    RUN(test_no_shards, test_no_hdf5, test_schemas, test_types, test_integers, test_storage,
+        test_damaged_layout, test_damaged_types, test_pairs, test_long_pairs, test_widths,
+        test_extras, test_vocabulary, test_many, test_globs, test_short, test_broadcast,
+        test_keys_of_episodes, test_paths);
     remove_scratch();
     return test_end();
 }

@@ -188,12 +188,7 @@ static void test_pack(void)
 int main(void)
 {
     make_scratch();
-    test_induction();
-    test_copy();
-    test_mqar();
-    test_parity();
-    test_refused();
-    test_pack();
+    RUN(test_induction, test_copy, test_mqar, test_parity, test_refused, test_pack);
     remove_scratch();
     return test_end();
 }
