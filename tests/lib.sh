@@ -160,7 +160,7 @@ same_bits() { # checkpoint A, checkpoint B
 }
 
 eval_loss() { # of the line of dtrain eval: the loss and the tokens
-    sed -n 's/.*"loss":\([^,]*\),.*"tokens":\(.*\)}/\1 \2/p'
+    sed -n 's/.*"loss":\([^,]*\),.*"tokens":\([0-9]*\).*/\1 \2/p'
 }
 
 newest() { # folder of a run: its newest checkpoint

@@ -24,7 +24,7 @@ check "the curve and TensorBoard's events were synced before each of them" awk '
     END { exit bad > 0 }' sync.log
 check "an export" env FAULT="call=fsync" FAULT_LOG="$PWD/export.log" LD_PRELOAD="$library" "$dtrain" export runs/synced exported
 check "… its files, their folder and the folder's name last: $(cut -d' ' -f2- export.log)" test "$(sed 's|.*/||' export.log | tr '\n' ' ')" = \
-    "model.safetensors config.json exported ${PWD##*/} "
+    "config.json model.safetensors exported ${PWD##*/} "
 FAULT="call=fsync at=2 do=eio" LD_PRELOAD=$library "$dtrain" export runs/synced failed >failed.log 2>&1
 check "one that fails: exit code 3" test $? -eq 3
 check "… and leaves nothing: $(cat failed.log)" test ! -e failed
