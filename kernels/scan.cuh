@@ -371,7 +371,8 @@ DT_DEVICE void scan_read_states(const float *from, int64_t row, int64_t state, c
                 h[c][n] = from[scan_state_at(row, place.n + n, state, cut, place.d + c)];
 }
 
-// Where the lane's state n of channel c lies in [B, D, N]: h0, h_last and their gradients.
+// Returns the place of the lane's state n of channel c in an array [B, D, N]: h0, h_last and their
+// gradients.
 DT_DEVICE int64_t scan_given_at(int64_t state, const scan_cut &cut, const scan_place &place, int c,
                                 int n)
 {

@@ -175,6 +175,6 @@ dt_status dt_config_note(struct dt_config *config, const char *key, const char *
 // The resolved configuration, every key with its value and origin as a comment; a valid input
 // again, of the same settings, in which every key counts as set.
 void dt_config_echo(const struct dt_config *config, FILE *out);
-// For people, in lines of dt_columns: the keys that something other than a default decided.
+// Prints, for people, the keys that something other than a default decided, in lines of dt_columns.
 void dt_config_print_set(const struct dt_config *config, FILE *out);
 dt_status dt_config_echo_text(const struct dt_config *config, char **text, size_t *size); // malloc

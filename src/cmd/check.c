@@ -279,7 +279,7 @@ static void print_size(const char *what, int64_t size, bool *found)
            (long long)dt_round_up(size, TILE), (long long)dt_round_up(size, LARGE_TILE));
 }
 
-// Of each tensor once, without the number of its layer.
+// Prints each tensor once, without the number of its layer.
 static void print_sizes(const struct dt_job *job, const struct dt_params *params)
 {
     bool found = false;

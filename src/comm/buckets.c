@@ -383,7 +383,7 @@ static int64_t sharded_elements(const struct dt_buckets_config *config, int n_ra
     return is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
 }
 
-// Of the fp32 weights that travel beside bf16 copies.
+// Returns the bytes of the fp32 weights that travel beside bf16 copies.
 static int64_t packed_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
     if (config->storage == DT_F32 || sharded_elements(config, n_ranks) == 0)
@@ -478,7 +478,8 @@ int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks)
     return wire_bytes(config, n_ranks) + packed_bytes(config, n_ranks);
 }
 
-// Of what a forward pass reads, or of the masters, which take its place: never both travel.
+// Returns the larger of two sizes: what a forward pass reads, and the masters. They share the
+// memory, since they never travel at the same time.
 static int64_t host_weights_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
     int64_t sharded = sharded_elements(config, n_ranks);

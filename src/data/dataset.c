@@ -42,7 +42,7 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(((const struct dt_shard *)a)->path, ((const struct dt_shard *)b)->path);
 }
 
-// Of pointers to shards.
+// Compares pointers to shards, for qsort.
 static int compare_places(const void *a, const void *b)
 {
     return compare_paths(*(const struct dt_shard *const *)a, *(const struct dt_shard *const *)b);

@@ -345,7 +345,7 @@ static int64_t sum_of(const int64_t *weights, int first, int end)
     return sum;
 }
 
-// Of a node's m windows, how many its left half gets.
+// Returns how many of a node's m windows its left half gets.
 static int64_t left_of(int64_t m, int64_t left, int64_t all, int64_t place, int64_t batch)
 {
     typedef unsigned __int128 wide;

@@ -17,8 +17,8 @@
 // sources the counts of a whole batch, over any number of steps, are within one window of the
 // weights, those of one slot within one; of more sources each level of the tree adds as much.
 //
-// From step `from` of a later phase on, its weights count, from there on: before it, each slot has
-// read what the earlier phases gave it.
+// A later phase replaces the weights from its step `from` on; what each slot has read before that
+// step follows from the earlier phases.
 #pragma once
 
 #include "base/error.h"

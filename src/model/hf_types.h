@@ -28,8 +28,8 @@ struct dt_hf_member {
     bool (*add)(cJSON *json, const char *name, const struct dt_model_config *config);
 };
 
-// A field that models of a type do not have as a member, since it has this value in all of them. A
-// model whose kinds do not read it has it, too.
+// A field that has the same value in every model of a type, so that its config.json has no member
+// for it. A model whose kinds do not read the field counts as having that value.
 struct dt_hf_fixed {
     const char *key, *value; // of [model]
 };

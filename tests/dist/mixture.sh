@@ -15,7 +15,7 @@ bare=(small.ini 'data.val=data/val-*.h5:0.7 code/val-*.h5:0.3' checkpoint.every=
 common=("${bare[@]}" "$mix" run.steps=24)
 last=checkpoints/step-00000024
 
-shares() { # order lines: windows of code/ in all
+shares() { # order lines: the total of windows of code/
     awk '$3 ~ /^code/ { n++ } END { print n + 0 }' "$1"
 }
 for n in 1 2 4; do

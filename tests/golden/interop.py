@@ -174,7 +174,7 @@ def check_tokens(name, dtrain, checkpoint, model):
         logits = transformers_logits(model, ours[:, :at])[0, -1]
         gap = (logits[ours[0, at]] - logits[theirs[0, at]]).abs().item()
         assert gap <= TOLERANCE, f"{name}: token {at} is {ours[0, at]}, not {theirs[0, at]}, and {gap:.1e} less likely"
-    print(f"{name}: {TOKENS} tokens, the same {'but for ties' if len(parted) else 'in all'}")
+    print(f"{name}: {TOKENS} tokens, {'the same but for ties' if len(parted) else 'all the same'}")
 
 
 def check_model(name, dtrain, tool):
