@@ -46,6 +46,7 @@
 #include "kernels/policy_loss.h"
 #include "kernels/pool.h"
 #include "kernels/quantize.h"
+#include "kernels/rmsnorm.h"
 #include "kernels/rmsnorm_residual.h"
 #include "kernels/rnn.h"
 #include "kernels/scan.h"
@@ -86,6 +87,8 @@
     G(ssd_backward)                                                                                \
     X(gated_rmsnorm_forward)                                                                       \
     G(gated_rmsnorm_backward)                                                                      \
+    X(rmsnorm_forward)                                                                             \
+    X(rmsnorm_backward)                                                                            \
     X(decode_outputs)                                                                              \
     X(encode_targets)                                                                              \
     W(policy_loss)                                                                                 \

@@ -279,23 +279,34 @@ COST(ssd_backward)
     ssd_cost(cost, &a->in, 4, 2, 3);
 }
 
-static void gated_cost(struct dt_op_cost *cost, const struct dt_view *x, int64_t groups,
-                       double lanes)
+static void norm_cost(struct dt_op_cost *cost, const struct dt_view *x, int64_t groups,
+                      double lanes)
 {
     shape(cost, "%lldx%lld, %lld groups", (long long)x->rows, (long long)x->cols,
           (long long)groups);
     cost->flops = cost->lanes = elements(x) * lanes;
-    cost->exps = elements(x);
 }
 
 COST(gated_rmsnorm_forward)
 {
-    gated_cost(cost, &a->x, a->groups, NORM_FORWARD + SILU);
+    norm_cost(cost, &a->x, a->groups, NORM_FORWARD + SILU);
+    cost->exps = elements(&a->x);
 }
 
 COST(gated_rmsnorm_backward)
 {
-    gated_cost(cost, &a->x, a->groups, NORM_BACKWARD + SILU_SLOPE + 2);
+    norm_cost(cost, &a->x, a->groups, NORM_BACKWARD + SILU_SLOPE + 2);
+    cost->exps = elements(&a->x);
+}
+
+COST(rmsnorm_forward)
+{
+    norm_cost(cost, &a->x, a->groups, 3); // square, sum; scale
+}
+
+COST(rmsnorm_backward)
+{
+    norm_cost(cost, &a->n, a->groups, 5); // dx n, sum; n mean, difference, scale
 }
 
 COST(xent)

@@ -342,7 +342,7 @@ void parity_ssd(struct parity *p)
                   i);
 }
 
-// ---- the gated norm
+// ---- the gated norm, and the one without weights
 
 static const double eps = 1e-5;
 
@@ -404,6 +404,38 @@ REFERENCE(gated_rmsnorm_backward)
     return DT_OK;
 }
 
+REFERENCE(rmsnorm_forward)
+{
+    int64_t width = a->x.cols / a->groups;
+    for (int64_t i = 0; i < a->x.rows * a->groups; i++) {
+        int64_t row = i / a->groups, from = i % a->groups * width;
+        double sum = 0.0;
+        for (int64_t k = from; k < from + width; k++)
+            sum += get_at(&a->x, row, k) * get_at(&a->x, row, k);
+        double rstd = 1.0 / sqrt(sum / (double)width + (double)a->eps);
+        for (int64_t k = from; k < from + width; k++)
+            set_at(&a->x, row, k, get_at(&a->x, row, k) * rstd);
+        if (a->rstd)
+            a->rstd[i] = (float)rstd;
+    }
+    return DT_OK;
+}
+
+REFERENCE(rmsnorm_backward)
+{
+    int64_t width = a->n.cols / a->groups;
+    for (int64_t i = 0; i < a->n.rows * a->groups; i++) {
+        int64_t row = i / a->groups, from = i % a->groups * width;
+        double mean = 0.0;
+        for (int64_t k = from; k < from + width; k++)
+            mean += get_at(&a->dx, row, k) * get_at(&a->n, row, k) / (double)width;
+        for (int64_t k = from; k < from + width; k++)
+            set_at(&a->dx, row, k,
+                   (double)a->rstd[i] * (get_at(&a->dx, row, k) - get_at(&a->n, row, k) * mean));
+    }
+    return DT_OK;
+}
+
 static void compare_gated(struct parity *p, const struct gated_shape *s)
 {
     int64_t stride = aligned_stride(s->type, s->width) + (s->wide ? 24 : 0), rows = s->rows;
@@ -436,6 +468,18 @@ static void compare_gated(struct parity *p, const struct gated_shape *s)
     if (s->in_place)
         b.dx = b.dy;
     PARITY(p, gated_rmsnorm_backward, &b, OTHERS(.norm = tolerance(p)));
+    struct dt_rmsnorm_forward_args plain = {
+        .groups = s->groups,
+        .eps = (float)eps,
+        .x = normal_view(s->type, rows, s->width, stride, 1.0, 6),
+        .rstd = guarded(rows * s->groups * 4)};
+    PARITY(p, rmsnorm_forward, &plain, OTHERS(.norm = tolerance(p)));
+    struct dt_rmsnorm_backward_args back = {
+        .groups = s->groups, .n = plain.x, .rstd = plain.rstd, .dx = b.dy};
+    if (s->in_place)
+        back.dx = normal_view(s->type, rows, s->width, stride, 1.0, 4);
+    // In a group of one column two numbers of about the size of dx cancel.
+    PARITY(p, rmsnorm_backward, &back, OTHERS(.each = tolerance(p), .floor = 2));
 }
 
 void parity_gated(struct parity *p)

@@ -317,6 +317,8 @@ static void check_norms(void)
     CHECK_OP(gated_rmsnorm_forward, .groups = 2, .x = {.rows = 2, .cols = 4});
     CHANGE(gated_rmsnorm_forward, eps, 1.0f);
     CHECK_OP(gated_rmsnorm_backward, .groups = 2, .x = {.rows = 2, .cols = 4});
+    CHECK_OP(rmsnorm_forward, .groups = 2, .x = {.rows = 2, .cols = 4});
+    CHECK_OP(rmsnorm_backward, .groups = 2, .n = {.rows = 2, .cols = 4});
     CHECK_OP(normalize, .x = {.rows = 2, .cols = 4});
     CHANGE(normalize, x.dtype, DT_U8);
     CHECK_OP(silu_gate_forward, .x = {.rows = 2, .cols = 4});
