@@ -14,11 +14,14 @@ static const struct dt_hf_member members[] = {
     {0},
 };
 
+static const struct dt_hf_fixed fixed[] = {{"mixer_rms_eps", "0"}, {0}};
+
 const struct dt_hf_type dt_hf_mamba = {
     .model_type = "mamba",
     .architectures = "[\"MambaForCausalLM\"]",
     .stem = "tokens",
     .block = "mamba",
     .head = "lm",
+    .fixed = fixed,
     .members = members,
 };

@@ -116,8 +116,8 @@ dt_status dt_hf_official_text(const struct dt_model_config *config, char **text)
     if (!mamba2 && strncmp(type, "mamba,", 6) != 0)
         return DT_FAIL(DT_USER, "write it without --official",
                        "state-spaces/mamba has language models whose layers are all mamba or all "
-                       "mamba2, with heads = lm; this one has layers = %s",
-                       config->layers);
+                       "mamba2, with heads = lm; this one is %s",
+                       type);
     if (config->norm_eps != 1e-5)
         return DT_FAIL(DT_USER, "write it without --official",
                        "state-spaces/mamba has norm_eps = 1e-5; this model has %g",

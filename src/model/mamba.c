@@ -1,6 +1,8 @@
 // The Mamba-1 block [Gu & Dao 2023, section 3.4]:
 //   x', z      = in_proj(h)                          u = silu(conv1d(x'))
 //   dt, B, C   = x_proj(u)                           delta = dt_proj(dt)
+//   with model.mixer_rms_eps: an RMSNorm, without weights, of each of dt, B and C before that
+//                [FalconMamba: Zuo et al. 2024]
 //   y          = scan(u, delta, A, B, C, D) · silu(z)     out = out_proj(y)
 // E = expand · d_model channels, N states, K taps, R = dt_rank, M = B·L rows. x' and z are halves
 // of one array of 2E columns, dt, B and C slices of one of R + 2N: none is copied apart.
@@ -28,6 +30,8 @@ struct mamba {
     struct dt_linear x_proj, dt_proj;
     struct dt_conv conv;
     int a_log, d_skip, dt_bias; // rows of the table
+    float norm_eps;             // of dt, B and C; 0: no norms
+    float *dt_rstd, *bc_rstd;   // [M], [M, 2]; NULL: no backward follows
     struct arrays forward;   // needed by backward; shared between layers where they are recomputed
     struct arrays gradients; // of them, shared by all layers
     float *states;           // [B, ceil(L / chunk), N, E] fp32
@@ -57,12 +61,16 @@ int64_t dt_mamba_inner(const struct dt_model_config *config)
 
 struct values {
     int64_t dt_rank;
+    double mixer_rms_eps;
 };
 
 static const struct dt_config_key fields[] = {
     DT_FIELD_AUTO(struct values, dt_rank, 1, 0x1p20,
                   "rank of the step-size projection; auto: d_model / 16, rounded up",
                   .json = "time_step_rank"),
+    DT_FIELD(REAL, struct values, mixer_rms_eps, "0", 0, 1,
+             "epsilon of RMSNorms of dt, B and C, as FalconMamba has them (1e-6); 0: no norms",
+             .json = "mixer_rms_eps"),
     {0},
 };
 DT_KIND_VALUES(values)
@@ -105,6 +113,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     int64_t d = config->d_model, E = m->E = dt_mamba_inner(config),
             N = m->N = dt_mamba_values(config)->d_state, R = m->R = values(config)->dt_rank;
     double deep = 1 / sqrt((double)(E * config->n_layer));
+    m->norm_eps = (float)values(config)->mixer_rms_eps;
     m->projected.out = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
     m->a_log =
         dt_build_row(build, part, "mixer.A_log", dt_mamba_init_a_log, 0, 2, (int64_t[]){E, N});
@@ -152,6 +161,10 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     int64_t chunks = plan->shape.sequences * dt_ceil_div(plan->shape.length, m->chunk);
     m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
     m->states = dt_plan_view(plan, plan->scan, chunks, m->N * m->E, DT_F32).data;
+    if (m->norm_eps > 0) {
+        m->dt_rstd = dt_plan_view(plan, plan->scan, plan->rows, 1, DT_F32).data;
+        m->bc_rstd = dt_plan_view(plan, plan->scan, plan->rows, 2, DT_F32).data;
+    }
     if (plan->net->backend->op->scan_keeps_s)
         m->s = dt_plan_view(plan, plan->scan, plan->rows, m->E, DT_F32).data;
 }
@@ -175,6 +188,30 @@ static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct dt_
         .reset = pass->input.arrays[m->reset]};
 }
 
+// B and C side by side.
+static struct dt_view b_and_c(const struct mamba *m, const struct arrays *a)
+{
+    return dt_view_cols(a->dbc, m->R, m->R + 2 * m->N);
+}
+
+static dt_status normalize(const struct mamba *m, const struct dt_pass *pass)
+{
+    const struct arrays *a = &m->forward;
+    struct dt_rmsnorm_forward_args dt = {1, m->norm_eps, a->dt, m->dt_rstd},
+                                   bc = {2, m->norm_eps, b_and_c(m, a), m->bc_rstd};
+    DT_TRY(DT_RUN(pass, rmsnorm_forward, &dt));
+    return DT_RUN(pass, rmsnorm_forward, &bc);
+}
+
+static dt_status normalize_backward(const struct mamba *m, const struct dt_pass *pass)
+{
+    const struct arrays *a = &m->forward, *g = &m->gradients;
+    struct dt_rmsnorm_backward_args dt = {1, a->dt, m->dt_rstd, g->dt},
+                                    bc = {2, b_and_c(m, a), m->bc_rstd, b_and_c(m, g)};
+    DT_TRY(DT_RUN(pass, rmsnorm_backward, &dt));
+    return DT_RUN(pass, rmsnorm_backward, &bc);
+}
+
 static dt_status convolve_and_scan(struct dt_projected *part, const struct dt_pass *pass,
                                    const struct dt_model_state *after)
 {
@@ -188,6 +225,8 @@ static dt_status convolve_and_scan(struct dt_projected *part, const struct dt_pa
                                         .s = m->s};
     DT_TRY(dt_conv_forward(pass, &m->conv, a->x, a->u, after));
     DT_TRY(dt_linear_forward(pass, m->x_proj, a->u, a->dbc));
+    if (m->norm_eps > 0)
+        DT_TRY(normalize(m, pass));
     DT_TRY(dt_linear_forward(pass, m->dt_proj, a->dt, a->delta));
     return DT_RUN(pass, scan_forward, &scan);
 }
@@ -217,6 +256,8 @@ static dt_status inner_backward(struct dt_projected *part, const struct dt_pass 
     DT_TRY(dt_pass_ready(pass, m->d_skip));
     DT_TRY(dt_pass_ready(pass, m->dt_bias));
     DT_TRY(dt_linear_backward(pass, m->dt_proj, a->dt, g->delta, g->dt));
+    if (m->norm_eps > 0)
+        DT_TRY(normalize_backward(m, pass));
     DT_TRY(dt_linear_backward(pass, m->x_proj, a->u, g->dbc, g->u)); // adds to the scan's part
     return dt_conv_backward(pass, &m->conv, a->x, g->u, g->x);
 }

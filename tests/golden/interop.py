@@ -20,7 +20,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import h5py
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM
+from transformers import (AutoModelForCausalLM, FalconMambaConfig, FalconMambaForCausalLM, Mamba2Config,
+                          Mamba2ForCausalLM, MambaConfig, MambaForCausalLM)
 
 try:
     from transformers import NemotronHConfig, NemotronHForCausalLM
@@ -37,6 +38,9 @@ MODELS = {
                    conv_kernel=3, expand=1, time_step_rank=7, layer_norm_epsilon=1e-3),
     "sharded": dict(vocab_size=99, hidden_size=48, num_hidden_layers=3, tie_word_embeddings=True, conv_kernel=2),
     "bf16": dict(vocab_size=40, hidden_size=32, num_hidden_layers=2, tie_word_embeddings=True),
+    # `expand` as in tiiuae/falcon-mamba-7b, where intermediate_size overrides it.
+    "falcon_mamba": dict(vocab_size=51, hidden_size=32, num_hidden_layers=2, tie_word_embeddings=False, expand=16,
+                         intermediate_size=64, time_step_rank=6, mixer_rms_eps=1e-3),
     # As state-spaces publish theirs (one group, tied), and mistralai (several groups, untied).
     "mamba2": dict(vocab_size=51, hidden_size=32, num_hidden_layers=2, tie_word_embeddings=True, num_heads=8,
                    head_dim=8, n_groups=1, state_size=16),
@@ -77,6 +81,8 @@ def make_model(name, overrides):
         model = NemotronHForCausalLM(NemotronHConfig(**settings)).float()
     elif name.startswith("mamba2"):
         model = Mamba2ForCausalLM(Mamba2Config(**settings)).float()
+    elif name == "falcon_mamba":
+        model = FalconMambaForCausalLM(FalconMambaConfig(**settings)).float()
     else:
         settings["intermediate_size"] = overrides.get("expand", 2) * overrides["hidden_size"]
         model = MambaForCausalLM(MambaConfig(**settings)).float()

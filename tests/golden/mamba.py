@@ -9,7 +9,7 @@ import json
 
 import torch
 import torch.nn.functional as F
-from reference import IGNORED, Model, fresh, make_family
+from reference import IGNORED, Model, fresh, make_family, rmsnorm
 
 # expand 2 and dt_rank ceil(d / 16) as published.
 DEFAULTS = dict(layers="mamba*2", d_state=16, d_conv=4, expand=2, dt_rank="auto")
@@ -25,6 +25,8 @@ CASES = {name: DEFAULTS | case for name, case in {
     "state": dict(d_state=8, d_conv=2, state=True, tie_embeddings=False, grad_clip=0.0),
     "reset_state": dict(B=3, d_model=36, expand=1, reset=True, state=True, dt_rank=7, vocab_size=11, eps=1e-6,
                         beta1=0.8, beta2=0.99),
+    "falcon": dict(B=3, d_model=36, d_state=5, dt_rank=7, reset=True, state=True, mixer_rms_eps=1e-6),
+    "falcon_plain": dict(tie_embeddings=False, vocab_size=11, mixer_rms_eps=0.03),
 }.items()}
 
 
@@ -60,7 +62,10 @@ class Mamba:
         u, z = (x @ w["mixer.in_proj.weight"].T).split(E, dim=-1)
         u, window = convolution(u, w["mixer.conv1d.weight"][:, 0], w["mixer.conv1d.bias"], reset, window)
         u = F.silu(u)
-        dt, b, c = (u @ w["mixer.x_proj.weight"].T).split([R, N, N], dim=-1)
+        parts = (u @ w["mixer.x_proj.weight"].T).split([R, N, N], dim=-1)
+        if eps := c.get("mixer_rms_eps"):  # FalconMamba
+            parts = [rmsnorm(part, 1, eps) for part in parts]
+        dt, b, c = parts
         delta = F.softplus(dt @ w["mixer.dt_proj.weight"].T + w["mixer.dt_proj.bias"])
         s, h = scan(u, delta, -torch.exp(w["mixer.A_log"]), b, c, reset, h)
         return ((s + w["mixer.D"] * u) * F.silu(z)) @ w["mixer.out_proj.weight"].T, [h, window]
@@ -86,15 +91,16 @@ def scan(u, delta, a, b, c, reset, h):
 
 
 def huggingface(c):
-    from transformers import MambaConfig, MambaForCausalLM
+    from transformers import FalconMambaConfig, FalconMambaForCausalLM, MambaConfig, MambaForCausalLM
 
-    E, N, K, R = sizes(c)
-    config = MambaConfig(vocab_size=c["vocab_size"], hidden_size=c["d_model"], state_size=N,
+    (E, N, K, R), falcon = sizes(c), "mixer_rms_eps" in c
+    config = (FalconMambaConfig if falcon else MambaConfig)(vocab_size=c["vocab_size"], hidden_size=c["d_model"], state_size=N,
                          num_hidden_layers=int(c["layers"].partition("*")[2] or 1), conv_kernel=K, expand=c["expand"],
                          intermediate_size=E, time_step_rank=R, layer_norm_epsilon=c["norm_eps"], use_bias=False,
                          use_conv_bias=True, tie_word_embeddings=c["tie_embeddings"], use_cache=False,
-                         residual_in_fp32=True, pad_token_id=0, bos_token_id=0, eos_token_id=0)
-    return MambaForCausalLM(config).double()
+                         residual_in_fp32=True, pad_token_id=0, bos_token_id=0, eos_token_id=0,
+                         **{"mixer_rms_eps": c["mixer_rms_eps"]} if falcon else {})
+    return (FalconMambaForCausalLM if falcon else MambaForCausalLM)(config).double()
 
 
 def compare_with_transformers(cases, blocks, peer_of):

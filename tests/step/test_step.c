@@ -434,7 +434,10 @@ int main(int argc, char **argv)
     struct dt_model_config pools = small_config(
         "mamba gru", "a:categorical*5/mean b:bernoulli*3 c:bernoulli*2/last d:huber*3/max "
                      "e:categorical*2/mean");
+    struct dt_model_config norms = small_config("mamba*2", "");
+    REAL_OF(norms, mixer_rms_eps) = 1e-6;
     if (argc == 1) {
+        every_promise(&norms, "norms of dt, B and C");
         every_promise(&ids, "ids alone");
         every_promise(&numbers, "mixtures and quantiles");
         every_promise(&pools, "pools");

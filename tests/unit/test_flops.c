@@ -96,11 +96,13 @@ static void add(struct dt_op_cost *sum, struct dt_op_cost call)
     }
 DT_OPS(COUNT)
 
-static void run_counted(const char *layers, bool gated)
+// extra: the gate of mlp, the norms of mamba.
+static void run_counted(const char *layers, bool extra)
 {
     struct dt_model_config config = random_pass_config("tokens", layers, "lm");
     struct random_pass p;
-    FLAG_OF(config, mlp_gated) = gated;
+    FLAG_OF(config, mlp_gated) = extra;
+    REAL_OF(config, mixer_rms_eps) = extra ? 1e-6 : 0;
     random_pass_open(&p, 1);
 #define WRAP(name) p.op.name = count_##name;
     DT_OPS(WRAP)
@@ -142,6 +144,9 @@ static void check_costs(void)
     CHECK_COST(scan_backward, 7 * M * E + 4 * M * N + B * E * N, M * E * N * 21, M * E * N * 17,
                M * E * (N + 3));
     CHECK_COST(xent, 2 * M * V + 2 * M, M * V * 5, M * V * 5, M * V * 2);
+    run_counted("mamba", true); // norms of dt, R = 2 columns, and of B and C
+    CHECK_COST(rmsnorm_forward, 2 * M * (2 + 2 * N), M * (2 + 2 * N) * 3, M * (2 + 2 * N) * 3, 0);
+    CHECK_COST(rmsnorm_backward, 3 * M * (2 + 2 * N), M * (2 + 2 * N) * 5, M * (2 + 2 * N) * 5, 0);
     run_counted("mamba2", false);
     const double half = (double)dt_cpu_op_table.ssd_chunk / 2; // of a chunk's square
     CHECK_COST(ssd_forward, 2 * M * E + 2 * M * G * N + M * 6 + B * E * N,

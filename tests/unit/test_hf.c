@@ -223,6 +223,36 @@ static void test_config_mamba2(void)
     }
 }
 
+#define FALCON                                                                                     \
+    "{\"model_type\": \"falcon_mamba\", \"hidden_size\": 64, \"vocab_size\": 50, "                 \
+    "\"num_hidden_layers\": 3, \"expand\": 16, "
+
+// As tiiuae/falcon-mamba-7b has it: the inner channels are intermediate_size, not `expand` times
+// the width, and mixer_rms_eps is left out. A model that is written comes back.
+static void test_config_falcon(void)
+{
+    struct dt_model_config config = {0}, read = {0};
+    char *written;
+    CHECK_OK(parse_config(FALCON "\"intermediate_size\": 192, \"tie_word_embeddings\": false}",
+                          &config));
+    CHECK_STR(config.layers, "mamba*3");
+    CHECK_INT(WHOLE_OF(config, expand), 3);
+    CHECK(REAL_OF(config, mixer_rms_eps) == 1e-6, "%g", REAL_OF(config, mixer_rms_eps));
+    CHECK_OK(dt_hf_config_text(&config, &written));
+    CHECK(strstr(written, "FalconMambaForCausalLM") &&
+              strstr(written, "\"intermediate_size\":\t192") && strstr(written, "mixer_rms_eps"),
+          "%s", written);
+    CHECK_OK(parse_config(written, &read));
+    struct dt_problems problems = {0};
+    dt_model_config_compare(&problems, &read, &config);
+    CHECK(problems.n == 0, "%s", problems.text);
+    CHECK_FAILS(dt_hf_official_text(&config, &written), DT_USER, "this one is falcon_mamba");
+    CHECK_FAILS(parse_config(FALCON "\"intermediate_size\": 100}", &read), DT_USER,
+                "intermediate_size is 100; it must be a multiple of hidden_size = 64");
+    CHECK_FAILS(parse_config(FALCON "\"mixer_rms_eps\": 0}", &read), DT_USER,
+                "mixer_rms_eps is 0; it must be above 0");
+}
+
 #define NEMOTRON(layers)                                                                           \
     "{\"model_type\": \"nemotron_h\", \"hidden_size\": 64, \"vocab_size\": 50, "                   \
     "\"num_attention_heads\": 4, \"head_dim\": 16, \"mamba_num_heads\": 8, \"mamba_head_dim\": "   \
@@ -355,8 +385,8 @@ static void test_config_refused(void)
         {"{} {}", "not JSON"},
         {"{}", "model_type is missing"},
         {"{\"model_type\": \"llama\"}",
-         "model_type is \"llama\"; it must be \"mamba\", \"mamba2\", \"nemotron_h\" or "
-         "\"dtrain\""},
+         "model_type is \"llama\"; it must be \"mamba\", \"falcon_mamba\", \"mamba2\", "
+         "\"nemotron_h\" or \"dtrain\""},
         {"{\"model_type\": 7}", "model_type is 7"},
         {"{\"model_type\": \"mamba\"}", "hidden_size is missing; it must be a whole number from 1"},
         {"{" BASE ", \"use_bias\": true}", "use_bias is true"},
@@ -768,7 +798,7 @@ int main(void)
     test_round_trip(&tied);
     test_round_trip(&untied);
     RUN(test_file, test_config_floats, test_config_defaults, test_config_bytes, test_config_kinds,
-        test_config_mamba2, test_config_nemotron_h, test_type_text, test_slices,
+        test_config_falcon, test_config_mamba2, test_config_nemotron_h, test_type_text, test_slices,
         test_config_refused, test_config_monsters, test_variants, test_untied, test_damaged_file,
         test_split, test_formats, test_int8, test_official, test_escaping_names);
     small_model_free(&tied);
