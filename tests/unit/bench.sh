@@ -34,7 +34,7 @@ alike() { # what, share, rounding
 
 # All but the ops of other kinds of model.
 list=$(sed -nE 's/^ *[WX]\(([a-z0-9_]+)\).*/\1/p' "$ops" |
-    grep -E '^(gemm|embed|rmsnorm|conv1d|scan|xent|sum_squares|update|adamw|checksum|cast|accumulate|commit|stamp|spin)')
+    grep -E '^(gemm|embed|rmsnorm_residual|conv1d|scan|xent|sum_squares|update|adamw|checksum|cast|accumulate|commit|stamp|spin)')
 [ "$(echo "$list" | wc -l)" -ge 15 ] || fail "$ops: the list of ops was not found"
 
 for precision in fp32 bf16; do
