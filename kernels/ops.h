@@ -46,6 +46,7 @@
 #include "kernels/policy_loss.h"
 #include "kernels/pool.h"
 #include "kernels/quantize.h"
+#include "kernels/reverse.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rmsnorm_residual.h"
 #include "kernels/rnn.h"
@@ -95,6 +96,8 @@
     X(pool_forward)                                                                                \
     X(pool_backward)                                                                               \
     X(pool_targets)                                                                                \
+    X(reverse_map)                                                                                 \
+    X(reverse_rows)                                                                                \
     W(xent)                                                                                        \
     W(sum_squares)                                                                                 \
     W(checksum)                                                                                    \

@@ -599,7 +599,7 @@ static const struct family {
     {"xent", parity_xent}, {"gemm", parity_gemm},           {"conv", parity_conv},
     {"scan", parity_scan}, {"attention", parity_attention}, {"rnn", parity_rnn},
     {"ssd", parity_ssd},   {"gated", parity_gated},         {"policy", parity_policy},
-    {"pool", parity_pool},
+    {"pool", parity_pool}, {"reverse", parity_reverse},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 

@@ -110,6 +110,7 @@ void parity_rmsnorm(struct parity *p);
 void parity_xent(struct parity *p);
 void parity_policy(struct parity *p);
 void parity_pool(struct parity *p);
+void parity_reverse(struct parity *p);
 void parity_gemm(struct parity *p);
 void parity_conv(struct parity *p);
 void parity_scan(struct parity *p);

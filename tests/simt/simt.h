@@ -223,6 +223,14 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate, SIMT_HERE)
     return (unsigned)simt::exchange(simt::BALLOT, mask, predicate != 0, 0,
                                     {file, line, "__ballot_sync"});
 }
+static inline int __clz(int x)
+{
+    return x ? __builtin_clz((unsigned)x) : 32;
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
 static inline void __threadfence_system(void) {}
 
 static inline void __pipeline_memcpy_async(void *shared, const void *global, size_t bytes)
