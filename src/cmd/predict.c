@@ -96,10 +96,13 @@ static void print_plan(const struct dt_predict_plan *plan)
            job->val->n_shards == 1 ? "file" : "files", job->val->kind->name,
            (long long)plan->n_segments, tokens ? "sequences" : "episodes", (long long)plan->rows,
            unit);
+    bool both = job->model.direction == DT_DIRECTION_BOTH;
     bool carries = dt_model_state_bytes(&job->model, 1, &bytes) == DT_OK && bytes > 0;
     if (carries)
         printf(
             "context: the recurrent state is zero at the start of each, and carried through it\n");
+    else if (both)
+        printf("context: each window by itself, read both ways (model.direction)\n");
     else
         printf("context: none: the model has no recurrent state\n");
     if (carries && !job->settings.data.carry_state)

@@ -201,6 +201,8 @@ static dt_status read_tokens(struct dt_reader *reader, const struct dt_dataset *
     if (!reset)
         return DT_OK;
     memset(starts + n, 0, (size_t)(block->windows * T - n));
+    if (n < block->windows * T)
+        starts[n] = 1; // what follows the shard's end is no part of its last document
     if (shard->doc_starts)
         DT_TRY(dt_h5_starts_mark(&stream->starts, from, n, starts));
     else

@@ -331,6 +331,9 @@ static dt_status scan_data(struct dt_job *job, bool trains)
     if (s->data.carry_state && (job->train->n_sources > 1 || (job->val && job->val->n_sources > 1)))
         return dt_config_reject(job->config, "data.carry_state", "give one source, without weights",
                                 "true needs windows that follow each other, not a mixture");
+    if (s->data.carry_state && job->model.direction == DT_DIRECTION_BOTH)
+        return dt_config_reject(job->config, "data.carry_state", "set it to false",
+                                "true, but model.direction = both reads each window from its end");
     if (job->val && job->val->layout.columns != job->train->layout.columns)
         return dt_config_reject(job->config, "data.val",
                                 "name the datasets in data.inputs and data.targets",

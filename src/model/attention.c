@@ -65,6 +65,8 @@ static void resolve(struct dt_model_config *config, int64_t length)
 static dt_status check(const struct dt_model_config *c)
 {
     static const char hint[] = "set model.n_head, model.n_kv_head or model.d_model";
+    if (c->direction == DT_DIRECTION_BOTH)
+        return DT_FAIL(DT_USER, NULL, "model.direction is both, which attention cannot yet");
     const struct values *v = values(c);
     int64_t width = c->d_model / v->n_head;
     if (c->d_model % v->n_head != 0)
@@ -205,4 +207,5 @@ const struct dt_block_kind dt_attention_block = {
     .arrays_size = sizeof(struct arrays),
     .inner = attend,
     .inner_backward = inner_backward,
+    .once = true,
 };

@@ -3,6 +3,7 @@
 
 #include "base/round.h"
 #include "base/text.h"
+#include "data/columns.h"
 #include "model/kinds.h"
 
 #include <stdlib.h>
@@ -269,6 +270,29 @@ dt_status dt_model_config_normalize(struct dt_model_config *config)
     return dt_layers_text(&layers, config->layers, sizeof config->layers);
 }
 
+// What a position that reads what comes after it must not predict.
+static dt_status check_direction(const struct dt_model_config *config)
+{
+    static const char hint[] = "set model.direction = forward";
+    const struct dt_head_kind *head;
+    struct dt_fed fed[DT_FED_MOST];
+    int n;
+    if (config->direction == DT_DIRECTION_FORWARD)
+        return DT_OK;
+    DT_TRY(dt_head_find(config, &head));
+    if (head->next)
+        return DT_FAIL(DT_USER, hint,
+                       "model.direction is both, but model.heads is %s, which predicts the next %s",
+                       head->kind.name, dt_model_unit(config));
+    DT_TRY(dt_columns_fed(config->inputs, config->targets, &n, fed));
+    if (n > 0)
+        return DT_FAIL(DT_USER, hint,
+                       "model.direction is both, but data.inputs has earlier targets (%s, of %s), "
+                       "which the next position would show",
+                       config->inputs, config->targets);
+    return DT_OK;
+}
+
 dt_status dt_model_config_check(struct dt_model_config *config)
 {
     static const char hint[] = "set it in the [model] section";
@@ -287,5 +311,5 @@ dt_status dt_model_config_check(struct dt_model_config *config)
     for (int i = 0; i < used.n; i++)
         if (used.list[i]->check)
             DT_TRY(used.list[i]->check(config));
-    return DT_OK;
+    return check_direction(config);
 }

@@ -19,6 +19,8 @@ enum dt_recompute {
     DT_RECOMPUTE_BLOCK, // keep the residual stream between blocks only
 };
 extern const char *const dt_recompute_name[]; // these words
+#define DT_DIRECTION_WORDS "forward|both"
+enum dt_direction { DT_DIRECTION_FORWARD, DT_DIRECTION_BOTH };
 
 struct dt_model_config {
     char stem[DT_CONFIG_STRING_MAX], heads[DT_CONFIG_STRING_MAX]; // "": model/kinds.c's first kinds
@@ -28,6 +30,8 @@ struct dt_model_config {
     int64_t frame_size;                // F; 0: from the data
     char layers[DT_CONFIG_STRING_MAX]; // "mamba*24", "a*7 b a*8"; "": n_layer of the first kind
     int64_t d_model, n_layer, vocab_size;
+    enum dt_direction direction;
+    bool tie_directions;
     int64_t mup_base; // 0: learning rates and initial values do not follow the width
     double norm_eps;
     bool tie_embeddings;

@@ -19,6 +19,11 @@ const struct dt_config_key dt_model_fields[] = {
         "what the model predicts; empty: lm, the next token; else NAME:KIND[(PARAMETERS)]*N[@WEIGHT] …, KIND "
         "categorical, bernoulli, regression, huber, gmm or quantile",
         .json = "heads"),
+    ROW(CHOICE, AT(direction), "forward", DT_DIRECTION_WORDS,
+        "how blocks read a sequence; both: from each end, within documents; not for the head lm",
+        .json = "direction"),
+    ROW(FLAG, AT(tie_directions), "true",
+        "both directions share a block's input and output projections", .json = "tie_directions"),
     ROW(WHOLE, AT(mup_base), "0", 0, 0x1p20,
         "µP: rates, initial values and output follow the width, as tuned at this d_model; 0: off",
         .json = "mup_base"),

@@ -19,6 +19,9 @@ struct dt_part {
     float *rstd;          // [M]
     struct dt_view h, dh; // [M, d] storage: h, and in backward its gradient
     double flops;         // of training a token: dt_build_linear counts its layers
+    // With model.direction = both, the part of the same kind that reads reversed documents; its
+    // output is added. Rows and memory are its own; NULL: there is none.
+    struct dt_part *reverse;
 };
 
 // What a part is created from. It appends its rows, in the order in which its backward finishes
@@ -28,7 +31,10 @@ struct dt_build {
     struct dt_params *params;
     struct dt_array_list *arrays;
     const struct dt_outputs *outputs;
+    const struct dt_part *twin; // of a block's second direction: the first one; else NULL
 };
+// Whether such blocks are two parts, one for each direction.
+bool dt_block_is_twofold(const struct dt_model_config *config, const struct dt_kind *block);
 // Index of an array that the part reads; a failure shows in params->failed.
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
                    int64_t width, bool optional);
@@ -36,13 +42,17 @@ int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype
 int dt_build_state(const struct dt_build *build, struct dt_part *block, const char *name,
                    enum dt_dtype type, int64_t width);
 
-// A row "backbone.layers.N.NAME" of a block.
+// A row "backbone.layers.N.NAME" of a block; of one with two directions "mixer.X" is
+// "mixer.mamba_fwd.X", then "mixer.mamba_rev.X".
 int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
                  dt_init *init, double scale, int n_dims, const int64_t *shape);
-// A linear layer of that name, with uniform initial weights up to `scale`; a convolution
-// "mixer.conv1d", which adds "conv_state" to the block's states.
+// A linear layer of that name, with uniform initial weights up to `scale`; one that reads the
+// block's input or gives its output, whose weight both directions share (model.tie_directions); a
+// convolution "mixer.conv1d", which adds "conv_state" to the block's states.
 struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *block,
                                  const char *name, int64_t in, int64_t out, double scale);
+struct dt_linear dt_build_projection(const struct dt_build *build, struct dt_part *block,
+                                     const char *name, int64_t in, int64_t out, double scale);
 struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels,
                              int64_t taps);
 
@@ -121,6 +131,9 @@ struct dt_block_kind {
     // Where such a block has its arrays, views of M rows, x and y first, and after them a second
     // struct of this size with their gradients.
     size_t arrays, arrays_size;
+    // It looks at one position alone, or in both directions where model.direction says so; other
+    // kinds read from the first position to the last, and then run once for each direction.
+    bool once;
 };
 
 // A block between two linear layers begins with this, and has these functions.
@@ -137,6 +150,7 @@ struct dt_head_kind {
     struct dt_kind kind;
     bool lists;       // model.heads is not its name but a list of outputs
     const char *stem; // the kind of stem where none is named; NULL: the first
+    bool next;        // predicts what comes next, which a position must not have read
     dt_status (*outputs)(const struct dt_model_config *config, struct dt_outputs *outputs);
     // Reads h [M, d] storage: *sum += the sum of losses and the count of positions that have one.
     // scale > 0: also the gradients of scale · Σ loss, dh among them. The model announces the

@@ -143,6 +143,7 @@ const struct dt_head_kind dt_lm_head = {
              .keys = {&dt_vocabulary_keys, &keys},
              .create = create,
              .plan = plan},
+    .next = true,
     .outputs = outputs,
     .loss = loss,
     .row_losses = row_losses,

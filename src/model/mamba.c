@@ -114,7 +114,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
             N = m->N = dt_mamba_values(config)->d_state, R = m->R = values(config)->dt_rank;
     double deep = 1 / sqrt((double)(E * config->n_layer));
     m->norm_eps = (float)values(config)->mixer_rms_eps;
-    m->projected.out = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
+    m->projected.out = dt_build_projection(build, part, "mixer.out_proj.weight", E, d, deep);
     m->a_log =
         dt_build_row(build, part, "mixer.A_log", dt_mamba_init_a_log, 0, 2, (int64_t[]){E, N});
     dt_params_keep(build->params, m->a_log);
@@ -128,7 +128,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->conv = dt_build_conv(
         build, part, E, dt_mamba_values(config)->d_conv); // after ssm_state: the order in memory
     m->projected.in =
-        dt_build_linear(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
+        dt_build_projection(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
     // Scan: 9·E·N forward (decay, input and output of a state, as state-spaces/mamba counts), twice
     // that backward.

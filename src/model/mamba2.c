@@ -100,7 +100,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->dt_min = (float)values(config)->dt_min;
     m->dt_max = values(config)->dt_max > 0 ? (float)values(config)->dt_max : INFINITY;
     double deep = 1 / sqrt((double)(E * config->n_layer));
-    m->projected.out = dt_build_linear(build, part, "mixer.out_proj.weight", E, d, deep);
+    m->projected.out = dt_build_projection(build, part, "mixer.out_proj.weight", E, d, deep);
     m->gated_norm = dt_build_row(build, part, "mixer.norm.weight", dt_init_one, 0, 1, &E);
     m->a_log = dt_build_row(build, part, "mixer.A_log", init_a_log, 0, 1, &H);
     m->d_skip = dt_build_row(build, part, "mixer.D", dt_init_one, 0, 1, &H);
@@ -109,7 +109,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->conv = dt_build_conv(
         build, part, W, dt_mamba_values(config)->d_conv); // after ssm_state: the order in memory
     m->projected.in =
-        dt_build_linear(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
+        dt_build_projection(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
     // SSD, as the recurrence: 5·E·N forward (a product and a sum for each of decay and output, a
     // product for the input), twice that backward.

@@ -117,4 +117,5 @@ const struct dt_block_kind dt_mlp_block = {
     .arrays_size = sizeof(struct arrays),
     .inner = activate,
     .inner_backward = inner_backward,
+    .once = true,
 };

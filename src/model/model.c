@@ -18,21 +18,38 @@ struct dt_model_state {
 
 static void parts_free(struct dt_parts *parts)
 {
-    for (int64_t i = 0; parts->all && i < parts->layers + 2; i++)
+    for (int64_t i = 0; parts->all && i < parts->layers + 2; i++) {
+        if (parts->all[i])
+            free(parts->all[i]->reverse);
         free(parts->all[i]);
+    }
     free(parts->all);
     dt_params_free(&parts->params);
+}
+
+static dt_status part_new(const struct dt_build *build, const struct dt_kind *kind, int64_t layer,
+                          struct dt_part **part)
+{
+    DT_TRY(DT_NEW_BYTES(part, kind->size, "a part of kind %s", kind->name));
+    **part = (struct dt_part){.kind = kind, .layer = layer, .first_row = build->params->n};
+    kind->create(*part, build);
+    return DT_OK;
 }
 
 static dt_status part_create(struct dt_parts *parts, int64_t i, const struct dt_kind *kind,
                              const struct dt_model_config *config)
 {
-    struct dt_build build = {config, &parts->params, &parts->arrays, &parts->outputs};
-    struct dt_part *part;
-    DT_TRY(DT_NEW_BYTES(&part, kind->size, "a part of kind %s", kind->name));
-    *part = (struct dt_part){.kind = kind, .layer = i - 1, .first_row = parts->params.n};
-    parts->all[i] = part;
-    kind->create(part, &build);
+    struct dt_build build = {config, &parts->params, &parts->arrays, &parts->outputs, NULL};
+    DT_TRY(part_new(&build, kind, i - 1, &parts->all[i]));
+    struct dt_part *part = parts->all[i];
+    if (i > 0 && i <= parts->layers && dt_block_is_twofold(config, kind)) {
+        build.twin = part;
+        DT_TRY(part_new(&build, kind, i - 1, &part->reverse));
+        part->flops += part->reverse->flops;
+        parts->reverses = true;
+        parts->reset = dt_build_array(&build, "reset", DT_U8, 1, true);
+        parts->mask = dt_build_array(&build, "mask", DT_U8, 1, true);
+    }
     if (part == parts->all[parts->layers + 1])
         part->norm = dt_params_add(&parts->params, dt_init_one, 0, config->d_model, 1,
                                    &config->d_model, "backbone.norm_f.weight");
@@ -143,6 +160,25 @@ static void plan_part(struct dt_part *part, struct dt_plan *plan, bool head)
         part->dh = dt_plan_aligned(plan, DT_MEMORY_SCRATCH, config->d_model, ROW_ALIGN);
 }
 
+// The arrays of a block. Its directions run one after the other, so the second one has the first
+// one's scratch, and what it reads is reversed again in backward.
+static void plan_block(struct dt_part *block, struct dt_plan *plan)
+{
+    struct dt_arena *scratch = &plan->arenas[DT_MEMORY_SCRATCH];
+    struct dt_part *reverse = block->reverse;
+    int64_t d = plan->net->config->d_model, mark = dt_arena_mark(scratch);
+    plan_part(block, plan, false);
+    if (!reverse)
+        return;
+    int64_t end = dt_arena_mark(scratch);
+    dt_arena_release(scratch, mark);
+    reverse->kind->plan(reverse, plan);
+    dt_arena_take(scratch, end - dt_arena_mark(scratch));
+    reverse->h = dt_plan_aligned(plan, DT_MEMORY_SCRATCH, d, ROW_ALIGN);
+    if (plan->shape.training)
+        reverse->dh = dt_plan_aligned(plan, DT_MEMORY_SCRATCH, d, ROW_ALIGN);
+}
+
 // Gives everything its place in the arenas of `plan`, in the same order each time.
 static void arrange(struct dt_model *model, struct dt_plan *plan)
 {
@@ -167,13 +203,20 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
     model->out = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, model->config.storage);
     if (training)
         model->dresidual = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, DT_F32);
+    if (parts->reverses) {
+        model->map = dt_plan_view(plan, border, M, 1, DT_I32).data;
+        model->reversed = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, model->config.storage);
+    }
     for (int64_t i = 0; i < parts->layers + 2; i++) {
         struct dt_arena *scratch = &plan->arenas[DT_MEMORY_SCRATCH];
         if (i == 1)
             mark = dt_arena_mark(scratch);
         if (i > 1 && i <= parts->layers) // blocks share it
             dt_arena_release(scratch, mark);
-        plan_part(parts->all[i], plan, i > parts->layers);
+        if (i > 0 && i <= parts->layers)
+            plan_block(parts->all[i], plan);
+        else
+            plan_part(parts->all[i], plan, i > parts->layers);
     }
 }
 

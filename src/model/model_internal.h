@@ -14,7 +14,9 @@ struct dt_parts {
     const struct dt_stem_kind *stem;
     const struct dt_head_kind *head;
     struct dt_part *head_part;
-    int head_rows; // of the table, its first
+    int head_rows;   // of the table, its first
+    bool reverses;   // a block has two directions, and
+    int reset, mask; // arrays: says where documents are
 };
 
 struct dt_model {
@@ -29,4 +31,8 @@ struct dt_model {
                               // the head's; one array in inference
     struct dt_view out;       // [M, d] storage: output of a block, backward: its gradient
     struct dt_view dresidual; // [M, d] fp32
+    // Where a block has two directions (kernels/reverse.h): the map of the pass's sequences, and
+    // `out` reversed.
+    int32_t *map;            // [M]
+    struct dt_view reversed; // [M, d] storage
 };

@@ -5,6 +5,7 @@
 #include "base/round.h"
 
 #include <math.h>
+#include <string.h>
 
 // Far more than any machine has, and products of sizes still fit 64 bits.
 static const int64_t bytes_max = INT64_C(1) << 52;
@@ -45,16 +46,42 @@ int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype
 int dt_build_state(const struct dt_build *build, struct dt_part *block, const char *name,
                    enum dt_dtype type, int64_t width)
 {
+    // A model that reads both ways carries nothing from window to window.
+    if (build->config->direction == DT_DIRECTION_BOTH)
+        width = 0;
     int index = dt_array_list_add(&block->states, name, type, width, false);
     build->params->failed |= index < 0;
     return index;
 }
 
+bool dt_block_is_twofold(const struct dt_model_config *config, const struct dt_kind *block)
+{
+    return config->direction == DT_DIRECTION_BOTH && !((const struct dt_block_kind *)block)->once;
+}
+
+// The name of a row in the direction of `twin`, NULL: in the first.
+static void name_row(const struct dt_build *build, const struct dt_part *block,
+                     const struct dt_part *twin, const char *name, char out[DT_PARAM_NAME])
+{
+    static const char mixer[] = "mixer.";
+    size_t part = dt_block_is_twofold(build->config, block->kind) &&
+                          strncmp(name, mixer, sizeof mixer - 1) == 0
+                      ? sizeof mixer - 1
+                      : 0;
+    snprintf(out, DT_PARAM_NAME, "backbone.layers.%d.%.*s%s%s%s", (int)block->layer, (int)part,
+             name, part ? block->kind->name : "",
+             !part  ? ""
+             : twin ? "_rev."
+                    : "_fwd.",
+             name + part);
+}
+
 int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
                  dt_init *init, double scale, int n_dims, const int64_t *shape)
 {
-    return dt_params_add(build->params, init, scale, shape[0], n_dims, shape,
-                         "backbone.layers.%d.%s", (int)block->layer, name);
+    char full[DT_PARAM_NAME];
+    name_row(build, block, build->twin, name, full);
+    return dt_params_add(build->params, init, scale, shape[0], n_dims, shape, "%s", full);
 }
 
 struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *block,
@@ -63,6 +90,19 @@ struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *b
     block->flops += 6 * (double)in * (double)out;
     int row = dt_build_row(build, block, name, dt_init_uniform, scale, 2, (int64_t[]){out, in});
     return (struct dt_linear){.row = row, .in = in, .out = out};
+}
+
+struct dt_linear dt_build_projection(const struct dt_build *build, struct dt_part *block,
+                                     const char *name, int64_t in, int64_t out, double scale)
+{
+    char full[DT_PARAM_NAME];
+    if (!build->twin || !build->config->tie_directions)
+        return dt_build_linear(build, block, name, in, out, scale);
+    block->flops += 6 * (double)in * (double)out;
+    name_row(build, block, NULL, name, full);
+    const struct dt_param *row = dt_params_find(build->params, full);
+    int index = row ? (int)(row - build->params->rows) : -1; // -1: a row could not be added
+    return (struct dt_linear){.row = index, .in = in, .out = out, .shared = true};
 }
 
 struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels,
@@ -263,7 +303,10 @@ dt_status dt_linear_backward(const struct dt_pass *pass, struct dt_linear linear
     struct dt_view w, dw = dt_view_of(dt_net_gradient(pass->net, linear.row),
                                       linear.first + linear.out, linear.in, DT_F32);
     dw = dt_view_rows(dw, linear.first, dw.rows);
-    struct dt_gemm_args of_w = {.a = dy, .c = dw, .trans_a = true, .accumulate = pass->accumulate},
+    struct dt_gemm_args of_w = {.a = dy,
+                                .c = dw,
+                                .trans_a = true,
+                                .accumulate = pass->accumulate || linear.shared},
                         of_x = {.a = dy, .c = dx, .accumulate = linear.adds};
     int64_t used = 0;
     DT_TRY(operands(pass, linear, &x, &w, &used));

@@ -95,6 +95,7 @@ struct dt_linear {
     int64_t first; // W starts at this row of the tensor
     bool adds;     // dx += instead of =
     bool exact;    // forward is part of another op: never rounded to int8
+    bool shared;   // by the direction before this one: dW +=
 };
 // x [rows, in] storage, y [rows, out] storage or fp32.
 dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear, struct dt_view x,

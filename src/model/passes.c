@@ -51,14 +51,47 @@ static dt_status need(const struct dt_pass *pass, const struct dt_part *part)
     return pass->weights_needed ? pass->weights_needed(pass->context, part->first_row) : DT_OK;
 }
 
+// Reversed rows of x: y = or +=.
+static dt_status reverse(const struct dt_model *model, const struct dt_pass *pass, struct dt_view x,
+                         struct dt_view y, bool adds)
+{
+    struct dt_reverse_rows_args args = {.length = pass->input.length,
+                                        .map = model->map,
+                                        .x = dt_view_rows(x, 0, pass->rows),
+                                        .y = dt_view_rows(y, 0, pass->rows),
+                                        .accumulate = adds};
+    return DT_RUN(pass, reverse_rows, &args);
+}
+
+static dt_status find_documents(const struct dt_model *model, const struct dt_pass *pass)
+{
+    const struct dt_parts *parts = &model->parts;
+    struct dt_reverse_map_args args = {.batch = pass->input.sequences,
+                                       .length = pass->input.length,
+                                       .reset = pass->input.arrays[parts->reset],
+                                       .mask = pass->input.arrays[parts->mask],
+                                       .map = model->map};
+    return parts->reverses ? DT_RUN(pass, reverse_map, &args) : DT_OK;
+}
+
+static dt_status run_forward(struct dt_part *block, const struct dt_pass *pass, struct dt_view out)
+{
+    return ((const struct dt_block_kind *)block->kind)
+        ->forward(block, pass, dt_view_rows(block->h, 0, pass->rows),
+                  dt_view_rows(out, 0, pass->rows));
+}
+
 static dt_status forward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
 {
     struct dt_part *block = model->parts.all[i + 1];
     DT_TRY(need(pass, block));
     DT_TRY(norm_forward(model, pass, i, false));
-    return ((const struct dt_block_kind *)block->kind)
-        ->forward(block, pass, dt_view_rows(block->h, 0, pass->rows),
-                  dt_view_rows(model->out, 0, pass->rows));
+    DT_TRY(run_forward(block, pass, model->out));
+    if (!block->reverse)
+        return DT_OK;
+    DT_TRY(reverse(model, pass, block->h, block->reverse->h, false));
+    DT_TRY(run_forward(block->reverse, pass, model->reversed));
+    return reverse(model, pass, model->reversed, model->out, true);
 }
 
 dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *caller)
@@ -71,6 +104,7 @@ dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *c
         return DT_FAIL(DT_MACHINE, NULL,
                        "a batch of %lld x %lld does not fit the model's %lld x %lld", (long long)B,
                        (long long)L, (long long)shape->sequences, (long long)shape->length);
+    DT_TRY(find_documents(model, &pass));
     DT_TRY(need(&pass, parts->all[0]));
     DT_TRY(
         parts->stem->forward(parts->all[0], &pass, dt_view_rows(model->residual[0], 0, pass.rows)));
@@ -111,15 +145,37 @@ bool dt_model_row_losses(const struct dt_model *model, const struct dt_model_inp
            head->row_losses(model->parts.head_part, input, rows);
 }
 
+static dt_status run_backward(struct dt_part *block, const struct dt_pass *pass,
+                              struct dt_view dout)
+{
+    return ((const struct dt_block_kind *)block->kind)
+        ->backward(block, pass, dt_view_rows(block->h, 0, pass->rows),
+                   dt_view_rows(dout, 0, pass->rows), dt_view_rows(block->dh, 0, pass->rows));
+}
+
+// Rows that the directions share are finished by the second one: all are announced after it.
+static dt_status backward_both(const struct dt_model *model, const struct dt_pass *pass,
+                               struct dt_part *block)
+{
+    struct dt_pass quiet = *pass;
+    quiet.grad_ready = NULL;
+    DT_TRY(reverse(model, pass, block->h, block->reverse->h, false));
+    DT_TRY(reverse(model, pass, model->out, model->reversed, false));
+    DT_TRY(run_backward(block, &quiet, model->out));
+    DT_TRY(run_backward(block->reverse, &quiet, model->reversed));
+    DT_TRY(reverse(model, pass, block->reverse->dh, block->dh, true));
+    for (int row = block->first_row; row < block->norm; row++)
+        DT_TRY(dt_pass_ready(pass, row));
+    return DT_OK;
+}
+
 static dt_status backward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
 {
     struct dt_part *block = model->parts.all[i + 1];
     if (model->config.recompute >= DT_RECOMPUTE_BLOCK)
         DT_TRY(norm_forward(model, pass, i, true));
-    DT_TRY(((const struct dt_block_kind *)block->kind)
-               ->backward(block, pass, dt_view_rows(block->h, 0, pass->rows),
-                          dt_view_rows(model->out, 0, pass->rows),
-                          dt_view_rows(block->dh, 0, pass->rows)));
+    DT_TRY(block->reverse ? backward_both(model, pass, block)
+                          : run_backward(block, pass, model->out));
     return norm_backward(model, pass, i);
 }
 

@@ -55,13 +55,13 @@ static void create(struct dt_part *part, const struct dt_build *build)
             gates = G * H;
     double scale = 1 / sqrt((double)H); // of all, as in PyTorch
     if (H != d)
-        m->out_proj = dt_build_linear(build, part, "mixer.out_proj.weight", H, d,
-                                      1 / sqrt((double)(H * config->n_layer)));
+        m->out_proj = dt_build_projection(build, part, "mixer.out_proj.weight", H, d,
+                                          1 / sqrt((double)(H * config->n_layer)));
     m->bias_ih = dt_build_row(build, part, "mixer.bias_ih_l0", dt_init_uniform, scale, 1, &gates);
     m->bias_hh = dt_build_row(build, part, "mixer.bias_hh_l0", dt_init_uniform, scale, 1, &gates);
     m->recurrent = dt_build_linear(build, part, "mixer.weight_hh_l0", H, gates, scale);
     m->recurrent.exact = true;
-    m->input = dt_build_linear(build, part, "mixer.weight_ih_l0", d, gates, scale);
+    m->input = dt_build_projection(build, part, "mixer.weight_ih_l0", d, gates, scale);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
     m->hidden_state = dt_build_state(build, part, "hidden_state", DT_F32, H);
     if (cell == DT_RNN_LSTM)

@@ -126,6 +126,10 @@ static dt_status create(struct dt_player *player, const struct dt_model_config *
                                    .play = true};
     config.storage = weights == DT_PLAY_BF16 ? DT_BF16 : DT_F32;
     config.quantize = weights == DT_PLAY_INT8 ? DT_QUANTIZE_INT8 : DT_QUANTIZE_NONE;
+    if (config.direction == DT_DIRECTION_BOTH)
+        return DT_FAIL(DT_USER, "use dtrain predict, or a model trained with direction = forward",
+                       "model.direction is both: the model reads whole windows, and has no form "
+                       "for one position at a time");
     DT_TRY(dt_model_create(&player->backend, &config, &shape, &player->model));
     DT_TRY(create_inputs(player));
     const struct dt_outputs *outputs = dt_model_outputs(player->model);

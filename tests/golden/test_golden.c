@@ -145,6 +145,8 @@ static void check_run(struct golden_run run, const char *name, const struct tole
 static void check_windows(struct golden_run run, const struct tolerance *tolerance)
 {
     const struct golden *golden = run.golden;
+    if (golden->config.direction == DT_DIRECTION_BOTH)
+        return; // a window's first position depends on its last
     run.micro = 1;
     run_name = run.storage == DT_F32 ? "fp32, windows" : "bf16, windows";
     for (int64_t b = 0; b < golden->batch; b++) {

@@ -401,7 +401,8 @@ static void test_too_many_states(void)
 {
     struct dt_params params = {0};
     struct dt_part block = {0};
-    const struct dt_build build = {.params = &params};
+    const struct dt_model_config config = {0};
+    const struct dt_build build = {.config = &config, .params = &params};
     char names[DT_BATCH_ARRAYS + 1][16];
     for (int i = 0; i <= DT_BATCH_ARRAYS; i++) {
         snprintf(names[i], sizeof names[i], "s%d", i);

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Golden files of models that read both ways: each document, as far as its window counts, alone and from each end, and the sum
+of both outputs, as BiMamba [Schiff et al. 2024, Caduceus] and Vision Mamba [Zhu et al. 2024] have it: fwd(x) + flip(rev(flip(x)))."""
+import pathlib
+import sys
+
+import torch
+from mamba import Mamba
+from mamba2 import Mamba2
+from mlp import Mlp
+from policy import DEFAULTS, Policy
+from pool import Pooled
+from reference import Model, make
+from rnn import Lstm, Rnn
+
+HEADS = "b:categorical*3 a:bernoulli*2"
+SMALL = DEFAULTS | dict(direction="both", heads=HEADS, frame_size=4, B=3, T=13, steps=4)
+MAMBA2 = dict(d_model=12, d_state=3, d_conv=4, expand=2, head_dim=4, n_groups=2, dt_min=0.0, dt_max=0.0)
+CASES = {name: SMALL | case for name, case in {
+    "plain": dict(layers="mamba*2", T=41),
+    "mamba": dict(layers="mamba*2", reset=True, masked=True, tie_directions=False),
+    "mamba_length1": dict(layers="mamba", T=1, B=2),
+    "mamba2": dict(MAMBA2, layers="mamba2*2", reset=True, masked=True, tie_directions=False),
+    "mamba2_tied": dict(MAMBA2, layers="mamba2*2", T=41, reset=True, lr=1e-3),
+    "gru": dict(layers="gru*2", reset=True, masked=True, tie_directions=False),
+    "gru_tied": dict(layers="gru", d_rnn=7, reset=True, masked=True),
+    "lstm": dict(layers="lstm", d_rnn=7, reset=True, masked=True, tie_directions=False),
+    "lstm_tied": dict(layers="lstm*2", masked=True),
+    "pooled": dict(layers="mamba mlp gru", heads="a:bernoulli*3@0.5/max b:categorical*5 c:categorical*3/mean d:bernoulli*2/last",
+                   reset=True, masked=True, missing=True),
+}.items()}
+
+
+def documents(mask, reset):
+    """[s, e) of a sequence: from one document's start to the next, up to the last position that counts."""
+    n = len(mask)
+    while n > 0 and not mask[n - 1]:
+        n -= 1
+    starts = [t for t in range(n) if t == 0 or (reset is not None and reset[t])]
+    return zip(starts, starts[1:] + [n])
+
+
+class Both:
+    """Of a block of one direction; the tensors of each are those within mixer.KIND_fwd and mixer.KIND_rev."""
+    mask = None  # of the batch
+
+    def __init__(self, kind, block):
+        self.kind, self.block = kind, block
+
+    @staticmethod
+    def shared(c, name):
+        return c.get("tie_directions", True) and name in ("mixer.in_proj.weight", "mixer.out_proj.weight", "mixer.weight_ih_l0")
+
+    def own(self, name, direction):
+        return name.replace("mixer.", f"mixer.{self.kind}_{direction}.")
+
+    def shapes(self, c):
+        for direction in ("fwd", "rev"):
+            for name, shape in self.block.shapes(c):
+                if direction == "fwd" or not self.shared(c, name):
+                    yield self.own(name, direction), shape
+
+    @staticmethod
+    def states(c):
+        return ()
+
+    def run(self, c, w, direction, x):
+        names = [name for name, _ in self.block.shapes(c)]
+        own = {name: w[self.own(name, "fwd" if self.shared(c, name) else direction)] for name in names}
+        zeros = [torch.zeros((1, *shape), dtype=torch.float64) for _, shape in self.block.states(c)]
+        return self.block.forward(c, own, x, None, zeros)[0]
+
+    def forward(self, c, w, x, reset, state):
+        out = []
+        for b in range(x.shape[0]):
+            mask = torch.ones(x.shape[1]) if Both.mask is None else Both.mask[b]
+            rows, at = [], 0
+            for s, at in documents(mask, None if reset is None else reset[b]):
+                part = x[b:b + 1, s:at]
+                rows.append(self.run(c, w, "fwd", part) + self.run(c, w, "rev", part.flip(1)).flip(1))
+            rows.append(torch.zeros_like(x[b:b + 1, at:]))  # padding, which nothing reads
+            out.append(torch.cat(rows, 1))
+        return torch.cat(out), ()
+
+
+class BothWays(Model):
+    def forward(self, batch, state=None):
+        Both.mask = batch.get("mask")
+        return super().forward(batch, state)
+
+
+BLOCKS = {name: Both(name, block) for name, block in {"mamba": Mamba, "mamba2": Mamba2, "gru": Rnn, "lstm": Lstm}.items()}
+BLOCKS["mlp"] = Mlp
+
+
+def main(names):
+    torch.set_num_threads(1)
+    for seed, (name, case) in enumerate(CASES.items(), 1):
+        generator = torch.Generator().manual_seed(seed)
+        ends = Pooled if "/" in case["heads"] else Policy
+        if not names or name in names:
+            make(pathlib.Path(__file__).resolve().with_suffix("") / f"{name}.safetensors",
+                 BothWays(case, BLOCKS, generator, ends), generator)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
