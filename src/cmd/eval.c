@@ -148,7 +148,8 @@ static dt_status print(const char *from, const struct dt_model *model,
             cJSON_AddNumberToObject(json, "rows_right", e->windows.right / e->windows.counted);
     }
     cJSON_AddNumberToObject(json, "tokens", e->total.counted);
-    double bytes = e->by_position ? bytes_per_token(e->job) : 0;
+    double bytes =
+        e->by_position && !dt_model_masking(&e->job->model).on ? bytes_per_token(e->job) : 0;
     if (bytes > 0)
         cJSON_AddNumberToObject(json, "bits_per_byte", loss / (bytes * log(2.0)));
     if (e->positions)

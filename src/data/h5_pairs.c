@@ -214,6 +214,7 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
     }
     if (rows[DT_TOKENS_RESET])
         memcpy(rows[DT_TOKENS_RESET], block->memory + at, (size_t)T);
+    dt_tokens_mask(dataset, rules, block, window, rows);
     return DT_OK;
 }
 

@@ -226,8 +226,9 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
     uint64_t largest = dt_tokens_widen(shard->type, tokens, n, ids, labels);
     for (int64_t i = n; i < T; i++) {
         ids[i] = i == n ? (int32_t)dt_tokens_get(shard->type, tokens, n) : 0;
-        labels[i] = DT_IGNORED;
+        labels[i] = rules->masking.on && i == n ? ids[i] : DT_IGNORED;
     }
+    dt_tokens_mask(dataset, rules, block, window, rows);
     if (largest < (uint64_t)rules->vocab_size)
         return DT_OK;
     int64_t i = dt_tokens_find(shard->type, tokens, n + 1, rules->vocab_size);

@@ -163,6 +163,7 @@ static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch
                 : at.block_windows;
         DT_TRY(read_block(loader, block, at.shard, first, windows));
     }
+    block->epoch = at.epoch;
     return loader->kind->write(dataset, &config->rules, block, at.window, rows);
 }
 

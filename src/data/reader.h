@@ -21,6 +21,16 @@ enum dt_numbers {
     DT_NUMBERS_KINDS,
 };
 
+// What a masked language model learns from: a position's label is its own token. Of the positions
+// that have one a share `rate` keep it, drawn by seed, epoch and window alone; of their tokens 80 %
+// become `token`, 10 % a random one, and 10 % stay [Devlin et al. 2019]. With rate 0 all keep it,
+// and every token stays.
+struct dt_masking {
+    bool on;
+    double rate;
+    int32_t token;
+};
+
 // How a loader wants every window read.
 struct dt_read_rules {
     uint64_t seed;       // for windows that are drawn, not read
@@ -28,8 +38,9 @@ struct dt_read_rules {
     int64_t reset_token; // -1: none. Documents start where /doc_starts says, else here; and at the
                          // start of a segment and of each row of pairs
     bool reset_after;    // … after the token instead of at it
-    bool verify;         // check stored checksums of what is read
-    bool carry;          // batches have "reset", 1 where a segment starts at the least
+    struct dt_masking masking;
+    bool verify; // check stored checksums of what is read
+    bool carry;  // batches have "reset", 1 where a segment starts at the least
     // Frames: (x - mean) / deviation, both [F], 0 of a missing number, in fp32, then rounded to
     // frames_type (fp32 or bf16). NULL: as stored; then the columns `bytes`, of dt_dataset.bytes,
     // are an array of their own.
@@ -42,6 +53,7 @@ struct dt_read_rules {
 // Consecutive windows of one shard, as a slot of the batch keeps them.
 struct dt_block {
     int64_t shard, first, windows; // windows 0: nothing is here
+    int64_t epoch;                 // in which a window is written
     char *memory;                  // of block_bytes, aligned
     const void *data;              // in `memory`; the kind's own, from `read` to `write`
     int64_t rows;                  // the kind's own, too

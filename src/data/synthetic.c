@@ -34,7 +34,6 @@ static dt_status open_tokens(struct dt_reader *reader, const struct dt_scan_rule
 static dt_status write_tokens(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                               const struct dt_block *block, int64_t window, void *const *rows)
 {
-    (void)block;
     struct dt_philox rng = draws_of(rules, TOKENS, window);
     int32_t *ids = rows[DT_TOKENS_IDS], *labels = rows[DT_TOKENS_LABELS];
     int64_t T = dataset->rules.seq_len;
@@ -48,6 +47,7 @@ static dt_status write_tokens(const struct dt_dataset *dataset, const struct dt_
     }
     if (rows[DT_TOKENS_RESET])
         write_reset(rows[DT_TOKENS_RESET], T, window);
+    dt_tokens_mask(dataset, rules, block, window, rows);
     return DT_OK;
 }
 

@@ -1,6 +1,7 @@
 // Holds what reader kinds of tokens share: the arrays of a batch, loops over tokens, errors.
 #include "data/tokens.h"
 
+#include "base/rng.h"
 #include "data/columns.h"
 
 #include <inttypes.h>
@@ -113,6 +114,27 @@ void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, con
         loops[type].mark(dt_tokens_at(type, tokens, -1), n, rules->reset_token, starts);
     else
         loops[type].mark(tokens, n - 1, rules->reset_token, starts + 1);
+}
+
+// Each position draws as many numbers as every other. The streams of the order (order.h) are far
+// below these.
+void dt_tokens_mask(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                    const struct dt_block *block, int64_t window, void *const *rows)
+{
+    const struct dt_masking *masking = &rules->masking;
+    uint64_t number = (uint64_t)block->shard << 40 | (uint64_t)window;
+    struct dt_philox rng = dt_philox_init(rules->seed, (uint32_t)block->epoch, UINT64_MAX - number);
+    int32_t *ids = rows[DT_TOKENS_IDS], *labels = rows[DT_TOKENS_LABELS];
+    for (int64_t t = 0; t < dataset->rules.seq_len && masking->on; t++) {
+        double chosen = dt_philox_u32(&rng) * 0x1p-32, how = dt_philox_u32(&rng) * 0x1p-32;
+        uint64_t token = dt_philox_u32(&rng) * (uint64_t)rules->vocab_size;
+        if (labels[t] == DT_IGNORED)
+            continue;
+        labels[t] = masking->rate == 0 || chosen < masking->rate ? ids[t] : DT_IGNORED;
+        if (masking->rate == 0 || labels[t] == DT_IGNORED || how >= 0.9)
+            continue;
+        ids[t] = how < 0.8 ? masking->token : (int32_t)(token >> 32);
+    }
 }
 
 dt_status dt_tokens_fail(const struct dt_shard *shard, const char *where, int64_t token,

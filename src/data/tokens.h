@@ -27,6 +27,11 @@ uint64_t dt_tokens_widen(dt_dtype type, const void *tokens, int64_t n, int32_t *
 void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, const void *tokens,
                            int64_t n, bool before, uint8_t *starts);
 
+// Where rules->masking asks for it: makes a window's labels its own tokens, as far as it has
+// labels, and masks some of them.
+void dt_tokens_mask(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                    const struct dt_block *block, int64_t window, void *const *rows);
+
 // A token outside the model's vocabulary: `where` is "/tokens at offset 7".
 dt_status dt_tokens_fail(const struct dt_shard *shard, const char *where, int64_t token,
                          int64_t vocab_size);

@@ -547,6 +547,7 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
                                                 .vocab_size = job->model.vocab_size,
                                                 .reset_token = s->data.reset_token,
                                                 .reset_after = s->data.reset_after,
+                                                .masking = dt_model_masking(&job->model),
                                                 .verify = s->data.verify,
                                                 .carry = s->data.carry_state,
                                                 .mean = as_stored ? NULL : job->mean,

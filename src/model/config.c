@@ -42,6 +42,15 @@ dt_status dt_stem_find(const struct dt_model_config *config, const struct dt_ste
     return status;
 }
 
+struct dt_masking dt_model_masking(const struct dt_model_config *config)
+{
+    const struct dt_head_kind *head;
+    if (dt_head_find(config, &head) == DT_OK)
+        return head->masking ? head->masking(config) : (struct dt_masking){0};
+    dt_error_clear();
+    return (struct dt_masking){0};
+}
+
 const char *dt_model_unit(const struct dt_model_config *config)
 {
     const struct dt_stem_kind *stem;

@@ -7,6 +7,7 @@
 #include "base/config.h"
 #include "base/dtype.h"
 #include "data/dataset.h"
+#include "data/reader.h"
 
 #define DT_RECOMPUTE_WORDS "none|scan|block"
 // What linear layers round their operands to, in training and in play (kernels/quantize.h).
@@ -55,6 +56,8 @@ void *dt_model_field(const struct dt_model_config *config, const char *name);
 
 // Whether its stem reads tokens alone.
 bool dt_model_reads_tokens(const struct dt_model_config *config);
+// What its head learns from tokens, if that is not the next one.
+struct dt_masking dt_model_masking(const struct dt_model_config *config);
 // What a position of its data is called, as its stem says: "tokens", "frames".
 const char *dt_model_unit(const struct dt_model_config *config);
 // Whether a part of this model reads the field, as its kind says (model/kinds.h: dt_kind.keys).

@@ -16,7 +16,7 @@ const struct dt_config_key dt_model_fields[] = {
         .json = "layers"),
     ROW(WORDS, AT(stem), "", "what reads the input: tokens or frames; empty: tokens", .json = "stem"),
     ROW(WORDS, AT(heads), "",
-        "what the model predicts; empty: lm, the next token; else NAME:KIND[(PARAMETERS)]*N[@WEIGHT] …, KIND "
+        "what the model predicts; empty: lm, the next token; mlm, masked tokens; else NAME:KIND[(PARAMETERS)]*N[@WEIGHT] …, KIND "
         "categorical, bernoulli, regression, huber, gmm or quantile",
         .json = "heads"),
     ROW(CHOICE, AT(direction), "forward", DT_DIRECTION_WORDS,

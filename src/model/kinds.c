@@ -17,8 +17,9 @@ const struct dt_kind *const dt_block_kinds[] = {&dt_mamba_block.kind,
                                                 &dt_lstm_block.kind,
                                                 NULL};
 
-extern const struct dt_head_kind dt_lm_head, dt_policy_head;
-const struct dt_kind *const dt_head_kinds[] = {&dt_lm_head.kind, &dt_policy_head.kind, NULL};
+extern const struct dt_head_kind dt_lm_head, dt_mlm_head, dt_policy_head;
+const struct dt_kind *const dt_head_kinds[] = {&dt_lm_head.kind, &dt_mlm_head.kind,
+                                               &dt_policy_head.kind, NULL};
 
 extern const struct dt_hf_type dt_hf_mamba, dt_hf_falcon_mamba, dt_hf_mamba2, dt_hf_nemotron_h;
 const struct dt_hf_type *const dt_hf_types[] = {&dt_hf_mamba, &dt_hf_falcon_mamba, &dt_hf_mamba2,

@@ -151,6 +151,8 @@ struct dt_head_kind {
     bool lists;       // model.heads is not its name but a list of outputs
     const char *stem; // the kind of stem where none is named; NULL: the first
     bool next;        // predicts what comes next, which a position must not have read
+    // How tokens are masked; NULL: they are not.
+    struct dt_masking (*masking)(const struct dt_model_config *config);
     dt_status (*outputs)(const struct dt_model_config *config, struct dt_outputs *outputs);
     // Reads h [M, d] storage: *sum += the sum of losses and the count of positions that have one.
     // scale > 0: also the gradients of scale · Σ loss, dh among them. The model announces the

@@ -1,5 +1,6 @@
-// The head of a language model computes logits (tied to the embedding or not) and the loss. It
-// reads "labels" [B, L] i32. Logits exist a tile of rows at a time, so their memory does not grow
+// The heads of language models compute logits (tied to the embedding or not) and the loss: `lm` of
+// the next token, `mlm` of masked ones, which the loader masks (data/reader.h: dt_masking). They
+// read "labels" [B, L] i32. Logits exist a tile of rows at a time, so their memory does not grow
 // with the batch; a tile's gradient goes back through the head at once.
 #include "model/kinds.h"
 
@@ -15,6 +16,12 @@ struct lm {
     struct dt_view dlogits; // [tile, V padded] storage; the logits themselves in fp32
     float *losses;          // [M], with shape.losses; else NULL
     uint8_t *right;         // [M], written without gradient; NULL with shape.play
+};
+
+// Of the head mlm.
+struct mlm_values {
+    double mask_rate;
+    int64_t mask_token;
 };
 
 static const struct dt_config_key fields[] = {
@@ -137,6 +144,38 @@ static dt_status logits(struct dt_part *part, const struct dt_pass *pass, struct
     return DT_OK;
 }
 
+static const struct dt_config_key mlm_fields[] = {
+    DT_FIELD(REAL, struct mlm_values, mask_rate, "0.15", 1e-6, 1,
+             "share of the tokens that a masked language model predicts"),
+    DT_FIELD(WHOLE, struct mlm_values, mask_token, "", 1, INT32_MAX,
+             "token that stands for a masked one; required by the head mlm",
+             .json = "mask_token_id"),
+    {0},
+};
+static const struct dt_kind_keys mlm_keys = {mlm_fields, sizeof(struct mlm_values)};
+
+static struct dt_masking masking(const struct dt_model_config *config)
+{
+    const struct mlm_values *v = dt_model_own(config, &mlm_keys);
+    return (struct dt_masking){.on = true, .rate = v->mask_rate, .token = (int32_t)v->mask_token};
+}
+
+static dt_status check_mlm(const struct dt_model_config *config)
+{
+    int32_t token = masking(config).token;
+    if (config->direction != DT_DIRECTION_BOTH)
+        return DT_FAIL(DT_USER, "set model.direction = both",
+                       "model.heads is mlm, whose masked tokens follow from both sides, but "
+                       "model.direction is forward");
+    if (token >= config->vocab_size)
+        return DT_FAIL(DT_USER, "set model.vocab_size above it",
+                       "model.mask_token is %d, outside the vocabulary of %lld", token,
+                       (long long)config->vocab_size);
+    return DT_OK;
+}
+
+#define FUNCTIONS                                                                                  \
+    .outputs = outputs, .loss = loss, .row_losses = row_losses, .logits = logits, .output = output
 const struct dt_head_kind dt_lm_head = {
     .kind = {.name = "lm",
              .size = sizeof(struct lm),
@@ -144,9 +183,15 @@ const struct dt_head_kind dt_lm_head = {
              .create = create,
              .plan = plan},
     .next = true,
-    .outputs = outputs,
-    .loss = loss,
-    .row_losses = row_losses,
-    .logits = logits,
-    .output = output,
+    FUNCTIONS,
+};
+const struct dt_head_kind dt_mlm_head = {
+    .kind = {.name = "mlm",
+             .size = sizeof(struct lm),
+             .keys = {&dt_vocabulary_keys, &keys, &mlm_keys},
+             .check = check_mlm,
+             .create = create,
+             .plan = plan},
+    .masking = masking,
+    FUNCTIONS,
 };

@@ -142,7 +142,7 @@ static dt_status list_shard(struct dt_predict_plan *plan, int64_t number)
             .number = plan->n_segments,
             .first = segment.first * shard->row,
             .array = segment.group ? plan->file.n - plan->n_columns : shared,
-            .label = segment.label};
+            .label = dt_model_masking(&job->model).on ? 0 : segment.label};
         plan->n_segments++;
     }
     return DT_OK;

@@ -65,6 +65,7 @@ static dt_status create_arrays(struct predictor *p)
     int64_t rows = plan->streams * plan->length, widest = 1;
     p->rules = loader.rules;
     p->rules.carry = true;
+    p->rules.masking.rate = 0;
     data->kind->arrays(data, &p->rules, &p->yields);
     p->reads = *dt_model_arrays(p->model);
     int targets = dt_array_list_find(&p->reads, "targets");

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # both.sh DTRAIN GAME: models that read both ways: the same losses on any ranks and in any micro-batches, every bit with
 # reproducible sums, through a resume on other ranks and with sharded optimizer states; the plan; evaluation and
-# predictions; what is refused, by the key's name.
+# predictions; masked language models; what is refused, by the key's name.
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -48,4 +48,40 @@ mkdir lm && cd lm || exit
 small_run
 refused "the next token" 'model.direction is both, but model.heads is lm, which predicts the next token' \
     "$dtrain" small.ini model.direction=both
+
+# Which tokens are masked follows from the window: the losses are those of one rank everywhere.
+mlm=(small.ini model.heads=mlm model.direction=both model.vocab_size=257 model.mask_token=256 run.steps=8 log.eval_every=4)
+for variant in "1" "1 data.micro_batch=2" "2" "4 data.micro_batch=1"; do
+    read -ra words <<<"$variant"
+    name=mlm-${variant//[^a-z0-9]/-}
+    check "$name: trains" ranks "${words[0]}" "${mlm[@]}" "${words[@]:1}" run.name="$name" >"$name.log" 2>&1
+    check "$name: the losses of one rank" same_losses runs/mlm-1/metrics.jsonl "runs/$name/metrics.jsonl" 1e-6
+done
+check "mlm: half of it" "$dtrain" "${mlm[@]}" run.name=cut checkpoint.every=4 >cut.log 2>&1
+rm -r runs/cut/$last
+check "mlm: resumes" "$dtrain" "${mlm[@]}" run.name=cut >cut.log 2>&1
+check "mlm: … to the same bits" same_bits runs/cut/$last runs/mlm-1/$last
+counted() { sed -n 's/.*"event":"eval".*"tokens":\([0-9]*\).*/\1/p' "$1" | sort -u; }
+check "mlm: every evaluation masks the same tokens: $(counted runs/mlm-1/metrics.jsonl)" \
+    test "$(counted runs/mlm-1/metrics.jsonl | wc -w)" = 1
+check "mlm: predicts" "$dtrain" predict "${mlm[@]}" run.name=mlm-1 --output predicted.h5 >predict.log 2>&1
+check_python "mlm: … a log-probability of every token, its last one too" -c '
+import glob, sys
+try:
+    import h5py, numpy as np
+except ImportError:
+    sys.exit()
+with h5py.File("predicted.h5") as file:
+    found = []
+    file.visititems(lambda name, x: found.append(x[:]) if isinstance(x, h5py.Dataset) and x.dtype.kind == "f" else None)
+tokens = sum(len(h5py.File(name)["tokens"]) for name in glob.glob("data/val-*.h5"))
+assert sum(map(len, found)) == tokens and all(np.isfinite(x).all() and (x < 0).all() for x in found), (tokens, found)'
+mlm_rejected() { # pattern, override …
+    refused "${*:2}" "$1" "$dtrain" small.ini model.heads=mlm model.vocab_size=257 "${@:2}"
+}
+mlm_rejected 'model.heads is mlm, whose masked tokens follow from both sides, but model.direction is forward' model.mask_token=256
+mlm_rejected 'model.mask_token is 257, outside the vocabulary of 257' model.mask_token=257 model.direction=both
+mlm_rejected 'model.mask_rate: 0 is out of range' model.mask_token=256 model.direction=both model.mask_rate=0
+mlm_rejected 'model.mask_token: required' model.direction=both
+refused "text of an mlm" 'model.direction is both' "$dtrain" sample runs/mlm-1/$last --prompt 1
 finish

@@ -10,7 +10,7 @@ from mamba2 import Mamba2
 from mlp import Mlp
 from policy import DEFAULTS, Policy
 from pool import Pooled
-from reference import Model, make
+from reference import IGNORED, Language, Model, make
 from rnn import Lstm, Rnn
 
 HEADS = "b:categorical*3 a:bernoulli*2"
@@ -28,6 +28,7 @@ CASES = {name: SMALL | case for name, case in {
     "lstm_tied": dict(layers="lstm*2", masked=True),
     "pooled": dict(layers="mamba mlp gru", heads="a:bernoulli*3@0.5/max b:categorical*5 c:categorical*3/mean d:bernoulli*2/last",
                    reset=True, masked=True, missing=True),
+    "mlm": dict(layers="mamba gru", heads="mlm", vocab_size=19, mask_token=18, tie_embeddings=True, reset=True),
 }.items()}
 
 
@@ -83,6 +84,17 @@ class Both:
         return torch.cat(out), ()
 
 
+class Masked(Language):
+    """The head `mlm`: of a share of the tokens, of which most are hidden."""
+
+    @staticmethod
+    def batches(c, generator):
+        ids = Language.batches(dict(c, vocab_size=c["mask_token"], ignored=False), generator)["input_ids"]
+        chosen, how = (torch.rand(ids.shape, generator=generator) for _ in range(2))
+        return {"input_ids": torch.where((chosen < 0.3) & (how < 0.8), c["mask_token"], ids),
+                "labels": torch.where(chosen < 0.3, ids, IGNORED)}
+
+
 class BothWays(Model):
     def forward(self, batch, state=None):
         Both.mask = batch.get("mask")
@@ -97,7 +109,7 @@ def main(names):
     torch.set_num_threads(1)
     for seed, (name, case) in enumerate(CASES.items(), 1):
         generator = torch.Generator().manual_seed(seed)
-        ends = Pooled if "/" in case["heads"] else Policy
+        ends = Masked if case["heads"] == "mlm" else Pooled if "/" in case["heads"] else Policy
         if not names or name in names:
             make(pathlib.Path(__file__).resolve().with_suffix("") / f"{name}.safetensors",
                  BothWays(case, BLOCKS, generator, ends), generator)

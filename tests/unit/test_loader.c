@@ -219,6 +219,103 @@ static void test_pairs(void)
     }
 }
 
+// Masked windows of some epochs, as the first loader had them: ids, then labels.
+enum { EPOCHS = 5, WINDOWS = 210, MASK = 250 };
+static int32_t masked[EPOCHS][N_SHARDS][WINDOWS][2 * T];
+
+// Walks all steps of these epochs; `first`: notes each window, else compares it.
+static void walk_masked(const struct dt_loader_config *config, bool first)
+{
+    const struct dt_order_config order_config = {.dataset = config->dataset,
+                                                 .seed = config->rules.seed,
+                                                 .batch = config->batch,
+                                                 .block = config->block,
+                                                 .shuffle = config->shuffle};
+    struct dt_order *order;
+    int64_t share = config->batch / config->size, wrong = 0;
+    CHECK_OK(dt_order_create(&order_config, &order));
+    int64_t steps = EPOCHS * dt_order_steps_per_epoch(order), from = first ? 0 : 7;
+    struct dt_loader *loader = open_loader(config, from);
+    for (int64_t step = from; step < steps; step++) {
+        const struct dt_batch *batch = next_batch(loader);
+        for (int64_t row = 0; row < share; row++) {
+            struct dt_position at;
+            dt_order_at(order, step, config->rank * share + row, &at);
+            int32_t *seen = masked[at.epoch][at.shard][at.window], got[2 * T];
+            memcpy(got, row_of(batch, "input_ids", row), sizeof got / 2);
+            memcpy(got + T, row_of(batch, "labels", row), sizeof got / 2);
+            if (first || seen[0] < 0) // not of the first loader's epoch: others are left out
+                memcpy(seen, got, sizeof got);
+            wrong += memcmp(seen, got, sizeof got) != 0;
+        }
+    }
+    CHECK_INT(wrong, 0);
+    dt_loader_close(loader);
+    dt_order_free(order);
+}
+
+// Off by at most four standard deviations of n draws.
+static void check_share(const char *what, int64_t got, int64_t n, double share)
+{
+    CHECK(fabs((double)got / (double)n - share) <= 4 * sqrt(share * (1 - share) / (double)n),
+          "%s: %ld of %ld, not %g", what, (long)got, (long)n, share);
+}
+
+// A window's masks follow from seed, epoch and window: on any rank, in any order, from any step.
+// Each epoch has its own. Tokens that are not predicted stay.
+static void test_masking(void)
+{
+    int64_t n = 0, predicted = 0, hidden = 0, random = 0, both = 0, wrong = 0, pairs = 0;
+    write_shards(2, PLAIN, false);
+    struct dt_loader_config config = config_for(in_scratch("s*.h5"));
+    config.rules.masking = (struct dt_masking){.on = true, .rate = 0.15, .token = MASK};
+    memset(masked, -1, sizeof masked);
+    walk_masked(&config, true);
+    config.size = 4;
+    for (config.rank = 0; config.rank < 4; config.rank++)
+        walk_masked(&config, false);
+    config.shuffle = false;
+    config.rank = 2;
+    walk_masked(&config, false);
+    for (int64_t i = 0; i < EPOCHS * N_SHARDS; i++)
+        for (int64_t w = 0; w < WINDOWS; w++) {
+            const int32_t *ids = masked[i / N_SHARDS][i % N_SHARDS][w], *labels = ids + T;
+            const int32_t *next = masked[(i / N_SHARDS + 1) % EPOCHS][i % N_SHARDS][w] + T;
+            for (int64_t t = 0; t < T && ids[0] >= 0; t++) {
+                int32_t real = (int32_t)token(i % N_SHARDS, w * T + t);
+                bool chosen = labels[t] != DT_IGNORED;
+                n++, predicted += chosen;
+                wrong += chosen ? labels[t] != real : ids[t] != real;
+                hidden += chosen && ids[t] == MASK && real != MASK;
+                random += chosen && ids[t] != MASK && ids[t] != real;
+                pairs += next[-T] >= 0;
+                both += next[-T] >= 0 && chosen && next[t] != DT_IGNORED;
+            }
+        }
+    CHECK_INT(wrong, 0);
+    check_share("predicted", predicted, n, 0.15);
+    check_share("masked", hidden, predicted, 0.8);
+    check_share("random", random, predicted, 0.1); // one in 251 is the token itself, or the mask
+    check_share("predicted in this epoch and the next", both, pairs, 0.15 * 0.15);
+    // Predictions of whole shards: every token is a label, and none is masked.
+    config.rules.masking.rate = 0;
+    struct dt_loader *loader = open_loader(&config, 0);
+    const struct dt_batch *batch = next_batch(loader);
+    CHECK(memcmp(row_of(batch, "input_ids", 0), row_of(batch, "labels", 0), T * 4) == 0, "labels");
+    dt_loader_close(loader);
+    // A row of pairs has labels where its file has some, of its own tokens.
+    write_pairs(103, 0, 1, -100, 0);
+    config = config_for(in_scratch("p.h5"));
+    config.rules.masking = (struct dt_masking){.on = true, .rate = 1, .token = MASK};
+    config.shuffle = false;
+    loader = open_loader(&config, 0);
+    batch = next_batch(loader);
+    for (int64_t t = 0; t < T; t++)
+        CHECK_INT(row_of(batch, "labels", 1)[t],
+                  (12 * T + t) % 5 == 0 ? DT_IGNORED : pair_value(12, t));
+    dt_loader_close(loader);
+}
+
 // More shards than are kept open, each with one window.
 static void test_many_shards(void)
 {
@@ -356,7 +453,7 @@ int main(void)
     int threads = thread_count();
     make_scratch();
     RUN(test_layouts, test_shapes, test_resets, test_sequential, test_padding, test_pairs,
-        test_many_shards, test_close, test_two_loaders, test_synthetic);
+        test_masking, test_many_shards, test_close, test_two_loaders, test_synthetic);
     test_synthetic_frames(DT_F32);
     test_synthetic_frames(DT_BF16);
     test_lists();
