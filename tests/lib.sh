@@ -124,11 +124,16 @@ every = 1
 EOF
 }
 
+# A configuration with these keys; of a key that is given twice the last value.
+write_ini() { # file, SECTION.KEY=VALUE …
+    printf '%s\n' "${@:2}" | tac | LC_ALL=C sort -st= -k1,1 -u |
+        awk -F. '$1 != section { print "[" (section = $1) "]" } { sub(/[^.]*\./, ""); print }' >"$1"
+}
+
 # The configuration of a tiny policy, with these keys in place of its own or besides.
 policy_ini() { # file, SECTION.KEY=VALUE …
-    printf '%s\n' run.steps=8 run.precision=fp32 model.d_model=24 model.n_layer=2 'model.heads=buttons:bernoulli*2 stick:categorical*5' \
-        data.train=train.h5 data.val=val.h5 data.seq_len=16 data.batch=8 optim.lr=1e-2 log.every=1 "${@:2}" | tac |
-        LC_ALL=C sort -st= -k1,1 -u | awk -F. '$1 != section { print "[" (section = $1) "]" } { sub(/[^.]*\./, ""); print }' >"$1"
+    write_ini "$1" run.steps=8 run.precision=fp32 model.d_model=24 model.n_layer=2 'model.heads=buttons:bernoulli*2 stick:categorical*5' \
+        data.train=train.h5 data.val=val.h5 data.seq_len=16 data.batch=8 optim.lr=1e-2 log.every=1 "${@:2}"
 }
 
 # Demonstrations of the simulated game in data/, and the configuration of a policy that learns from them.

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# answers.sh DTRAIN TRANSCRIPT TOOL …: all that commands say, compared whole. A transcript has lines `$ COMMAND`, each followed by
+# what it gives: stdout, stderr with "! " before each line, and the exit code where that is not 0; `## ` begins a comment.
+# Only what depends on the machine, the clock or a library is "~" (below). A decimal of five digits or more may be off by
+# 1e-4 of itself, since processors round differently. `RENEW=1 ctest -R answers` writes what is given now into the
+# transcripts: read the difference before you commit it. TOOLs write data; each is a command of the name of its program.
+transcript=$(realpath "$2")
+for tool in "${@:3}"; do eval "$(basename "$tool")() { '$(realpath "$tool")' \"\$@\"; }"; done
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh" "$1"
+export LC_ALL=C.UTF-8
+unset "${!DTRAIN_@}"
+dtrain() { "$dtrain" "$@"; }
+members() { # of JSON on stdin, one a line
+    tr -d '\n\t' | sed -E 's/([{,]) *("[^"]*":)/\1\n\2/g' && echo
+}
+show() { # files …: each with its name
+    for file; do
+        echo "--- $file"
+        case $file in *.json) members <"$file" ;; *) cat "$file" ;; esac
+    done
+}
+ops() { # profile.json: the rows of ops, with what of them no clock gives
+    members <"$1" | tr -d '\n' | sed 's/}, {/\n/g' | grep ' op"\|"op"' |
+        sed -E 's/"(seconds|max_seconds)":[^,]*,//g; s/.*"lane"/"lane"/; s/\}.*//' | sort
+}
+untimed() { # what `dtrain bench --json` says, without what a clock gives
+    sed -E 's/"(name|[a-z0-9_]*(_ms|_us|_per_s|gflops|ratio|mfu)|ms|gflops|bound|fraction|repeats|steps|last_step|loss|peak_memory_mb)":("[^"]*"|[^,}]*),?//g'
+}
+figures() { # a table without its figures: the words and units of it
+    sed -E 's/-?[0-9]+(\.[0-9]+)?/~/g; s/ +/ /g'
+}
+
+clock='step_ms|tokens_per_s|data_wait_ms|comm_wait_ms|idle_ms|stall_ms|write_ms|memory_mb'
+blank() { # stdin, where these depend on the machine, the clock or a library: in this order fields of JSON, console, plan, places
+    sed -E -e "s/\"($clock)\":[^,}]*/\"\1\":~/g; s/\"(size|device|dtrain)\":(\"[^\"]*\"|[0-9]+)/\"\1\":~/g" \
+        -e 's/\x1b\[K//g; s/\r/\n/g; s/[0-9]+ (tokens|frames)\/s/~ \1\/s/g; s/[0-9.]+ [MGT]FLOP\/s/~ FLOP\/s/g; s/ETA [0-9:]+/ETA ~/g' \
+        -e 's/(total time) [0-9:]+/\1 ~/; s/(where the time went|ops): .*/\1: ~/; s/dtrain: .*: rank ([0-9]+ on) .*/dtrain: ~: rank \1 ~/; s/( ranks?) on .*, ([0-9]+ steps)/\1 on ~, \2/' \
+        -e 's/^(device:|  free now|  reserved) .*/\1 ~/; s/about [0-9:]+ (for [0-9]+ steps of) [0-9.e+]+ ms/about ~ \1 ~ ms/' \
+        -e "s#$PWD#~#g; s#$repository#~#g; s/\b$(hostname)\b/~/g; s/(tfevents)\.[^ ]*/\1.~/; s/(only) [0-9]+ cores? may/\1 ~ may/; s/[0-9.]+ GiB(, without swap)/~ GiB\1/"
+}
+while IFS= read -r line; do
+    case $line in
+    '## '*) echo "$line" ;;
+    '$ '*)
+        code=0
+        eval "${line#\$ }" >out 2>error </dev/null || code=$?
+        { echo "$line" && cat out && sed 's/^/! /' error; } | { read -r command && echo "$command" && blank; }
+        [ $code -eq 0 ] || echo "exit code $code"
+        ;;
+    esac
+done <"$transcript" >given.txt
+awk 'function same(a, b) { # but for the last digits of decimals
+        n = split(a, x, /[^0-9.e+-]+/); m = split(b, y, /[^0-9.e+-]+/)
+        gsub(/[0-9]+\.[0-9]+(e[+-][0-9]+)?/, "#", a); gsub(/[0-9]+\.[0-9]+(e[+-][0-9]+)?/, "#", b)
+        for (i = 1; i <= n; i++) {
+            d = x[i] - y[i]; d = d < 0 ? -d : d; size = x[i] < 0 ? -x[i] : x[i]
+            if (x[i] != y[i] && (length(x[i]) < 6 || d > 1e-4 * size)) return 0
+        }
+        return a == b && n == m
+    }
+    NR == FNR { want[++lines] = $0; next }
+    { print FNR <= lines && same(want[FNR], $0) ? want[FNR] : $0 }' "$transcript" given.txt >near.txt
+[ ! "${RENEW:-}" ] || cp near.txt "$transcript"
+check "these lines of ${transcript#"$repository/"} are not what is given" diff -U2 "$transcript" near.txt >&2
+finish
