@@ -30,13 +30,22 @@ untimed() { # what `dtrain bench --json` says, without what a clock gives
 figures() { # a table without its figures: the words and units of it
     sed -E 's/-?[0-9]+(\.[0-9]+)?/~/g; s/ +/ /g'
 }
+said() { # test program: each error and warning that it raises, whole, sorted; those of a format, or alike but for numbers, once (said.c)
+    rm -f said.txt
+    SAID=$PWD/said.txt "$1" >test.log 2>&1 || tail -n 3 test.log
+    grep -v 'Permission denied' said.txt | LC_ALL=C sort | awk -F '\t' '
+        { alike = length($1) < 12 ? $2 : $1; gsub(/[0-9a-f]*[0-9][0-9a-f]*/, "", alike) }
+        !said[$2]++ && !again[alike]++ { print $2 }' | sed 's/\\n/\n/g; s/^/  /; s/^  \(user\|machine\|dtrain\)/\1/' |
+        sed -E 's/\b(test_config_)[A-Za-z0-9]{6}\b/\1~/g; s/\b(tmp-)?[0-9a-f]{16}\b/\1~/g; s/(Open MPI) v[0-9.]+/\1 ~/; s/(cannot [a-z \/]+ [^ ]*): [a-z].*/\1: ~/'
+}
+
 clock='step_ms|tokens_per_s|data_wait_ms|comm_wait_ms|idle_ms|stall_ms|write_ms|memory_mb'
 blank() { # stdin, where these depend on the machine, the clock or a library: in this order fields of JSON, console, plan, places
     sed -E -e "s/\"($clock)\":[^,}]*/\"\1\":~/g; s/\"(size|device|dtrain)\":(\"[^\"]*\"|[0-9]+)/\"\1\":~/g" \
         -e 's/\x1b\[K//g; s/\r/\n/g; s/[0-9]+ (tokens|frames)\/s/~ \1\/s/g; s/[0-9.]+ [MGT]FLOP\/s/~ FLOP\/s/g; s/ETA [0-9:]+/ETA ~/g' \
         -e 's/(total time) [0-9:]+/\1 ~/; s/(where the time went|ops): .*/\1: ~/; s/dtrain: .*: rank ([0-9]+ on) .*/dtrain: ~: rank \1 ~/; s/( ranks?) on .*, ([0-9]+ steps)/\1 on ~, \2/' \
         -e 's/^(device:|  free now|  reserved) .*/\1 ~/; s/about [0-9:]+ (for [0-9]+ steps of) [0-9.e+]+ ms/about ~ \1 ~ ms/' \
-        -e "s#$PWD#~#g; s#$repository#~#g; s/\b$(hostname)\b/~/g; s/(tfevents)\.[^ ]*/\1.~/; s/(only) [0-9]+ cores? may/\1 ~ may/; s/[0-9.]+ GiB(, without swap)/~ GiB\1/" \
+        -e "s#$PWD#~#g; s#$repository#~#g; s#/[^ ':;,]*dt-test-[A-Za-z0-9]{6}#~#g; s/\b$(hostname)\b/~/g; s/(tfevents)\.[^ ]*/\1.~/; s/(only) [0-9]+ cores? may/\1 ~ may/; s/[0-9.]+ GiB(, without swap)/~ GiB\1/" \
         -e '/predicted [0-9]+ %, about|MPI took [0-9.]+ s to start/d'
 }
 while IFS= read -r line; do
