@@ -20,7 +20,7 @@
 // The states that optimizer files hold: those without a file of their own.
 static struct dt_optimizer_states in_optimizer_files(const struct dt_optimizer_states *states)
 {
-    struct dt_optimizer_states own = {.pieces = states->pieces};
+    struct dt_optimizer_states own = {.pieces = states->pieces, .others = states->others};
     for (int i = 0; i < states->n; i++)
         if (!states->list[i].weights)
             own.list[own.n++] = states->list[i];

@@ -18,6 +18,40 @@ float *dt_optimizer_state(const struct dt_optimizer_states *states, const char *
     return NULL;
 }
 
+const struct dt_pieces *dt_state_pieces(const struct dt_optimizer_states *states, int index)
+{
+    return states->list[index].vectors ? &states->others : &states->pieces;
+}
+
+static void add_span(struct dt_pieces *pieces, int64_t first, int64_t end, bool own)
+{
+    if (first >= end)
+        return;
+    pieces->spans[pieces->n++] = (struct dt_span){first, end};
+    pieces->n_own += own;
+    pieces->elements += end - first;
+}
+
+dt_status dt_states_leave_out_matrices(struct dt_optimizer_states *states,
+                                       const struct dt_params *params)
+{
+    const struct dt_pieces *all = &states->pieces;
+    struct dt_pieces *others = &states->others;
+    *others = (struct dt_pieces){0};
+    DT_TRY(DT_NEW(&others->spans, all->n + params->n, "the pieces of optimizer states"));
+    for (int64_t i = 0; i < all->n; i++) {
+        int64_t first = all->spans[i].first, end = all->spans[i].end;
+        for (const struct dt_param *row = params->rows; row < params->rows + params->n; row++) {
+            if (!row->matrix || row->offset + row->count <= first || row->offset >= end)
+                continue;
+            add_span(others, first, row->offset, i < all->n_own);
+            first = row->offset + row->count;
+        }
+        add_span(others, first, end, i < all->n_own);
+    }
+    return DT_OK;
+}
+
 static void file_name(char name[DT_MANIFEST_NAME], const char *prefix, int part, int parts)
 {
     snprintf(name, DT_MANIFEST_NAME, "%s-%05d-of-%05d.safetensors", prefix, part + 1, parts);
@@ -35,14 +69,19 @@ dt_status dt_states_file(char path[DT_PATH], const char *folder, const char *pre
 static dt_status open_ranges(const struct dt_params *params,
                              const struct dt_optimizer_states *states, struct dt_ranges *ranges)
 {
-    *ranges = (struct dt_ranges){.what = "optimizer states", .item = "element"};
+    *ranges = (struct dt_ranges){.what = "optimizer states",
+                                 .item = "element",
+                                 .hint = "use another checkpoint, or the optim.name that it was "
+                                         "trained with"};
     DT_TRY(DT_NEW(&ranges->tensors, states->n * params->n, "the names of optimizer states"));
     for (int state = 0; state < states->n; state++)
         for (int row = 0; row < params->n; row++) {
             struct dt_ranged_tensor *tensor = &ranges->tensors[ranges->n++];
             tensor->type = DT_F32;
             tensor->items = params->rows[row].file_count;
-            tensor->optional = params->rows[row].optional;
+            // Checkpoints of older versions have it.
+            tensor->optional = params->rows[row].optional ||
+                               (states->list[state].vectors && params->rows[row].matrix);
             snprintf(tensor->name, sizeof tensor->name, "%s.%s", states->list[state].name,
                      params->rows[row].name);
         }
@@ -69,7 +108,6 @@ dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int 
 {
     const struct stamp_text text = stamp_text(stamp);
     const char *const metadata[] = {"run", text.run, "step", text.step};
-    const struct dt_pieces *pieces = &states->pieces;
     char path[DT_PATH];
     struct dt_ranges ranges;
     file_name(file->name, prefix, part, parts);
@@ -78,6 +116,7 @@ dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int 
     for (int i = 0; i < ranges.n && status == DT_OK; i++) {
         const struct dt_param *row = &params->rows[i % params->n];
         const float *data = states->list[i / params->n].data;
+        const struct dt_pieces *pieces = dt_state_pieces(states, i / params->n);
         struct dt_held p = {0};
         while (status == DT_OK && dt_pieces_next(pieces, part == 0 ? pieces->n : pieces->n_own,
                                                  row->offset, row->offset + row->file_count, &p))
@@ -157,7 +196,7 @@ static dt_status read_entry(const struct reader *r, const struct dt_safetensors 
 {
     const struct dt_param *row = &r->params->rows[range->tensor % r->params->n];
     const struct dt_optimizer_state *state = &r->states->list[range->tensor / r->params->n];
-    const struct dt_pieces *pieces = &r->states->pieces;
+    const struct dt_pieces *pieces = dt_state_pieces(r->states, range->tensor / r->params->n);
     struct dt_held p = {0};
     while (dt_pieces_next(pieces, pieces->n, row->offset + range->first, row->offset + range->last,
                           &p)) {
@@ -201,7 +240,8 @@ dt_status dt_optimizer_states_read(const char *folder, const char *prefix, int n
     char path[DT_PATH];
     dt_status status = open_ranges(params, states, &reader.ranges);
     for (int i = 0; i < states->n; i++)
-        memset(states->list[i].data, 0, (size_t)states->pieces.elements * sizeof(float));
+        memset(states->list[i].data, 0,
+               (size_t)dt_state_pieces(states, i)->elements * sizeof(float));
     for (int i = 0; i < n && status == DT_OK; i++) {
         status = dt_states_file(path, folder, prefix, i, n);
         if (status == DT_OK)

@@ -13,16 +13,18 @@ enum { DT_OPTIMIZER_STATES = 8 }; // at most
 
 struct dt_optimizer_state {
     const char *name; // without a dot
-    float *data;      // [pieces.elements] fp32
+    float *data;      // [elements of its pieces] fp32
     bool weights;     // other weights of the model, in a file of their own (DT_HF_EMA), not in the
                       // optimizer's
     bool squares;     // never negative
+    bool vectors;     // of what is no matrix (dt_param.matrix): its pieces are `others`
 };
 
 struct dt_optimizer_states {
     int n;
     struct dt_optimizer_state list[DT_OPTIMIZER_STATES];
     struct dt_pieces pieces; // of the parameter table's flat arrays: what each of these holds
+    struct dt_pieces others; // those without the matrices
 };
 
 // The checkpoint that a file belongs to, in the file's metadata as "step" and "run" (16 hex
@@ -32,6 +34,10 @@ struct dt_part_stamp {
     uint64_t run; // differs between trainings that differ: dt_trainer_stamp
 };
 
+const struct dt_pieces *dt_state_pieces(const struct dt_optimizer_states *states, int index);
+// others = states->pieces without matrices; the caller frees its spans.
+dt_status dt_states_leave_out_matrices(struct dt_optimizer_states *states,
+                                       const struct dt_params *params);
 // The array of that name, or NULL.
 float *dt_optimizer_state(const struct dt_optimizer_states *states, const char *name);
 

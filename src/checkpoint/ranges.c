@@ -162,8 +162,8 @@ dt_status dt_ranges_check(struct dt_ranges *ranges, const char *where)
             dt_problems_add(&problems, "%s %lld of %s is missing", ranges->item, (long long)held,
                             tensor->name);
     }
-    return dt_problems_report(&problems, "use another checkpoint", "the %s of %s are incomplete",
-                              ranges->what, where);
+    return dt_problems_report(&problems, ranges->hint, "the %s of %s are incomplete", ranges->what,
+                              where);
 }
 
 void dt_ranges_free(struct dt_ranges *ranges)

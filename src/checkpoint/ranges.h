@@ -27,6 +27,7 @@ struct dt_range {
 
 struct dt_ranges {
     const char *what, *item; // "optimizer states", "element": for messages
+    const char *hint;        // where some are missing
     bool widens;             // an fp32 tensor may be stored as bf16, and the other way round
     int n;
     struct dt_ranged_tensor *tensors; // [n]

@@ -17,8 +17,11 @@ static char *row_at(const struct dt_slot_states *states, const struct dt_slot_ar
 
 static dt_status open_ranges(const struct dt_slot_states *states, struct dt_ranges *ranges)
 {
-    *ranges = (struct dt_ranges){
-        .what = "carried states", .item = "slot", .widens = true, .n = states->n};
+    *ranges = (struct dt_ranges){.what = "carried states",
+                                 .item = "slot",
+                                 .hint = "use another checkpoint",
+                                 .widens = true,
+                                 .n = states->n};
     DT_TRY(DT_NEW(&ranges->tensors, states->n, "the names of carried states"));
     for (int i = 0; i < states->n; i++) {
         const struct dt_slot_array *array = &states->arrays[i];

@@ -9,24 +9,23 @@ static int64_t piece_elements(const struct dt_backend *backend, const struct dt_
     return backend->table->unified ? 0 : dt_min_i64(DT_SNAPSHOT_PIECE, params->elements);
 }
 
-// The elements of arrays of the host's own: the weights on rank 0, and `held` of each state there
-// or where they are spread.
+// The elements of arrays of the host's own: the weights on rank 0, and the states there or where
+// they are spread.
 static int64_t array_elements(const struct dt_backend *backend, const struct dt_params *params,
-                              int n_states, int64_t held, bool root)
+                              int64_t held, int64_t states, bool root)
 {
     int64_t elements = 0;
-    if (root && (n_states > 0 || !backend->table->unified))
+    if (root && (states > 0 || !backend->table->unified))
         elements += params->elements;
     if (root || held < params->elements)
-        elements += n_states * held;
+        elements += states;
     return elements;
 }
 
 int64_t dt_snapshot_bytes(const struct dt_backend *backend, const struct dt_params *params,
-                          int n_states, int64_t held, bool root)
+                          int64_t held, int64_t states, bool root)
 {
-    return (array_elements(backend, params, n_states, held, root) +
-            piece_elements(backend, params)) *
+    return (array_elements(backend, params, held, states, root) + piece_elements(backend, params)) *
            (int64_t)sizeof(float);
 }
 
@@ -51,8 +50,10 @@ dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *
     if (states)
         s->host.states = *states;
     int n = s->host.states.n;
-    int64_t held = s->host.states.pieces.elements;
-    DT_TRY(pin(backend, array_elements(backend, params, n, held, root), &s->memory));
+    int64_t held = s->host.states.pieces.elements, all = 0;
+    for (int i = 0; i < n; i++)
+        all += dt_state_pieces(&s->host.states, i)->elements;
+    DT_TRY(pin(backend, array_elements(backend, params, held, all, root), &s->memory));
     DT_TRY(pin(backend, piece_elements(backend, params), &s->piece));
     float *next = s->memory;
     if (root && next) {
@@ -65,8 +66,10 @@ dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *
         (struct dt_snapshot_array){dt_model_weights(model), s->host.weights, params->elements};
     for (int i = 0; i < n; i++) {
         float **data = &s->host.states.list[i].data, *device = *data;
-        *data = next ? next + i * held : NULL;
-        s->arrays[1 + i] = (struct dt_snapshot_array){device, *data, held};
+        int64_t elements = dt_state_pieces(&s->host.states, i)->elements;
+        *data = next;
+        next = next ? next + elements : NULL;
+        s->arrays[1 + i] = (struct dt_snapshot_array){device, *data, elements};
     }
     s->spread = dt_pieces_are_spread(&s->host.states.pieces, params->elements);
     DT_TRY(dt_stream_create(backend, &s->stream));

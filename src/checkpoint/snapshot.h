@@ -27,10 +27,10 @@ struct dt_snapshot {
 
 enum { DT_SNAPSHOT_PIECE = 4 << 20 }; // elements: 16 MiB
 
-// Bytes of host memory that create allocates, for the memory plan. n_states 0: of weights alone;
-// held: the elements that this rank holds of each.
+// Bytes of host memory that create allocates, for the memory plan. held: the elements of this
+// rank's pieces; states: those of all its states together, 0: of weights alone.
 int64_t dt_snapshot_bytes(const struct dt_backend *backend, const struct dt_params *params,
-                          int n_states, int64_t held, bool root);
+                          int64_t held, int64_t states, bool root);
 // `states`: on the device; NULL for a snapshot of weights alone, which cannot be filled, and is the
 // device's own array where memory is unified. Where it fails, destroy it all the same.
 dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *model,

@@ -103,7 +103,9 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
 {
     struct dt_memory_plan plan = {0};
     const struct dt_stepper_config stepper = dt_job_stepper(job);
-    int64_t spread = params->elements - dt_stepper_held(params, &stepper);
+    int64_t held = dt_stepper_held(params, &stepper);
+    int64_t saved = dt_optimizer_elements(params, params->elements, &stepper.optimizer) -
+                    dt_optimizer_elements(params, held, &stepper.optimizer);
     DT_TRY(dt_job_memory(job, &plan));
     int64_t total = dt_memory_plan_bytes(&plan, true);
     int64_t on_device = dt_memory_plan_bytes(&plan, job->backend.table->unified);
@@ -117,8 +119,7 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
     print_bytes("reserved", dt_job_reserved_memory(job, device));
     if (stepper.shard && job->comm->info.size > 1)
         print_line("optim.shard saves %.1f MiB of optimizer states on each of %d ranks",
-                   (double)dt_optimizer_bytes(spread, &stepper.optimizer) / 0x1p20,
-                   job->comm->info.size);
+                   (double)saved * sizeof(float) / 0x1p20, job->comm->info.size);
     return DT_OK;
 }
 

@@ -57,6 +57,7 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     if (stepper.carry_steps > 0)
         DT_TRY_GOTO(status, out,
                     dt_carry_plan(backend, &job->model, &stepper.batch, &job->comm->info, plan));
+    int64_t held = dt_stepper_held(&params, &stepper);
     DT_TRY_GOTO(status, out, dt_stepper_plan(backend, &params, &arrays, &stepper, plan));
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
     if (stepper.losses)
@@ -65,11 +66,11 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
                                (int64_t)(sizeof(float) + sizeof(int32_t)),
                            true);
     dt_memory_plan_add(plan, "decoded chunks", dt_dataset_kept_chunks(job->train), true);
-    dt_memory_plan_add(
-        plan, "host snapshot",
-        dt_snapshot_bytes(backend, &params, dt_optimizer_states(&stepper.optimizer).n,
-                          dt_stepper_held(&params, &stepper), job->comm->info.rank == 0),
-        true);
+    dt_memory_plan_add(plan, "host snapshot",
+                       dt_snapshot_bytes(backend, &params, held,
+                                         dt_optimizer_elements(&params, held, &stepper.optimizer),
+                                         job->comm->info.rank == 0),
+                       true);
     DT_TRY_GOTO(status, out, dt_evaluation_plan(job, plan));
     dt_profile_plan(job, plan);
     if (job->settings.comm.verify_replicas > 0)

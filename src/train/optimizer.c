@@ -13,15 +13,23 @@ enum { ITERATIONS = 5 };
 
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config)
 {
-    return (struct dt_optimizer_states){.n = config->ema > 0 ? 3 : 2,
-                                        .list = {{.name = "exp_avg"},
-                                                 {.name = "exp_avg_sq", .squares = true},
-                                                 {.name = "ema", .weights = true}}};
+    return (struct dt_optimizer_states){
+        .n = config->ema > 0 ? 3 : 2,
+        .list = {{.name = "exp_avg"},
+                 {.name = "exp_avg_sq", .squares = true, .vectors = config->muon},
+                 {.name = "ema", .weights = true}}};
 }
 
-int64_t dt_optimizer_bytes(int64_t elements, const struct dt_optimizer_config *config)
+int64_t dt_optimizer_elements(const struct dt_params *params, int64_t held,
+                              const struct dt_optimizer_config *config)
 {
-    return dt_optimizer_states(config).n * elements * (int64_t)sizeof(float);
+    const struct dt_optimizer_states states = dt_optimizer_states(config);
+    int64_t others = params->elements, all = 0;
+    for (const struct dt_param *row = params->rows; row < params->rows + params->n; row++)
+        others -= row->matrix ? row->count : 0;
+    for (int i = 0; i < states.n; i++)
+        all += states.list[i].vectors ? dt_min_i64(others, held) : held;
+    return all;
 }
 
 static dt_status allocate(struct dt_optimizer *o, int64_t bytes, void *pointer, const char *what)
@@ -142,8 +150,13 @@ dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model 
                                .config = *config,
                                .n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK)};
     o->states.pieces = *pieces;
-    for (struct dt_optimizer_state *s = o->states.list; s < o->states.list + o->states.n; s++)
-        DT_TRY(allocate(o, pieces->elements * (int64_t)sizeof *s->data, &s->data, s->name));
+    if (config->muon)
+        DT_TRY(dt_states_leave_out_matrices(&o->states, params));
+    for (int i = 0; i < o->states.n; i++) {
+        struct dt_optimizer_state *s = &o->states.list[i];
+        int64_t elements = dt_state_pieces(&o->states, i)->elements;
+        DT_TRY(allocate(o, elements * (int64_t)sizeof *s->data, &s->data, s->name));
+    }
     DT_TRY(allocate(o, sizeof *o->lr, &o->lr, "the learning rate"));
     DT_TRY(allocate(o, sizeof *o->sum, &o->sum, "the loss"));
     DT_TRY(allocate(o, sizeof *o->control, &o->control, "the update control"));
@@ -175,6 +188,7 @@ void dt_optimizer_destroy(struct dt_optimizer *o)
     for (int i = 0; i < SCRATCH; i++)
         dt_free(o->backend, *list[i].at);
     free(o->rates);
+    free(o->states.others.spans);
     for (int i = 0; i < o->states.n; i++)
         dt_free(o->backend, o->states.list[i].data);
     *o = (struct dt_optimizer){0};
@@ -278,18 +292,21 @@ static float *state_at(const struct dt_optimizer *o, const char *name, int64_t a
     return data ? data + at : NULL;
 }
 
-// AdamW on what this rank holds of [first, end).
+// AdamW on what this rank holds of [first, end), in which there is no matrix of Muon's.
 static dt_status update_adamw(struct dt_optimizer *o, int64_t first, int64_t end,
                               struct dt_stream *stream)
 {
-    const struct dt_pieces *pieces = &o->states.pieces;
+    const struct dt_pieces *pieces = &o->states.pieces,
+                           *of_squares = o->config.muon ? &o->states.others : pieces;
     dt_bf16 *copies = dt_model_weights_bf16(o->model);
+    struct dt_held q = {0};
     for (struct dt_held p = {0}; dt_pieces_next(pieces, pieces->n, first, end, &p);) {
+        dt_pieces_next(of_squares, of_squares->n, first, end, &q);
         struct dt_adamw_args adamw = {.n = p.end - p.first,
                                       .first = p.first,
                                       .weight = dt_model_weights(o->model) + p.first,
                                       .m = state_at(o, "exp_avg", p.at),
-                                      .v = state_at(o, "exp_avg_sq", p.at),
+                                      .v = state_at(o, "exp_avg_sq", q.at),
                                       .grad = dt_model_gradients(o->model) + p.first,
                                       .copy = copies ? copies + p.first : NULL,
                                       .average = state_at(o, "ema", p.at),

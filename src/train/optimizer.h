@@ -61,8 +61,10 @@ struct dt_optimizer {
 
 // Which states are kept for each parameter, without their arrays.
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config);
-// Bytes of the states of `elements`, for the memory plan.
-int64_t dt_optimizer_bytes(int64_t elements, const struct dt_optimizer_config *config);
+// Elements of all states of a rank that holds `held` of the parameters, at most, for the memory
+// plan.
+int64_t dt_optimizer_elements(const struct dt_params *params, int64_t held,
+                              const struct dt_optimizer_config *config);
 // Bytes of Muon's scratch memory, for the memory plan; 0 without it.
 dt_status dt_optimizer_scratch(const struct dt_backend *backend, const struct dt_params *params,
                                enum dt_dtype storage, const struct dt_optimizer_config *config,

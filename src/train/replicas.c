@@ -19,7 +19,8 @@ void dt_replicas_plan(const struct dt_backend *backend, const struct dt_params *
 // Array i is the weights, then each state.
 static struct dt_checksum_args checksum(const struct dt_replicas *r, int i)
 {
-    return (struct dt_checksum_args){.n = dt_model_params(r->model)->elements,
+    return (struct dt_checksum_args){.n = i == 0 ? dt_model_params(r->model)->elements
+                                                 : dt_state_pieces(&r->states, i - 1)->elements,
                                      .x = i == 0 ? dt_model_weights(r->model)
                                                  : r->states.list[i - 1].data,
                                      .sum = r->sums + i,

@@ -98,8 +98,9 @@ dt_status dt_stepper_plan(const struct dt_backend *backend, const struct dt_para
     struct dt_buckets_config buckets = buckets_config(params, config);
     int n_ranks = config->comm->info.size;
     int64_t held = dt_stepper_held(params, config);
-    dt_memory_plan_add(plan, "optimizer states", dt_optimizer_bytes(held, &config->optimizer),
-                       false);
+    dt_memory_plan_add(
+        plan, "optimizer states",
+        dt_optimizer_elements(params, held, &config->optimizer) * (int64_t)sizeof(float), false);
     dt_memory_plan_add(plan, "muon", scratch, false);
     dt_memory_plan_add(plan, "input", dt_input_bytes(arrays, &config->batch), false);
     dt_memory_plan_add(plan, "device buckets", dt_buckets_bytes(&buckets, n_ranks), false);

@@ -41,6 +41,19 @@ check "it resumes" grep -q 'resuming from .*step-00000005' path.log
 same path one
 check "… and its states" same_bits runs/path/$last runs/one/$last
 
+# Muon keeps no squares of matrices. Checkpoints with them, as older ones and AdamW's are, can be continued; not the other way.
+squares() { cat "runs/$1/$last"/optimizer-* | grep -aoE 'exp_avg_sq\.[a-z0-9_.]*(in_proj.weight|A_log)' | sort -u; }
+check "squares of A_log, not of matrices: $(squares one)" test "$(squares one | sed 's/.*mixer.//' | sort -u)" = A_log
+check "AdamW has both" test "$(squares adamw | sed 's/.*mixer.//' | sort -u | wc -l)" -eq 2
+mkdir -p runs/older/checkpoints runs/newer/checkpoints
+cp -r runs/adamw/$half runs/older/checkpoints/
+cp -r runs/one/$half runs/newer/checkpoints/
+train older 2 optim.shard=true
+check "a checkpoint with squares of matrices is continued" grep -q 'resuming from .*step-00000005' older.log
+check "… and written without" test -z "$(squares older | grep in_proj)"
+refused "AdamW after Muon" 'or the optim.name that it was' "$dtrain" small.ini run.name=newer optim.name=adamw
+check "… naming what is missing" grep -q 'exp_avg_sq.backbone.layers.0.mixer.in_proj.weight is missing' refused.log
+
 mixed=(run.precision=bf16 optim.ema=0.9 model.mup_base=64 'optim.lr[*.out_proj.weight]=0.5x')
 train mixed-1 1 "${mixed[@]}"
 train mixed-4 4 "${mixed[@]}" optim.shard=true

@@ -44,7 +44,7 @@ static void check_moves(struct dt_model *model, struct dt_optimizer_states *stat
     float *device[] = {dt_model_weights(model), states->list[0].data, states->list[1].data};
     pinned = 0;
     CHECK_OK(dt_snapshot_create(&backend, model, states, root, &s));
-    CHECK_INT(pinned, dt_snapshot_bytes(&backend, params, 2, n, root));
+    CHECK_INT(pinned, dt_snapshot_bytes(&backend, params, n, 2 * n, root));
     CHECK_INT(pinned, ((root ? 3 * n : 0) + (unified ? 0 : DT_SNAPSHOT_PIECE)) * 4);
     pinned = 0;
 
