@@ -38,6 +38,7 @@ struct dt_device_table {
                       // when it returns
     bool graphs;      // has capture_begin and the calls after it
     bool device_comm; // NCCL can reduce its memory
+    struct dt_device *planned; // tells the ops' workspaces, and runs nothing; or NULL
     // How many devices this process sees. Fails if there is none, saying why and what to do.
     dt_status (*count)(int *n);
     // The versions of its libraries on this machine, one per line: "CUDA  13.0, driver 580.65".
@@ -156,6 +157,15 @@ extern const struct dt_op_table dt_cuda_op_table;
 // name: "cpu" or "cuda". threads 0: all cores that this process may use.
 dt_status dt_backend_open(const char *name, int index, int threads, struct dt_backend *backend);
 void dt_backend_close(struct dt_backend *backend);
+// A GPU that is not here, to plan memory with: nothing runs on it. In a build without CUDA it has
+// the chunks and tiles of its kernels (kernels/*.h) with the workspaces of the backend that is
+// `here`; `room` is for its tables then.
+struct dt_planned_tables {
+    struct dt_device_table device;
+    struct dt_op_table op;
+};
+void dt_backend_plan_gpu(const struct dt_backend *here, struct dt_planned_tables *room,
+                         struct dt_backend *gpu);
 
 // The device calls on an open backend. dt_alloc's `pointer` is the address of a pointer of any
 // type; it is set to the memory, or to NULL if there is none. Freeing NULL does nothing.

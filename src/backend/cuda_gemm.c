@@ -408,6 +408,8 @@ static dt_status find_shape(struct dt_device *device, const struct dt_gemm_args 
 int64_t gemm_cuda_workspace(struct dt_device *device, const struct dt_gemm_args *args)
 {
     struct shape *shape;
+    if (!device->gemm) // only planned for
+        return workspace_hopper + DT_ARENA_ALIGN;
     if (find_shape(device, args, &shape) != DT_OK)
         dt_error_clear(); // gemm itself will say why
     return device->gemm->workspace + DT_ARENA_ALIGN;

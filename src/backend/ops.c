@@ -26,6 +26,24 @@ dt_status dt_backend_open(const char *name, int index, int threads, struct dt_ba
     return DT_OK;
 }
 
+void dt_backend_plan_gpu(const struct dt_backend *here, struct dt_planned_tables *room,
+                         struct dt_backend *gpu)
+{
+    const struct dt_known_backend *known = dt_backend_find("cuda");
+    if (known) {
+        *gpu = (struct dt_backend){known->table, known->op, known->table->planned, NULL};
+        return;
+    }
+    *room = (struct dt_planned_tables){*here->table, *here->op};
+    room->device.unified = false;
+    room->device.graphs = room->device.device_comm = true;
+    room->op.scan_chunk = DT_SCAN_CHUNK_CUDA;
+    room->op.scan_keeps_s = true;
+    room->op.ssd_chunk = DT_SSD_CHUNK_CUDA;
+    room->op.logits_tile = DT_LOGITS_TILE_CUDA;
+    *gpu = (struct dt_backend){&room->device, &room->op, here->device, NULL};
+}
+
 void dt_backend_close(struct dt_backend *backend)
 {
     if (backend->device)

@@ -309,8 +309,7 @@ dt_status dt_cmd_print_proposal(const struct dt_job *job, const char *device)
     DT_TRY(dt_propose(job, device, &p));
     DT_TRY(dt_model_list(&job->model, &params, NULL));
     printf("%s: %.1f GiB for training; %.3f M parameters, %s storage\n", p.device,
-           (double)p.bytes / 0x1p30, (double)params.count * 1e-6,
-           dt_dtype_name(job->model.storage));
+           (double)p.bytes / 0x1p30, (double)params.count * 1e-6, dt_dtype_name(p.storage));
     printf("largest micro-batch (of %lld sequences a rank), data.seq_len = %lld:\n",
            (long long)job->local_batch, (long long)job->settings.data.seq_len);
     for (int i = 0; i < p.n_batches; i++)

@@ -22,6 +22,8 @@ const char *dt_known_devices_text(char text[DT_DEVICES_TEXT])
 
 struct search {
     const struct dt_job *job;
+    const struct dt_backend *gpu; // the plan is for it; NULL: for the job's own device
+    enum dt_dtype storage;
     bool host; // the plan's host memory counts, too
 };
 
@@ -30,6 +32,8 @@ static dt_status bytes_of(const struct search *search, enum dt_recompute recompu
 {
     struct dt_job trial = *search->job;
     struct dt_memory_plan plan = {0};
+    trial.backend = search->gpu ? *search->gpu : trial.backend;
+    trial.model.storage = search->storage;
     trial.model.recompute = recompute;
     trial.micro_batch = micro_batch;
     if (length > 0) {
@@ -93,10 +97,21 @@ static dt_status budget(const struct dt_job *job, const char *name, struct dt_pr
 
 dt_status dt_propose(const struct dt_job *job, const char *device, struct dt_proposal *p)
 {
-    struct search search = {.job = job, .host = !device[0] && job->backend.table->unified};
+    struct search search = {.job = job,
+                            .storage = job->model.storage,
+                            .host = !device[0] && job->backend.table->unified};
+    struct dt_planned_tables room;
+    struct dt_backend gpu;
     int64_t enough = 0;
     *p = (struct dt_proposal){0};
     DT_TRY(budget(job, device, p));
+    if (device[0]) {
+        dt_backend_plan_gpu(&job->backend, &room, &gpu);
+        search.gpu = &gpu;
+        if (job->settings.run.precision == DT_PRECISION_AUTO)
+            search.storage = DT_BF16;
+    }
+    p->storage = search.storage;
     DT_TRY(dt_fit_search(of_batch, &search, job->local_batch, dt_job_sum_order(job), p->bytes,
                          p->batches, &p->n_batches));
     for (int kind = 0; kind <= DT_RECOMPUTE_BLOCK; kind++) {

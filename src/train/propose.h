@@ -16,6 +16,7 @@ const char *dt_known_devices_text(char text[DT_DEVICES_TEXT]); // "a100-40, …"
 struct dt_proposal {
     const char *device;
     int64_t bytes; // that training may use
+    enum dt_dtype storage;
     int n_batches, n_windows;
     struct dt_fit batches[DT_RECOMPUTE_BLOCK + 1];
     struct {
@@ -24,7 +25,6 @@ struct dt_proposal {
     } windows[DT_RECOMPUTE_BLOCK +
               1]; // multiples of 64; omitted where a cheaper kind allows as much
 };
-// `device`: a name of the table, DT_USER where it has no such row; "": this one. Where the job's
-// own device is a CPU, the plan of a named one is that of the CPU's kernels, whose workspace
-// differs.
+// `device`: a name of the table, DT_USER where it has no such row; "": this one. A named one is
+// planned for as dt_backend_plan_gpu says, in bf16 where run.precision = auto.
 dt_status dt_propose(const struct dt_job *job, const char *device, struct dt_proposal *proposal);
