@@ -11,6 +11,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // The signals that ask a run to stop. SIGHUP, which is sent when a terminal is closed, is not
@@ -110,8 +112,24 @@ bool dt_signals_report_wanted(void)
     return atomic_exchange(&report_wanted, false);
 }
 
+// launch/run.sh turns the signals that it receives into SIGUSR1, which mpirun forwards, and writes
+// the first one's name to this file.
+static const char *forwarded(void)
+{
+    static char name[16];
+    const char *path = getenv("DTRAIN_ASKED_BY");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    int found = file ? fscanf(file, "%15s", name) : 0;
+    if (file)
+        fclose(file);
+    return found == 1 ? name : NULL;
+}
+
 const char *dt_signals_name(int signal)
 {
+    const char *name = signal == SIGUSR1 ? forwarded() : NULL;
+    if (name)
+        return name;
     for (int i = 0; i < STOPS; i++)
         if (stops[i].number == signal)
             return stops[i].name;

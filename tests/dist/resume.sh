@@ -64,7 +64,8 @@ for signal in TERM INT; do
     kill -$signal $job
     wait $job
     check "SIG$signal to launch/run.sh: exit code 0" test $? -eq 0
-    check "SIG$signal: state.json says stopped" grep -q '"state":"stopped"' runs/$name/state.json
+    check "SIG$signal: state.json says stopped, and by what: $(cat runs/$name/state.json)" \
+        grep -qE '"state":"stopped",.*"reason":"(SIGTERM|Ctrl-C)"' runs/$name/state.json
     check "SIG$signal: the rest gives the bits of the whole run" ranks 2 "${common[@]}" run.name=$name >>$name.log 2>&1
     check "SIG$signal: same bits" same_bits runs/$name/$last runs/whole/$last
 done
