@@ -92,11 +92,12 @@ static double bytes_per_token(const struct dt_job *job)
     return tokens > 0 ? bytes / tokens : 0;
 }
 
-static void add_part(cJSON *json, const char *name, const struct dt_loss_part *part)
+static cJSON *add_part(cJSON *json, const char *name, const struct dt_loss_part *part)
 {
     cJSON *one = cJSON_AddObjectToObject(json, name);
     cJSON_AddNumberToObject(one, "loss", part->loss / part->counted);
     cJSON_AddNumberToObject(one, "tokens", part->counted);
+    return one;
 }
 
 // "64":{"loss":2.4,"tokens":192}: of documents of 33 to 64 tokens, and so on for each power of two.
@@ -159,7 +160,9 @@ static dt_status print(const char *from, const struct dt_model *model,
     const struct dt_dataset *val = e->job->val;
     cJSON *sources = val->n_sources > 1 ? cJSON_AddObjectToObject(json, "sources") : NULL;
     for (int i = 0; sources && i < val->n_sources; i++) { // "web/*.h5":{"loss":2.1,"tokens":4096}
-        add_part(sources, val->sources[i].name, &e->sources[i]);
+        cJSON *one = add_part(sources, val->sources[i].name, &e->sources[i]);
+        if (e->by_position)
+            cJSON_AddNumberToObject(one, "accuracy", e->right[i] / e->sources[i].counted);
     }
     cJSON *heads = measured ? cJSON_AddObjectToObject(json, "heads") : NULL;
     for (int k = 0; measured && k < measured->n; k++) { // "buttons":{"loss":0.3,"accuracy":0.9, …}

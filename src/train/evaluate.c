@@ -285,6 +285,7 @@ static dt_status evaluate_source(struct dt_evaluation *e, int i, int64_t *first,
     DT_TRY(status);
     add_up(host_sums, n_sums);
     e->sources[i] = (struct dt_loss_part){host_sums->loss, host_sums->counted};
+    e->right[i] = host_sums->metrics[1];
     double *total = (double *)&e->total;
     for (int k = 0; k < SUMS; k++)
         total[k] += ((const double *)host_sums)[k];
@@ -328,8 +329,10 @@ out:
     if (status != DT_OK)
         return status;
     DT_TRY(add_over_ranks(job, &e->total, SUMS));
-    if (n_sources > 1)
+    if (n_sources > 1) {
         DT_TRY(add_over_ranks(job, e->sources, 2 * n_sources));
+        DT_TRY(add_over_ranks(job, e->right, n_sources));
+    }
     if (e->by_position)
         DT_TRY(add_over_ranks(job, &e->windows, 2));
     if (e->positions)

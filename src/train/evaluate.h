@@ -27,6 +27,7 @@ struct dt_evaluation {
     // The result.
     struct dt_loss_sum total;
     struct dt_loss_part sources[DT_SOURCES_MAX]; // of each source of data.val
+    double right[DT_SOURCES_MAX];                // by_position: right predictions of each source
     // by_position: windows with a counted label, and those of them where all such are right.
     struct dt_window_counts {
         double counted, right;

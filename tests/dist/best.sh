@@ -66,13 +66,15 @@ done
 for n in 1 2 4; do
     ranks $n eval "${run[@]}" run.name=ema data.val='a/*.h5:1 b/*.h5:1 c/*.h5:1' data.micro_batch=2 log.eval_batches=2 --documents >documents.json 2>/dev/null
     check "$n ranks: the losses by length of documents are those of their sources: $(cat documents.json)" awk -v RS='},?' -F'[{":,]+' '
+        !accuracy && match($0, /"accuracy":[^,]*/) { accuracy = substr($0, RSTART + 11, RLENGTH - 11) }
+        NF > 4 && $(NF - 1) == "accuracy" { right += $NF * $(NF - 2); all += $(NF - 2); NF -= 2 }
         NF > 4 { name = $(NF - 4); loss[name] = $(NF - 2); tokens[name] = $NF }
         function same(x, y) { return (loss[x] - loss[y]) ^ 2 < 1e-24 * loss[y] ^ 2 && tokens[x] == tokens[y] }
         END {
             for (i = 1; i <= 256; i *= 2)
                 if (i != 64) { loss["c"] += loss[i] * tokens[i]; tokens["c"] += tokens[i]; counts = counts " " (tokens[i] + 0) }
             loss["c"] /= tokens["c"]
-            exit !(tokens[1024] == 16 * 48 && same(64, "a/*.h5") && same(1024, "b/*.h5") && same("c", "c/*.h5") && counts == " 1 2 3 5 0 20 0 113")
+            exit !(all > tokens[1024] && right > 0 && (right / all - accuracy) ^ 2 < 1e-24 && tokens[1024] == 16 * 48 && same(64, "a/*.h5") && same(1024, "b/*.h5") && same("c", "c/*.h5") && counts == " 1 2 3 5 0 20 0 113")
         }' documents.json
     check "… and dtrain pack says how many bytes tokens of another vocabulary are" awk -v RS='[,{}]' -F'"?:' '
         !($1 in value) { value[$1] = $2 }
