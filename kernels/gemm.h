@@ -7,8 +7,10 @@
 // A batch is `batch` products of one shape: the operands of each begin a_step, b_step and c_step
 // elements after those of the one before. A step of 0 shares A or B; the Cs do not overlap.
 //
-// With at most DT_GEMM_FEW_ROWS rows, A as stored and B transposed (a linear layer in play), the
-// CPU gives a row of C the same bits whatever the other rows are.
+// Forward (A as stored, B transposed) the CPU gives an element of C the same bits whatever else is
+// computed with it: sizes, strides, batch and its place in C change nothing. `play` allows another
+// order of the sum for at most DT_GEMM_FEW_ROWS rows, for which the same holds: a linear layer of
+// inference, bound by reading B.
 //
 // dtypes: (a, b, c) = (f32, f32, f32), (bf16, bf16, bf16) or (bf16, bf16, f32); and, where the
 // backend has them (dt_op_table.int8), (int8, int8, f32 or bf16): C[i, j] = a_scale[i] · b_scale[j]
@@ -23,7 +25,7 @@ enum { DT_GEMM_BATCH_MAX = 65535, DT_GEMM_FEW_ROWS = 8, DT_GEMM_INT8_K = 1 << 17
 
 struct dt_gemm_args {
     struct dt_view a, b, c;
-    bool trans_a, trans_b, accumulate;
+    bool trans_a, trans_b, accumulate, play;
     int64_t batch; // products; 0: one, and steps are not read
     int64_t a_step, b_step, c_step;
     const float *a_scale, *b_scale; // of int8 (kernels/quantize.h)
@@ -68,6 +70,7 @@ static inline struct dt_gemm_args dt_gemm_product(const struct dt_gemm_args *arg
     RANGE(trans_a, trans_a, 0, !int8)                                                  \
     RANGE(trans_b, trans_b, int8, 1)                                                   \
     RANGE(accumulate, accumulate, 0, !int8)                                            \
+    RANGE(play, play, 0, !a->trans_a && a->trans_b)                                    \
     RANGE(batch, batch, 0, int8 ? 1 : DT_GEMM_BATCH_MAX)                               \
     RANGE(a_step, a_step, 0, DT_COUNT_MAX)                                             \
     RANGE(b_step, b_step, 0, DT_COUNT_MAX)                                             \

@@ -1,9 +1,9 @@
 // GEMM on the CPU. C is cut into tiles, and the sum over a deep k of a weight gradient into parts;
 // both follow from the shape alone, and each piece is made by one thread: no bit of C depends on
-// how many threads share them. oneDNN multiplies where the CPU has AVX-512 for the operands' type,
-// and few rows; elsewhere dt_gemm_tile does: up to 1.7 times faster in weight gradients with AVX2,
-// and it widens bf16 while it copies. A handful of rows, and int8, goes to dt_gemm_rows. Owns
-// oneDNN's primitives, made once a shape.
+// how many threads share them. oneDNN makes gradients where the CPU has AVX-512 for the operands'
+// type; everything else dt_gemm_tile does: up to 1.7 times faster in weight gradients with AVX2,
+// and its sums are in the order of k, as gemm.h promises of forward passes. A handful of rows in
+// play, and int8, goes to dt_gemm_rows. Owns oneDNN's primitives, made once a shape.
 #include "base/hash.h"
 #include "base/memory.h"
 #include "kernels/cpu.h"
@@ -21,7 +21,6 @@ enum {
     PARTS = 16,     // k is cut until there are this many pieces
     PIECES = 8,     // fewer pieces than this are made smaller, for the threads' sake
     PART_K = 512,   // k of a part at least
-    FEW_ROWS = 16,  // of fp32 A: fewer than these go to oneDNN
     ALIGN = 4096,   // of the areas of the workspace
     BUCKETS = 256,
 };
@@ -193,12 +192,11 @@ static dt_status find_all(struct plan *p, struct dt_gemm_cpu *gemm, const struct
 static dt_status make_plan(struct plan *p, struct dt_device *device, const struct dt_gemm_args *g)
 {
     enum dt_cpu_isa isa = device->gemm->isa;
-    // a few rows of fp32 do not pay for copying B
-    bool by_onednn = g->a.dtype == DT_BF16
-                         ? isa >= DT_ISA_AVX512_BF16
-                         : isa >= DT_ISA_AVX512 || (g->c.rows < FEW_ROWS && !g->trans_a);
+    bool forward = g->trans_b && !g->trans_a,
+         by_onednn =
+             !forward && isa >= (g->a.dtype == DT_BF16 ? DT_ISA_AVX512_BF16 : DT_ISA_AVX512);
     int64_t size = (int64_t)sizeof(float);
-    *p = (struct plan){.kernel = by_onednn ? NULL : dt_gemm_kernel(isa)};
+    *p = (struct plan){.kernel = by_onednn ? NULL : dt_gemm_kernel(isa, g->a.dtype)};
     cut(p, g);
     p->sums = p->parts > 1 ? aligned(p->parts * g->c.rows * g->c.cols * size) : 0;
     if (by_onednn)

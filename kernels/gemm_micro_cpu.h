@@ -2,31 +2,43 @@
 //   NAME(x)   x with the set's suffix         TARGET    the attribute that enables the set
 //   LANES     floats of a register            VECTORS   registers across a panel of B
 //   ROWS      rows of a panel of A
+// and, for an instruction that adds the products of two elements of bf16,
+//   PAIR      2                                 MULTIPLY(sum, a, b)   sum += pair a · pairs b
 // Panels are zero-padded, so a product always has ROWS rows; ROWS · VECTORS sums stay in registers
 // for all of k.
 //
 // No #pragma once: every inclusion defines other functions.
+
+#ifndef PAIR
+#define PAIR                1
+#define MULTIPLY(sum, a, b) sum += (a) * (b)
+#endif
 
 _Static_assert(MOST_ROWS % ROWS == 0 && MOST_COLUMNS % (VECTORS * LANES) == 0, "the edge has room");
 
 typedef float NAME(vector)
     __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
-// c[i, j] (+)= Σ_p a[i·row_step + p·k_step] · b[p·b_step + j], with `rows` rows and `vectors`
-// registers of columns.
+// c[i, j] = keep · c[i, j] + Σ_p a[i·row_step + p·k_step] · b[p·b_step + j], added in the order of
+// p, with `rows` rows and `vectors` registers of columns.
 TARGET static inline __attribute__((always_inline)) void
 NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t b_step, int rows,
               int vectors)
 {
     NAME(vector) sum[ROWS][VECTORS];
     const float *a = x->a, *b = x->b;
-    float *c = x->c;
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < vectors; j++)
-            sum[i][j] = (NAME(vector)){0};
+    bool adds = x->keep != 0.0f;
+#pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
-        __builtin_prefetch(c + i * x->ldc, 1);
-        __builtin_prefetch(c + i * x->ldc + vectors * LANES - 1, 1);
+        float *c = x->c + i * x->ldc;
+        __builtin_prefetch(c, 1);
+        __builtin_prefetch(c + vectors * LANES - 1, 1);
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) {
+            sum[i][j] = (NAME(vector)){0};
+            if (adds)
+                sum[i][j] = x->keep * *(const NAME(vector) *)(c + j * LANES);
+        }
     }
     for (int64_t p = 0; p < x->k; p++) {
         NAME(vector) row[VECTORS];
@@ -37,20 +49,15 @@ NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t 
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
             for (int j = 0; j < vectors; j++)
-                sum[i][j] += a[i * row_step] * row[j];
+                MULTIPLY(sum[i][j], a[i * row_step], row[j]);
         a += k_step;
         b += b_step;
     }
-    if (x->accumulate)
-        for (int i = 0; i < rows; i++)
-            for (int j = 0; j < vectors; j++) {
-                NAME(vector) *to = (NAME(vector) *)(c + i * x->ldc + j * LANES);
-                *to = x->keep * *to + sum[i][j];
-            }
-    else
-        for (int i = 0; i < rows; i++)
-            for (int j = 0; j < vectors; j++)
-                *(NAME(vector) *)(c + i * x->ldc + j * LANES) = sum[i][j];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++)
+            *(NAME(vector) *)(x->c + i * x->ldc + j * LANES) = sum[i][j];
 }
 
 // Panels of A are [ROWS, BLOCK_K] or, where A is transposed, [k, ROWS]. Half of B's registers do
@@ -78,7 +85,6 @@ NAME(direct_rows)(const struct dt_gemm_direct *x, int64_t i, int64_t j, int rows
                             .b = x->b + j,
                             .c = x->c + i * x->c_row + j,
                             .ldc = x->c_row,
-                            .accumulate = x->keep != 0.0f,
                             .keep = x->keep};
     if (x->soon)
         prefetch(x->soon);
@@ -107,30 +113,39 @@ TARGET static void NAME(direct)(const struct dt_gemm_direct *x)
     }
 }
 
-// Rows along k, [k, size], into panels [k, width]: STRIP rows at a time, all whole panels of them.
+// Rows along k, [k, size], into panels [k / PAIR, width]: STRIP rows of a panel at a time, all
+// whole panels of them.
 TARGET static inline __attribute__((always_inline)) void
 NAME(fill)(float *restrict to, int64_t pitch, const struct dt_view *from, int64_t k, int64_t size,
            int width)
 {
     const float *wide = from->data;
     const dt_bf16 *narrow = from->data;
-    for (int64_t p0 = 0; p0 < k; p0 += STRIP) {
-        int64_t end = p0 + STRIP < k ? p0 + STRIP : k;
+    int64_t rows = dt_ceil_div(k, PAIR);
+    for (int64_t p0 = 0; p0 < rows; p0 += STRIP) {
+        int64_t end = p0 + STRIP < rows ? p0 + STRIP : rows;
         float *panel = to;
         for (int64_t j0 = 0; j0 + width <= size; j0 += width, panel += pitch)
             for (int64_t p = p0; p < end; p++) {
                 float *row = panel + p * width;
-                int64_t i = p * from->stride + j0;
+                int64_t i = PAIR * p * from->stride + j0;
                 if (from->dtype == DT_F32) {
                     __builtin_prefetch(wide + i + STRIP * from->stride);
 #pragma omp simd
                     for (int j = 0; j < width; j++)
                         row[j] = wide[i + j];
+                } else if (PAIR == 2 && 2 * p + 1 < k) {
+                    const dt_bf16 *low = narrow + i, *high = low + from->stride;
+                    __builtin_prefetch(low + 2 * STRIP * from->stride);
+                    __builtin_prefetch(high + 2 * STRIP * from->stride);
+#pragma omp simd
+                    for (int j = 0; j < width; j++)
+                        row[j] = pair(low[j], high[j]);
                 } else {
                     __builtin_prefetch(narrow + i + STRIP * from->stride);
 #pragma omp simd
                     for (int j = 0; j < width; j++)
-                        row[j] = dt_bf16_to_f32(narrow[i + j]);
+                        row[j] = PAIR == 2 ? pair(narrow[i + j], 0) : dt_bf16_to_f32(narrow[i + j]);
                 }
             }
     }
@@ -149,6 +164,7 @@ TARGET static void NAME(fill_b)(float *to, const struct dt_view *from, int64_t k
 static const struct dt_gemm_kernel NAME(kernel) = {
     .rows = ROWS,
     .columns = VECTORS * LANES,
+    .pair = PAIR,
     .multiply = NAME(multiply),
     .direct = NAME(direct),
     .fill_a = NAME(fill_a),
@@ -160,3 +176,5 @@ static const struct dt_gemm_kernel NAME(kernel) = {
 #undef LANES
 #undef VECTORS
 #undef ROWS
+#undef PAIR
+#undef MULTIPLY

@@ -91,7 +91,7 @@ static struct kernel kernel_of(enum dt_cpu_isa isa)
 
 bool dt_gemm_rows_suits(const struct dt_gemm_args *g)
 {
-    return g->a.dtype == DT_I8 || (g->c.rows <= DT_GEMM_FEW_ROWS && !g->trans_a && g->trans_b);
+    return g->a.dtype == DT_I8 || (g->play && g->c.rows <= DT_GEMM_FEW_ROWS);
 }
 
 static int64_t pitch_of(const struct dt_gemm_args *g)

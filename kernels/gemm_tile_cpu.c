@@ -27,12 +27,12 @@ struct panels {
     const float *a, *b;
     float *c;
     int64_t ldc;
-    bool accumulate;
-    float keep; // factor of the c that is added to
+    float keep; // factor of the c that is added to; 0: it is not read
 };
 
 struct dt_gemm_kernel {
     int64_t rows, columns; // of a panel of A, of B
+    int64_t pair;          // elements of k in one of a panel: 1, or 2 of bf16
     void (*multiply)(const struct panels *panels, bool trans_a, int64_t columns);
     void (*direct)(const struct dt_gemm_direct *product);
     // whole panels from rows along k, [k, size]
@@ -55,6 +55,12 @@ static inline void prefetch(struct dt_soon *soon)
     }
 }
 
+// Two elements of bf16 that follow each other along k, as an element of a panel.
+DT_INLINE float pair(dt_bf16 low, dt_bf16 high)
+{
+    return dt_float_of_bits(low | (uint32_t)high << 16);
+}
+
 #define NAME(x) x##_plain
 #define TARGET
 #define LANES   4
@@ -70,23 +76,37 @@ static inline void prefetch(struct dt_soon *soon)
 #define ROWS    6
 #include "kernels/gemm_micro_cpu.h"
 
+#define AVX512 "avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"
+
 #define NAME(x) x##_avx512
-#define TARGET  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512")))
+#define TARGET  __attribute__((target(AVX512)))
 #define LANES   16
 #define VECTORS 2
 #define ROWS    12
 #include "kernels/gemm_micro_cpu.h"
+
+#define NAME(x) x##_bf16
+#define TARGET  __attribute__((target(AVX512 ",avx512bf16")))
+#define LANES   16
+#define VECTORS 2
+#define ROWS    12
+#define PAIR    2
+#define MULTIPLY(sum, a, b)                                                                        \
+    sum = (vector_bf16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_ps(a), (__m512bh)(b))
+#include "kernels/gemm_micro_cpu.h"
 #endif
 
-const struct dt_gemm_kernel *dt_gemm_kernel(enum dt_cpu_isa isa)
+const struct dt_gemm_kernel *dt_gemm_kernel(enum dt_cpu_isa isa, enum dt_dtype type)
 {
 #ifdef __x86_64__
+    if (isa >= DT_ISA_AVX512_BF16 && type == DT_BF16)
+        return &kernel_bf16;
     if (isa >= DT_ISA_AVX512)
         return &kernel_avx512;
     if (isa >= DT_ISA_AVX2)
         return &kernel_avx2;
 #endif
-    (void)isa;
+    (void)isa, (void)type;
     return &kernel_plain;
 }
 
@@ -111,59 +131,80 @@ int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n)
     return floats * (int64_t)sizeof(float);
 }
 
-static inline float element(const struct dt_view *x, int64_t row, int64_t column)
+// An operand of a block: [k, size], or [size, k] where its rows are along k.
+struct operand {
+    struct dt_view view;
+    bool along;
+    int64_t k, size;
+    int64_t panel, pitch; // width of a panel, floats to the next one
+    int64_t pair;         // of the kernel
+};
+
+// Element p of row or column i of a panel.
+static inline float element(const struct operand *x, int64_t i, int64_t p)
 {
-    return dt_load(x->data, row * x->stride + column, x->dtype == DT_BF16);
+    int64_t step = x->along ? 1 : x->view.stride;
+    int64_t at = (x->along ? i * x->view.stride : i) + x->pair * p * step;
+    const dt_bf16 *narrow = x->view.data;
+    if (x->pair == 1)
+        return dt_load(x->view.data, at, x->view.dtype == DT_BF16);
+    return pair(narrow[at], 2 * p + 1 < x->k ? narrow[at + step] : 0);
 }
 
 // Fills the last panel where it is not whole, with zeros after the operand.
-static void fill_edge(float *to, int64_t pitch, const struct dt_view *from, int64_t k, int64_t size,
-                      int64_t panel)
+static void fill_edge(float *to, const struct operand *x)
 {
-    int64_t whole = size / panel, width = size - whole * panel;
-    to += whole * pitch;
-    for (int64_t p = 0; p < k && width > 0; p++, to += panel) {
-        for (int64_t j = 0; j < width; j++)
-            to[j] = element(from, p, whole * panel + j);
-        memset(to + width, 0, (size_t)(panel - width) * sizeof *to);
+    int64_t whole = x->size / x->panel, width = x->size - whole * x->panel;
+    to += whole * x->pitch;
+    for (int64_t p = 0; p < dt_ceil_div(x->k, x->pair) && width > 0; p++, to += x->panel) {
+        for (int64_t i = 0; i < width; i++)
+            to[i] = element(x, whole * x->panel + i, p);
+        memset(to + width, 0, (size_t)(x->panel - width) * sizeof *to);
     }
 }
 
-// Prefetches the next row: the hardware does not, where it lies in another page.
-DT_CLONES static void copy_row(float *restrict to, const struct dt_view *from, int64_t n)
+typedef float loose_float __attribute__((aligned(2), may_alias)); // or a pair of bf16
+
+// Prefetches the next row, `ld` bytes on: the hardware does not, where it lies in another page.
+DT_CLONES static void copy_row(float *restrict to, const char *from, int64_t ld, int64_t n,
+                               bool widen)
 {
-    const float *wide = from->data;
-    const dt_bf16 *narrow = from->data;
+    const loose_float *wide = (const loose_float *)from;
+    const dt_bf16 *narrow = (const dt_bf16 *)from;
     for (int64_t i = 0; i < n; i += AHEAD) {
         int64_t end = i + AHEAD < n ? i + AHEAD : n;
-        if (from->dtype == DT_F32) {
-            __builtin_prefetch(wide + i + from->stride);
-            __builtin_prefetch(wide + i + from->stride + AHEAD / 2);
-            for (int64_t j = i; j < end; j++)
-                to[j] = wide[j];
-        } else {
-            __builtin_prefetch(narrow + i + from->stride);
+        if (widen) {
+            __builtin_prefetch(from + 2 * i + ld);
             for (int64_t j = i; j < end; j++)
                 to[j] = dt_bf16_to_f32(narrow[j]);
+        } else {
+            __builtin_prefetch(from + 4 * i + ld);
+            __builtin_prefetch(from + 4 * (i + AHEAD / 2) + ld);
+            for (int64_t j = i; j < end; j++)
+                to[j] = wide[j];
         }
     }
 }
 
-// Rows across k, [size, k], into panels [panel, BLOCK_K].
-static void fill_along(float *to, int64_t pitch, const struct dt_view *from, int64_t k,
-                       int64_t size, int64_t panel)
+// Rows along k into panels [panel, BLOCK_K].
+static void fill_along(float *to, const struct operand *x)
 {
-    for (int64_t i = 0; i < size; i += panel, to += pitch)
-        for (int64_t r = 0; r < panel; r++) {
-            struct dt_view x = dt_view_rows(*from, i + r, i + r + 1);
-            if (i + r < size)
-                copy_row(to + r * BLOCK_K, &x, k);
-            else
-                memset(to + r * BLOCK_K, 0, (size_t)k * sizeof *to);
+    int64_t size = dt_dtype_size(x->view.dtype), whole = x->k / x->pair;
+    for (int64_t i = 0; i < x->size; i += x->panel, to += x->pitch)
+        for (int64_t r = 0; r < x->panel; r++) {
+            float *row = to + r * BLOCK_K;
+            if (i + r >= x->size) {
+                memset(row, 0, (size_t)dt_ceil_div(x->k, x->pair) * sizeof *row);
+                continue;
+            }
+            copy_row(row, dt_view_at(&x->view, i + r, 0), x->view.stride * size, whole,
+                     size * x->pair == 2);
+            if (whole * x->pair < x->k)
+                row[whole] = element(x, i + r, whole);
         }
 }
 
-typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float four __attribute__((vector_size(16), aligned(2), may_alias));
 typedef uint32_t four_bits __attribute__((vector_size(16), may_alias));
 typedef uint16_t four_bf16 __attribute__((vector_size(8), aligned(2), may_alias));
 
@@ -189,20 +230,20 @@ DT_INLINE void turn_four(float *to, int64_t pitch, const char *x, int64_t ld, bo
     *(four *)(to + 3 * pitch) = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
 }
 
-DT_INLINE void turn(float *to, const char *from, int64_t ld, int64_t k, int64_t panel, bool bf16)
+DT_INLINE void turn(float *to, const char *from, int64_t ld, int64_t k, int64_t panel, bool wide)
 {
-    int64_t size = bf16 ? 2 : 4;
+    int64_t size = wide ? 4 : 2;
     for (int64_t p0 = 0; p0 < k; p0 += LINE)
         for (int64_t r = 0; r < panel; r += 4)
             for (int64_t p = p0; p < p0 + LINE && p < k; p += 4)
-                turn_four(to + p * panel + r, panel, from + r * ld + p * size, ld, !bf16);
+                turn_four(to + p * panel + r, panel, from + r * ld + p * size, ld, wide);
 }
 
 // Turns one panel, a cache line of four rows at a time.
 DT_CLONES static void turn_panel(float *to, const char *from, int64_t ld, int64_t k, int64_t panel,
-                                 enum dt_dtype type)
+                                 bool widen)
 {
-    DT_STORAGE_SWITCH(type, bf16, turn(to, from, ld, k, panel, bf16));
+    DT_BOOL_SWITCH(!widen, wide, turn(to, from, ld, k, panel, wide));
 }
 
 DT_CLONES void dt_gemm_turn(float *to, int64_t to_row, const float *from, int64_t from_row,
@@ -214,63 +255,75 @@ DT_CLONES void dt_gemm_turn(float *to, int64_t to_row, const float *from, int64_
                       from_row * (int64_t)sizeof(float), true);
 }
 
-// Rows across k, [size, k], into panels [k, panel].
-static void fill_turned(float *to, int64_t pitch, const struct dt_view *from, int64_t k,
-                        int64_t size, int64_t panel)
+// Rows along k into panels [k, panel].
+static void fill_turned(float *to, const struct operand *x)
 {
-    int64_t fours = k / 4 * 4, ld = from->stride * dt_dtype_size(from->dtype);
-    for (int64_t j = 0; j < size; j += panel, to += pitch) {
-        int64_t left = size - j, p = 0;
-        if (left >= panel) {
-            turn_panel(to, dt_view_at(from, j, 0), ld, fours, panel, from->dtype);
+    int64_t size = dt_dtype_size(x->view.dtype), k = dt_ceil_div(x->k, x->pair),
+            fours = x->k / x->pair / 4 * 4;
+    for (int64_t j = 0; j < x->size; j += x->panel, to += x->pitch) {
+        int64_t left = x->size - j, p = 0;
+        if (left >= x->panel) {
+            turn_panel(to, dt_view_at(&x->view, j, 0), x->view.stride * size, fours, x->panel,
+                       size * x->pair == 2);
             p = fours;
         }
         for (; p < k; p++)
-            for (int64_t i = 0; i < panel; i++)
-                to[p * panel + i] = i < left ? element(from, j + i, p) : 0.0f;
+            for (int64_t i = 0; i < x->panel; i++)
+                to[p * x->panel + i] = i < left ? element(x, j + i, p) : 0.0f;
     }
 }
 
 static void fill_a(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *g, float *to,
                    int64_t m0, int64_t k0, int64_t m, int64_t k)
 {
-    struct dt_view a =
-        g->trans_a ? dt_view_block(g->a, k0, m0, k, m) : dt_view_block(g->a, m0, k0, m, k);
-    if (g->trans_a) {
-        kernel->fill_a(to, &a, k, m);
-        fill_edge(to, pitch_a(kernel), &a, k, m, kernel->rows);
+    struct operand a = {.view = g->trans_a ? dt_view_block(g->a, k0, m0, k, m)
+                                           : dt_view_block(g->a, m0, k0, m, k),
+                        .along = !g->trans_a,
+                        .k = k,
+                        .size = m,
+                        .panel = kernel->rows,
+                        .pitch = pitch_a(kernel),
+                        .pair = kernel->pair};
+    if (a.along) {
+        fill_along(to, &a);
     } else {
-        fill_along(to, pitch_a(kernel), &a, k, m, kernel->rows);
+        kernel->fill_a(to, &a.view, k, m);
+        fill_edge(to, &a);
     }
 }
 
 static void fill_b(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *g, float *to,
                    int64_t k0, int64_t k)
 {
-    struct dt_view b = g->trans_b ? dt_view_cols(g->b, k0, k0 + k) : dt_view_rows(g->b, k0, k0 + k);
-    if (g->trans_b) {
-        fill_turned(to, pitch_b(kernel), &b, k, g->c.cols, kernel->columns);
+    struct operand b = {.view = g->trans_b ? dt_view_cols(g->b, k0, k0 + k)
+                                           : dt_view_rows(g->b, k0, k0 + k),
+                        .along = g->trans_b,
+                        .k = k,
+                        .size = g->c.cols,
+                        .panel = kernel->columns,
+                        .pitch = pitch_b(kernel),
+                        .pair = kernel->pair};
+    if (b.along) {
+        fill_turned(to, &b);
     } else {
-        kernel->fill_b(to, &b, k, g->c.cols);
-        fill_edge(to, pitch_b(kernel), &b, k, g->c.cols, kernel->columns);
+        kernel->fill_b(to, &b.view, k, g->c.cols);
+        fill_edge(to, &b);
     }
 }
 
-// Panels that reach past the tile: the product goes to a local array first.
+// Panels that reach past the tile: the product is made in a local array.
 static void multiply_edge(const struct dt_gemm_kernel *kernel, const struct panels *x, bool trans_a,
                           int64_t m, int64_t n)
 {
-    float aside[MOST_ROWS * MOST_COLUMNS];
+    float aside[MOST_ROWS * MOST_COLUMNS] = {0};
     struct panels y = *x;
     y.c = aside;
     y.ldc = kernel->columns;
-    y.accumulate = false;
+    for (int64_t i = 0; i < m && x->keep != 0.0f; i++)
+        memcpy(aside + i * y.ldc, x->c + i * x->ldc, (size_t)n * sizeof *aside);
     kernel->multiply(&y, trans_a, n);
     for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++) {
-            float *c = x->c + i * x->ldc + j;
-            *c = x->accumulate ? *c + aside[i * y.ldc + j] : aside[i * y.ldc + j];
-        }
+        memcpy(x->c + i * x->ldc, aside + i * y.ldc, (size_t)n * sizeof *aside);
 }
 
 static void multiply_block(const struct dt_gemm_kernel *kernel, const struct panels *block,
@@ -295,17 +348,17 @@ void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args
 {
     float *a = tile->workspace, *b = a + floats_of_a(kernel), *c = tile->c.data;
     int64_t rows = dt_round_up(BLOCK_M, kernel->rows), k = dt_gemm_k(tile); // rows copied at a time
-    for (int64_t p = 0; p < k; p += BLOCK_K) {
-        struct panels block = {.k = dt_min_i64(BLOCK_K, k - p),
+    for (int64_t p = 0; p < k; p += BLOCK_K * kernel->pair) {
+        int64_t here = dt_min_i64(BLOCK_K * kernel->pair, k - p);
+        struct panels block = {.k = dt_ceil_div(here, kernel->pair),
                                .a = a,
                                .b = b,
                                .ldc = tile->c.stride,
-                               .keep = 1.0f,
-                               .accumulate = tile->accumulate || p > 0};
-        fill_b(kernel, tile, b, p, block.k);
+                               .keep = tile->accumulate || p > 0 ? 1.0f : 0.0f};
+        fill_b(kernel, tile, b, p, here);
         for (int64_t i = 0; i < tile->c.rows; i += rows) {
             int64_t m = dt_min_i64(rows, tile->c.rows - i);
-            fill_a(kernel, tile, a, i, p, m, block.k);
+            fill_a(kernel, tile, a, i, p, m, here);
             block.c = c + i * tile->c.stride;
             multiply_block(kernel, &block, tile->trans_a, m, tile->c.cols);
         }
@@ -326,8 +379,7 @@ int64_t dt_gemm_direct_bf16_bytes(int64_t m, int64_t n, int64_t k)
 }
 
 #ifdef __x86_64__
-#define BF16        __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")))
-#define BF16_INLINE BF16 static inline __attribute__((always_inline))
+#define BF16 __attribute__((target(AVX512 ",avx512bf16")))
 
 // The rows of `from` [k, n] run along k: to[p / 2, j] gets rows p and p + 1 of column j.
 BF16 static void pair_rows(uint32_t *to, const float *from, int64_t row, int64_t k, int64_t n)
@@ -360,70 +412,23 @@ BF16 static void pair_columns(uint32_t *to, int64_t pairs, const float *from, in
         }
 }
 
-struct paired {
-    const uint32_t *a, *b;
-    int64_t a_row, a_pair, b_pair, pairs; // in pairs
-};
-
-// `rows` rows from i on and `vectors` registers of columns from j on.
-BF16_INLINE void product_bf16(const struct dt_gemm_direct *x, const struct paired *y, int64_t i,
-                              int64_t j, int rows, int vectors)
-{
-    __m512 sum[8][2];
-    const uint32_t *a = y->a + i * y->a_row, *b = y->b + j;
-    float *c = x->c + i * x->c_row + j;
-    if (x->soon)
-        prefetch(x->soon);
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vectors; v++)
-            sum[r][v] = _mm512_setzero_ps();
-    for (int64_t p = 0; p < y->pairs; p++, a += y->a_pair, b += y->b_pair) {
-        __m512i columns[2];
-        for (int v = 0; v < vectors; v++)
-            columns[v] = _mm512_loadu_si512(b + 16 * v);
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < vectors; v++)
-                sum[r][v] =
-                    _mm512_dpbf16_ps(sum[r][v], (__m512bh)_mm512_set1_epi32((int)a[r * y->a_row]),
-                                     (__m512bh)columns[v]);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vectors; v++) {
-            float *to = c + r * x->c_row + 16 * v;
-            __m512 before = x->keep != 0.0f ? _mm512_loadu_ps(to) : _mm512_setzero_ps();
-            _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_set1_ps(x->keep), before, sum[r][v]));
-        }
-}
-
 BF16 void dt_gemm_direct_bf16(const struct dt_gemm_direct *x, void *scratch)
 {
     int64_t pairs = dt_round_up(x->k, 32) / 2, m = dt_round_up(x->m, 16);
     uint32_t *a = scratch, *b = a + m * pairs;
     bool turned = x->a_row == 1;
-    struct paired y = {.a = a,
-                       .b = b,
-                       .a_row = turned ? 1 : pairs,
-                       .a_pair = turned ? m : 1,
-                       .b_pair = x->n,
-                       .pairs = (x->k + 1) / 2};
+    struct dt_gemm_direct y = *x;
+    y.k = (x->k + 1) / 2;
+    y.a = (const float *)a, y.b = (const float *)b;
+    y.a_row = turned ? 1 : pairs;
+    y.a_k = turned ? m : 1;
+    y.b_k = x->n;
     if (turned)
         pair_rows(a, x->a, x->a_k, x->k, m);
     else
         pair_columns(a, pairs, x->a, x->a_row, x->m, x->k);
     pair_rows(b, x->b, x->b_k, x->k, x->n);
-    for (int64_t j = 0; j < x->n; j += 32) {
-        int64_t i = 0;
-        bool half = x->n - j < 32;
-        for (; i + 8 <= x->m && !half; i += 8)
-            product_bf16(x, &y, i, j, 8, 2);
-        for (; i + 8 <= x->m; i += 8)
-            product_bf16(x, &y, i, j, 8, 1);
-        for (; i < x->m; i++)
-            product_bf16(x, &y, i, j, 1, half ? 1 : 2);
-    }
+    kernel_bf16.direct(&y);
 }
 #else
 void dt_gemm_direct_bf16(const struct dt_gemm_direct *x, void *scratch)

@@ -1,5 +1,6 @@
-// A tile of a matrix product in fp32, on the calling thread. Operands of bf16 are widened. The sum
-// over k runs in order, so the bits depend on the tile and the kernel alone.
+// A tile of a matrix product in fp32, on the calling thread. Operands of bf16 are widened where the
+// CPU has no instructions for them. An element of C is one chain of additions in the order of k, so
+// its bits depend on its row of A, its column of B and the kernel's instructions alone.
 #pragma once
 
 #include "kernels/gemm.h"
@@ -7,7 +8,8 @@
 
 struct dt_gemm_kernel; // the inner product for one instruction set
 
-const struct dt_gemm_kernel *dt_gemm_kernel(enum dt_cpu_isa isa);
+// For operands of `type`, which a kernel of DT_ISA_AVX512_BF16 reads as they are.
+const struct dt_gemm_kernel *dt_gemm_kernel(enum dt_cpu_isa isa, enum dt_dtype type);
 
 // Bytes of workspace for a tile of n columns.
 int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n);

@@ -39,6 +39,7 @@ struct dt_rnn_inputs {
     struct dt_view w_hh;
     const float *h0, *c0; // NULL: zeros. c0: LSTM
     const uint8_t *reset; // NULL: none
+    bool play;            // as in gemm.h
 };
 
 struct dt_rnn_forward_args {
@@ -73,6 +74,7 @@ struct dt_rnn_backward_args {
     LET(lstm, cell == DT_RNN_LSTM) LET(G, dt_rnn_gates(a->in.cell)) \
     SIZE(B, in.batch) SIZE(L, in.length) SIZE(H, in.w_hh.cols)      \
     STORAGE(T, in.w_hh.dtype)                                       \
+    RANGE(play, in.play, 0, 1)                                      \
     ARRAY(IN | CACHED,           G * H, H, T,      in.w_hh)         \
     ARRAY(IN | CACHED | OR_NULL, B,     H, DT_F32, in.h0, in.c0)    \
     ARRAY(IN | CACHED | OR_NULL, B,     L, DT_U8,  in.reset)

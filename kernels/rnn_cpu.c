@@ -3,7 +3,7 @@
 // into panels as wide as the inner product (dt_gemm_direct) reads them, which stay in L2 from
 // position to position (measured at B = 32, H = 256 on one core: a gemm at each position takes 1.36
 // times as long, which copies the matrix again). A sequence's numbers depend neither on its piece
-// nor on threads. One position (L = 1) is a plain gemm.
+// nor on threads. One position (L = 1) in play is a plain gemm.
 #include "kernels/cpu.h"
 #include "kernels/gemm_tile_cpu.h"
 #include "kernels/storage_cpu.h"
@@ -27,7 +27,8 @@ struct packed {
 
 static struct packed packed_of(int64_t k, int64_t n, float *panels)
 {
-    return (struct packed){dt_gemm_kernel(dt_onednn_isa()), k, n, dt_round_up(n, COLUMNS), panels};
+    return (struct packed){dt_gemm_kernel(dt_onednn_isa(), DT_F32), k, n, dt_round_up(n, COLUMNS),
+                           panels};
 }
 
 // Element (p, j) of the matrix is w[p, j] or, turned, w[j, p]. Call inside a parallel region; its
@@ -261,7 +262,8 @@ static struct dt_gemm_args single(const struct dt_rnn_forward_args *a)
                                 .b = *w,
                                 .c =
                                     dt_view_of(aligned(a->workspace), a->in.batch, w->rows, DT_F32),
-                                .trans_b = true};
+                                .trans_b = true,
+                                .play = true};
     gemm.workspace = (float *)gemm.c.data + gemm.c.rows * gemm.c.cols;
     return gemm;
 }
@@ -297,9 +299,10 @@ DT_OP_CPU_WORKSPACE(rnn_forward)
     struct packed w = packed_of(in->w_hh.cols, in->w_hh.rows, NULL);
     struct dt_gemm_args gemm = single(args);
     int64_t threads = device->threads * rows_floats(&w, w.k);
-    int64_t shared = in->length == 1 ? in->batch * w.n : w.k * w.padded;
+    bool single = in->length == 1 && in->play;
+    int64_t shared = single ? in->batch * w.n : w.k * w.padded;
     return (shared + threads) * (int64_t)sizeof(float) + 2 * ALIGN +
-           (in->length == 1 ? gemm_cpu_workspace(device, &gemm) : 0);
+           (single ? gemm_cpu_workspace(device, &gemm) : 0);
 }
 
 DT_OP_CPU(rnn_forward)
@@ -307,7 +310,7 @@ DT_OP_CPU(rnn_forward)
     const struct packed w =
         packed_of(args->in.w_hh.cols, args->in.w_hh.rows, aligned(args->workspace));
     int64_t batch = args->in.batch, size = piece_size(batch);
-    if (args->in.length == 1)
+    if (args->in.length == 1 && args->in.play)
         return single_position(device, args, &w);
 #pragma omp parallel num_threads(device->threads)
     {

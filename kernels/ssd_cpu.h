@@ -102,7 +102,7 @@ ssd_take_engine(struct dt_arena *arena, const struct dt_ssd_inputs *in, const st
     enum dt_cpu_isa isa = dt_onednn_isa();
     int64_t most = dt_max_i64(s->q, dt_max_i64(s->n, s->p));
     return (struct ssd_engine){
-        .kernel = dt_gemm_kernel(isa),
+        .kernel = dt_gemm_kernel(isa, DT_F32),
         .bf16 = in->x.dtype == DT_BF16 && isa >= DT_ISA_AVX512_BF16,
         .pairs = dt_arena_take(arena, dt_gemm_direct_bf16_bytes(most, most, most)),
         .soon.view = DT_SOON_VIEWS};

@@ -279,7 +279,10 @@ dt_status dt_linear_forward(const struct dt_pass *pass, struct dt_linear linear,
     float *scale;
     if (!pass->net->int8) {
         DT_TRY(operands(pass, linear, &x, &w, &used));
-        return multiply(pass, (struct dt_gemm_args){.a = x, .b = w, .c = y, .trans_b = true}, used);
+        bool play = pass->net->rows != NULL;
+        return multiply(
+            pass, (struct dt_gemm_args){.a = x, .b = w, .c = y, .trans_b = true, .play = play},
+            used);
     }
     struct dt_int8 *row = &pass->net->int8[linear.row];
     if (pass->measured) { // how much of the row is a linear layer's

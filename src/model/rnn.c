@@ -103,7 +103,8 @@ static struct dt_rnn_inputs inputs(const struct rnn *m, const struct dt_pass *pa
                                   .c0 = m->cell == DT_RNN_LSTM
                                             ? dt_pass_state(pass, part, pass->before, m->cell_state)
                                             : NULL,
-                                  .reset = pass->input.arrays[m->reset]};
+                                  .reset = pass->input.arrays[m->reset],
+                                  .play = pass->net->rows != NULL};
 }
 
 // Runs the recurrence from x to y; `after` is NULL when backward recomputes y.

@@ -1,6 +1,6 @@
 // gemm: every transpose, dtype and accumulate at awkward sizes, with strides wider than rows;
 // batches of products; the products of a linear layer; what is not finite passes through and stays
-// in its row.
+// in its row; forward, rows have the same bits in pieces.
 #include "parity.h"
 
 struct product {
@@ -183,6 +183,48 @@ static void check_not_finite(struct parity *p, dt_dtype type, float bad)
     CHECK(spared, "%s: it reaches other rows", p->text);
 }
 
+// Columns [j, j + n) of `rows` rows of A from i on, as a product of its own, into `c`.
+static void multiply_piece(const struct dt_backend *cpu, const struct dt_gemm_args *whole,
+                           int64_t i, int64_t rows, int64_t j, int64_t n, struct dt_view c)
+{
+    struct dt_gemm_args piece = *whole;
+    piece.a = dt_view_rows(whole->a, i, i + rows);
+    piece.b = dt_view_rows(whole->b, j, j + n);
+    piece.c = c;
+    RUN_WITH_WORKSPACE(gemm, cpu, &piece);
+}
+
+// Forward, the bits of an element do not depend on what else is computed: those of m rows are those
+// of pieces of any size, in any place, by any number of threads.
+static void check_pieces(struct parity *p, dt_dtype type, dt_dtype c_type, int64_t m, bool play)
+{
+    static const int64_t sizes[] = {1, 3, 7, 50, 64, 601};
+    const struct product s = {m, 70, 1057, type, c_type, false, true, false, 8, .shifted = 0};
+    if (!p->is_cpu ||
+        !parity_case(p, "gemm: %lld rows in pieces, %s -> %s%s", (long long)m, dt_dtype_name(type),
+                     dt_dtype_name(c_type), play ? ", play" : ""))
+        return;
+    struct dt_gemm_args whole = make_args(&s);
+    struct dt_view c = fresh_view(c_type, m, s.n, s.n + 5);
+    size_t bytes = (size_t)s.n * (size_t)dt_dtype_size(c_type);
+    whole.play = play;
+    multiply_piece(&p->tested[0], &whole, 0, m, 0, s.n, whole.c);
+    for (size_t size = 0; size < sizeof sizes / sizeof *sizes; size++) {
+        const struct dt_backend *cpu = &p->tested[size % (size_t)p->runs];
+        int64_t differ = 0, left = sizes[size] % s.n;
+        for (int64_t i = 0, rows; i < m; i += rows) {
+            rows = sizes[size] < m - i ? sizes[size] : m - i;
+            multiply_piece(cpu, &whole, i, rows, 0, left, dt_view_block(c, i, 0, rows, left));
+            multiply_piece(cpu, &whole, i, rows, left, s.n - left,
+                           dt_view_block(c, i, left, rows, s.n - left));
+        }
+        for (int64_t i = 0; i < m; i++)
+            differ += memcmp(dt_view_at(&c, i, 0), dt_view_at(&whole.c, i, 0), bytes) != 0;
+        CHECK(differ == 0, "%s: %lld rows differ in pieces of %lld", p->text, (long long)differ,
+              (long long)sizes[size]);
+    }
+}
+
 // What the CPU says of its instructions, with and without those that --isa took away.
 static void check_features(struct parity *p)
 {
@@ -226,6 +268,10 @@ void parity_gemm(struct parity *p)
             compare_batches(p, type);
         check_not_finite(p, type, NAN);
         check_not_finite(p, type, INFINITY);
+        for (int bf16 = 0; bf16 <= t && !p->model; bf16++) {
+            check_pieces(p, type, bf16 ? DT_BF16 : DT_F32, 601, false);
+            check_pieces(p, type, bf16 ? DT_BF16 : DT_F32, DT_GEMM_FEW_ROWS, true);
+        }
     }
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !p->model; i++)
         compare_forms(p, sizes[i][0], sizes[i][1], sizes[i][2]);
