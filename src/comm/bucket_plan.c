@@ -70,8 +70,14 @@ static int64_t limit(const struct plan *plan, int64_t left)
 static void cut(struct plan *plan)
 {
     const int64_t *ends = plan->config->row_ends, rows = plan->config->n_rows;
+    const struct dt_ring *ring = &plan->config->ring;
     int64_t all = plan->all, start = 0; // of the bucket that is open
-    for (int64_t row = 0, begin = 0; row < rows; begin = ends[row++]) {
+    for (int64_t row = 0, begin = 0, unit = 0; row < rows; begin = ends[row++]) {
+        if (unit < ring->n && begin == ring->units[unit].end) {
+            close_bucket(plan, begin);
+            start = begin;
+            unit++;
+        }
         int64_t most = limit(plan, all - start) / (int64_t)sizeof(float);
         if (ends[row] - start <= most)
             continue;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "base/ring.h"
 #include "base/span.h"
 
 #include <stdbool.h>
@@ -13,6 +14,7 @@ struct dt_bucket_plan_config {
     int64_t bucket_bytes; // of fp32 gradient
     bool staged;          // buckets travel by copies on the host
     int n_ranks;          // over which buckets are sharded; 0 or 1: they are not
+    struct dt_ring ring;  // no bucket is in two of its units
 };
 
 // The bytes of a bucket where the user names none. Between devices G bytes of gradients in buckets

@@ -17,6 +17,7 @@ struct planned {
     int64_t n_rows, bucket_bytes, elements;
     bool staged;
     int n_ranks;
+    struct dt_ring ring;
     struct dt_span *spans;
     int64_t n;
 };
@@ -27,7 +28,8 @@ static void plan(struct planned *p, int64_t bucket_bytes, bool staged)
                                            .n_rows = p->n_rows,
                                            .bucket_bytes = bucket_bytes,
                                            .staged = staged,
-                                           .n_ranks = p->n_ranks};
+                                           .n_ranks = p->n_ranks,
+                                           .ring = p->ring};
     p->bucket_bytes = bucket_bytes;
     p->staged = staged;
     p->elements = p->n_rows > 0 ? p->row_ends[p->n_rows - 1] : 0;
@@ -209,6 +211,45 @@ static void test_sharded(void)
         }
 }
 
+// In a ring no bucket is in two units, a unit's tail is all in the next one's first bucket, and
+// what is in use together has memory of its own.
+static void test_ring(void)
+{
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct planned p = random_rows(seed);
+        int64_t align = (2 + (int64_t)(seed % 3)) * DT_NORM_BLOCK, bucket = 0;
+        for (int64_t row = 0; row < p.n_rows; row++)
+            p.row_ends[row] = dt_round_up(p.row_ends[row], 64);
+        p.n_ranks = (int)(align / DT_NORM_BLOCK);
+        CHECK_OK(dt_ring_create(p.row_ends, p.n_rows, align, &p.ring));
+        plan(&p, 5 * MB, false);
+        const struct dt_unit *units = p.ring.units;
+        for (int64_t i = 0, begin = 0; i < p.ring.n; begin = units[i++].end) {
+            const struct dt_unit *u = &units[i];
+            int64_t sent = i + 1 < p.ring.n ? units[i + 1].first : p.elements;
+            CHECK(u->first <= begin && begin - u->first < align && u->first % align == 0,
+                  "unit %lld begins at %lld, its rows at %lld", (long long)i, (long long)u->first,
+                  (long long)begin);
+            CHECK(u->at >= 0 && dt_ring_at(u, u->end) <= p.ring.elements, "unit %lld is outside",
+                  (long long)i);
+            CHECK_INT(dt_ring_unit(&p.ring, u->end - 1), i);
+            for (int64_t k = i + 1; k < p.ring.n && (k < i + DT_RING_SLOTS || i == 0); k++)
+                CHECK(dt_ring_at(u, u->end) <= units[k].at ||
+                          dt_ring_at(&units[k], units[k].end) <= u->at,
+                      "units %lld and %lld overlap", (long long)i, (long long)k);
+            for (; bucket < p.n && p.spans[bucket].first < sent; bucket++)
+                CHECK(p.spans[bucket].end <= sent, "bucket %lld is in two units",
+                      (long long)bucket);
+            if (i + 2 < p.ring.n)
+                CHECK(units[i + 2].first >= u->end, "the tail of unit %lld is longer than the next",
+                      (long long)i);
+        }
+        CHECK_INT(p.ring.n > 0 ? units[p.ring.n - 1].end : 0, p.elements);
+        free(p.ring.units);
+        release(&p);
+    }
+}
+
 // 130 M and 1.4 B parameters have 516 MB and 5.49 GB of gradients.
 static void test_auto(void)
 {
@@ -229,6 +270,7 @@ static void test_auto(void)
 
 int main(void)
 {
-    RUN(test_auto, test_any_rows, test_large_vocabulary, test_small_vocabulary, test_sharded);
+    RUN(test_auto, test_any_rows, test_large_vocabulary, test_small_vocabulary, test_sharded,
+        test_ring);
     return test_end();
 }
