@@ -98,17 +98,16 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
         printf("  … and %lld more\n", (long long)(data->n_shards - 8));
 }
 
-static dt_status print_memory(const struct dt_job *job, const struct dt_device_info *device,
-                              const struct dt_params *params)
+static dt_status print_memory(const struct dt_job *job, const struct dt_device_info *device)
 {
-    struct dt_memory_plan plan = {0};
-    const struct dt_stepper_config stepper = dt_job_stepper(job);
-    int64_t held = dt_stepper_held(params, &stepper);
-    int64_t saved = dt_optimizer_elements(params, params->elements, &stepper.optimizer) -
-                    dt_optimizer_elements(params, held, &stepper.optimizer);
+    struct dt_memory_plan plan = {0}, whole = {0};
+    struct dt_job without = *job;
+    without.settings.optim.shard = DT_SHARD_FALSE;
     DT_TRY(dt_job_memory(job, &plan));
+    DT_TRY(dt_job_memory(&without, &whole));
     int64_t total = dt_memory_plan_bytes(&plan, true);
-    int64_t on_device = dt_memory_plan_bytes(&plan, job->backend.table->unified);
+    bool unified = job->backend.table->unified;
+    int64_t on_device = dt_memory_plan_bytes(&plan, unified);
     printf("memory per rank:\n");
     for (int i = 0; i < plan.n; i++)
         print_bytes(plan.rows[i].what, plan.rows[i].bytes);
@@ -117,9 +116,12 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
         print_bytes("on the device", on_device);
     print_bytes("free now", device->memory_free);
     print_bytes("reserved", dt_job_reserved_memory(job, device));
-    if (stepper.shard && job->comm->info.size > 1)
-        print_line("optim.shard saves %.1f MiB of optimizer states on each of %d ranks",
-                   (double)saved * sizeof(float) / 0x1p20, job->comm->info.size);
+    if (dt_job_sharding(job) != DT_SHARD_NOTHING && job->comm->info.size > 1)
+        print_line(
+            "optim.shard saves %.1f MiB on each of %d ranks",
+            (double)(dt_memory_plan_bytes(&whole, unified) - dt_memory_plan_bytes(&plan, unified)) /
+                0x1p20,
+            job->comm->info.size);
     return DT_OK;
 }
 
@@ -255,7 +257,7 @@ dt_status dt_cmd_print_plan(const struct dt_job *job, bool all)
             dt_error_clear(); // raised again below, by dt_train_check_resources
         if (job->resume[0])
             print_line("would resume from %s", job->resume);
-        status = print_memory(job, &device, &params);
+        status = print_memory(job, &device);
     }
     if (status == DT_OK)
         status = dt_train_check_resources(job);

@@ -9,16 +9,24 @@
 // weights of these. Then what a forward pass reads of the buckets is gathered: the weights, or, if
 // storage is bf16, their copies, and of the weights the few ranges that a pass reads in fp32. All
 // masters are gathered when something else reads them.
+//
+// Each level of sharding (enum dt_sharding) keeps less in whole arrays. From DT_SHARD_GRADIENTS on
+// gradients live in a ring (base/ring.h): backward enters one unit after the other, each
+// micro-batch sends its buckets, and their sums are added to this rank's own in a compact array.
 #pragma once
 
 #include "backend/backend.h"
+#include "base/ring.h"
 #include "base/span.h"
 #include "comm/comm.h"
 
 struct dt_buckets;
 
+// What is spread over the ranks, each level with those before it.
+enum dt_sharding { DT_SHARD_NOTHING, DT_SHARD_STATES, DT_SHARD_GRADIENTS };
+
 struct dt_buckets_config {
-    float *gradients; // [elements] fp32, the arena (device memory)
+    float *gradients; // [elements] or, with a ring, [ring.elements] fp32 (device memory)
     int64_t elements;
     const int64_t *row_ends; // [n_rows] ascending: row r is elements [row_ends[r-1], row_ends[r])
     int64_t n_rows;
@@ -31,12 +39,14 @@ struct dt_buckets_config {
     struct dt_stream *stream; // on which rows become ready and, after a wait, sums are used
     bool between_devices;     // by the device communicator of this build
     bool selftest;            // connecting checks all communicators on known values
-    bool shard;               // where there are several ranks; then these are needed:
+    enum dt_sharding shard;   // where there are several ranks; then these are needed:
     enum dt_dtype storage;    // DT_F32, or DT_BF16: a forward pass reads `copies`, and `masters`
     float *weights;           // [elements] fp32 (device memory)
     dt_bf16 *copies;          // [elements] bf16 (device memory): weights rounded, where storage is
     struct dt_pieces masters; // ranges of the weights, each of an even number; spans are borrowed
     bool gathers_gradients;   // dt_buckets_gather_gradients is called
+    struct dt_ring ring;      // of the gradients; its units are borrowed. n 0: there is none
+    float *own;               // with a ring: the gradients of this rank's pieces, compact
     double *norms;            // [a norm block's sum each] fp64: zero but for this rank's own
     int64_t n_norms;
 };
@@ -74,11 +84,19 @@ dt_status dt_buckets_ready(struct dt_buckets *buckets, int64_t row);
 // through it. A row that was never announced is an error.
 dt_status dt_buckets_wait(struct dt_buckets *buckets);
 
+// With a ring, each micro-batch is a step of its own, to which the sums need not belong; and the
+// rows come in table order. Its gradients are added to config.own, or replace what is there.
+void dt_buckets_add(struct dt_buckets *buckets, bool adds);
+// With a ring, call it before the gradient of `row` and those after it are written, from the first
+// row on: makes the stream wait until its unit's slot is free.
+dt_status dt_buckets_enter(struct dt_buckets *buckets, int64_t row);
+
 // Sharded, call it after that wait. Makes the stream wait until the norms are those of all ranks.
 dt_status dt_buckets_sum_norms(struct dt_buckets *buckets);
 // Makes the stream wait until the pieces of the gradients, which are final on it, are here from all
-// ranks: not their sums any more, but what an optimizer has put in their place.
-dt_status dt_buckets_gather_gradients(struct dt_buckets *buckets);
+// ranks: not their sums any more, but what an optimizer has put in their place. With a ring: those
+// of the rows of a unit, after the units above it.
+dt_status dt_buckets_gather_gradients(struct dt_buckets *buckets, int64_t unit);
 // Call it when all pieces of the weights, and their copies, are final on the stream. Sends what a
 // forward pass reads of each bucket to all ranks, in the order in which it does: the last rows
 // first.

@@ -19,10 +19,10 @@ struct dt_loader {
     struct dt_loader_config config;
     const struct dt_reader_kind *kind;
     struct dt_order *order;
-    int64_t first_slot, n_slots; // this rank's
-    int64_t first_step, end;     // steps [first_step, end)
-    struct dt_batch *ring;       // [prefetch]
-    void *memory;                // of the ring's arrays
+    int64_t n_slots;         // this rank's
+    int64_t first_step, end; // steps [first_step, end)
+    struct dt_batch *ring;   // [prefetch]
+    void *memory;            // of the ring's arrays
 
     // Only the thread uses these.
     struct dt_shard_cache *shards, *own; // own: to close, or NULL
@@ -61,6 +61,12 @@ static int64_t batch_bytes(const struct dt_loader_config *config)
         bytes += dt_reader_align(
             dt_array_bytes(&list.arrays[i], share(config) * config->dataset->rules.seq_len));
     return bytes;
+}
+
+int64_t dt_loader_slot(const struct dt_loader_config *config, int64_t row)
+{
+    int64_t run = config->run > 0 ? config->run : share(config);
+    return (row / run * config->size + config->rank) * run + row % run;
 }
 
 // The rows of a batch follow each other in the list: one block serves them all.
@@ -146,7 +152,7 @@ static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch
         rows[i] = (char *)batch->arrays[i].data +
                   row * dt_array_bytes(&batch->arrays[i].spec, batch->length);
     DT_TRY(dt_order_at(loader->order, dt_skips_batch(&loader->config.skips, batch->step),
-                       loader->first_slot + row, &at));
+                       dt_loader_slot(config, row), &at));
     if (at.window < 0) {
         pad_row(batch, rows);
         return DT_OK;
@@ -307,7 +313,6 @@ static dt_status open_loader(struct dt_loader *loader)
     DT_TRY(check(config));
     loader->kind = config->dataset->kind;
     loader->n_slots = share(config);
-    loader->first_slot = config->rank * loader->n_slots;
     loader->end = config->sequential ? dt_order_steps_per_epoch(loader->order) : INT64_MAX;
     if (!config->shards)
         DT_TRY(dt_shard_cache_open(config->dataset, &loader->own));

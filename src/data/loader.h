@@ -21,6 +21,7 @@ struct dt_loader_config {
     int64_t batch, block;             // global batch; order block
     bool shuffle;
     int rank, size;   // slots [rank * batch / size, (rank + 1) * batch / size)
+    int64_t run;      // not 0: ranks take turns instead, each so many slots at a time
     int64_t prefetch; // host batches in the ring, >= 1
     bool sequential;  // validation: file order, every window once, last batch padded with rows that
                       // the loss ignores; ends after ceil(windows / batch) steps
@@ -40,6 +41,8 @@ void dt_loader_close(struct dt_loader *loader); // NULL is fine; also while the 
 // the caller waited. After the last step of a sequential loader *batch is NULL. An error comes
 // after the batches before it, and again at every further call.
 dt_status dt_loader_next(struct dt_loader *loader, const struct dt_batch **batch, double *wait_ms);
+// The slot of a row of this rank's batches.
+int64_t dt_loader_slot(const struct dt_loader_config *config, int64_t row);
 // Bytes of host memory of the ring and of the slots' blocks, for the memory plan.
 int64_t dt_loader_bytes(const struct dt_loader_config *config);
 // The arrays that the batches have.

@@ -13,6 +13,7 @@
 #include "data/shard_cache.h"
 #include "job/device.h"
 #include "job/places.h"
+#include "kernels/sum_squares.h"
 #include "model/hf.h"
 #include "model/kinds.h"
 
@@ -560,6 +561,7 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
                                       .shuffle = s->data.shuffle,
                                       .rank = job->comm->info.rank,
                                       .size = job->comm->info.size,
+                                      .run = dt_job_takes_turns(job) ? job->micro_batch : 0,
                                       .prefetch = s->data.prefetch};
     dt_job_pin_ring(&job->backend, &config);
     return config;
@@ -572,15 +574,32 @@ struct dt_loader_config dt_job_val_loader(const struct dt_job *job)
     config.shards = job->val_shards;
     config.shuffle = false;
     config.sequential = true;
+    config.run = 0;
     config.parts = job->settings.data.carry_state;
     return config;
 }
 
+enum dt_sharding dt_job_sharding(const struct dt_job *job)
+{
+    int choice = job->settings.optim.shard;
+    return choice <= DT_SHARD_TRUE ? (enum dt_sharding)choice : (enum dt_sharding)(choice - 1);
+}
+
+// Gradients in a ring are summed over ranks first, then over micro-batches. So that this is the
+// same tree, the micro-batches that are summed first follow each other in the batch.
+bool dt_job_takes_turns(const struct dt_job *job)
+{
+    return dt_job_sharding(job) >= DT_SHARD_GRADIENTS && dt_job_sum_order(job) == DT_SUM_TREE;
+}
+
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
 {
+    int64_t ranks = job->comm->info.size;
+    bool ring = training && ranks > 1 && dt_job_sharding(job) >= DT_SHARD_GRADIENTS;
     return (struct dt_model_shape){.sequences = job->micro_batch,
                                    .length = job->settings.data.seq_len,
                                    .training = training,
+                                   .ring_align = ring ? ranks * DT_NORM_BLOCK : 0,
                                    .losses = training && job->train && job->train->mixture.n > 1};
 }
 

@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "checkpoint/snapshot.h"
+#include "comm/buckets.h"
 #include "comm/comm.h"
 #include "data/loader.h"
 #include "job/places.h"
@@ -106,6 +107,10 @@ dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays
 dt_status dt_job_check_data(struct dt_job *job, bool keeps);
 void dt_job_free_blocks(struct dt_job *job);
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
+enum dt_sharding dt_job_sharding(const struct dt_job *job);
+// Whether the ranks take turns in the slots of a batch, a micro-batch each: else a rank's micro-
+// batches follow each other.
+bool dt_job_takes_turns(const struct dt_job *job);
 // What the heads of a policy learn from: adds columns of the targets, and which numbers these may
 // be.
 dt_status dt_job_targets(const struct dt_model_config *model, struct dt_scan_rules *rules);

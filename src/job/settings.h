@@ -30,6 +30,8 @@ enum dt_optimizer_choice { DT_OPTIMIZER_ADAMW, DT_OPTIMIZER_MUON };
 enum dt_comm_choice { DT_COMM_AUTO, DT_COMM_SELF, DT_COMM_MPI, DT_COMM_NCCL };
 enum dt_wire_choice { DT_WIRE_FP32, DT_WIRE_BF16 };
 enum dt_reduce_choice { DT_REDUCE_FAST, DT_REDUCE_REPRODUCIBLE };
+#define DT_SHARD_WORDS "false|true|states|gradients"
+enum dt_shard_choice { DT_SHARD_FALSE, DT_SHARD_TRUE }; // those after them: enum dt_sharding + 1
 enum dt_console_choice { DT_CONSOLE_AUTO, DT_CONSOLE_PROGRESS, DT_CONSOLE_PLAIN };
 
 // data.block of a new run. With larger ones each slot of the batch stays in one neighbourhood of
@@ -68,7 +70,7 @@ struct dt_settings {
         double beta1, beta2, eps, weight_decay, grad_clip, ema;
         int64_t max_skipped, rollback;
         double spike;
-        bool shard;
+        int shard; // enum dt_shard_choice
     } optim;
     struct {
         int backend, dtype, reduce, selftest;

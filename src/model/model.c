@@ -196,7 +196,11 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
     if (!net->rows && model->config.storage == DT_BF16)
         net->stored = dt_plan_view(plan, DT_MEMORY_WEIGHTS_BF16, elements, 1, DT_BF16).data;
     if (training)
-        net->gradients = dt_plan_view(plan, DT_MEMORY_GRADIENTS, elements, 1, DT_F32).data;
+        net->gradients =
+            dt_plan_view(plan, DT_MEMORY_GRADIENTS,
+                         parts->params.ring.n > 0 ? parts->params.ring.elements : elements, 1,
+                         DT_F32)
+                .data;
     for (int64_t i = 0; i <= parts->layers; i++)
         model->residual[i] =
             i == 0 || training ? dt_plan_view(plan, border, M, d, DT_F32) : model->residual[0];
@@ -304,6 +308,26 @@ static dt_status measure(struct dt_model *model)
     return DT_OK;
 }
 
+// Gives each row its place in the ring, if gradients are to be one.
+static dt_status place_in_ring(struct dt_parts *parts, int64_t align)
+{
+    struct dt_params *params = &parts->params;
+    int64_t *ends, n = parts->layers + 2;
+    DT_TRY(DT_NEW(&ends, n, "the rows of %lld layers", (long long)n));
+    for (int64_t i = 0; i < n; i++) { // a part ends where the one before it in a pass begins
+        int row = i + 1 < n ? parts->all[n - 2 - i]->first_row : params->n;
+        ends[i] = row < params->n ? params->rows[row].offset : params->elements;
+    }
+    dt_status status = dt_ring_create(ends, n, align, &params->ring);
+    free(ends);
+    for (int i = 0; status == DT_OK && params->ring.n > 0 && i < params->n; i++) {
+        struct dt_param *row = &params->rows[i];
+        row->place =
+            dt_ring_at(&params->ring.units[dt_ring_unit(&params->ring, row->offset)], row->offset);
+    }
+    return status;
+}
+
 // A model without memory, which knows how much of each kind it needs.
 static dt_status model_new(const struct dt_backend *backend, const struct dt_model_config *config,
                            const struct dt_model_shape *shape, struct dt_model **out)
@@ -314,6 +338,7 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
     *model = (struct dt_model){.config = *config, .shape = *shape, .backend = *backend};
     DT_TRY_GOTO(status, fail, dt_model_config_check(&model->config));
     DT_TRY_GOTO(status, fail, parts_create(&model->config, &model->parts));
+    DT_TRY_GOTO(status, fail, place_in_ring(&model->parts, shape->ring_align));
     DT_TRY_GOTO(status, fail,
                 DT_NEW(&model->residual, model->parts.layers + 1, "the residual stream"));
     model->net = (struct dt_net){
@@ -429,6 +454,11 @@ int64_t dt_model_weight_bytes(const struct dt_model *model)
 float *dt_model_gradients(struct dt_model *model)
 {
     return model->net.gradients;
+}
+
+float *dt_model_gradient(const struct dt_model *model, int row)
+{
+    return dt_net_gradient(&model->net, row);
 }
 
 const struct dt_int8 *dt_model_int8(const struct dt_model *model)

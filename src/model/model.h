@@ -40,6 +40,7 @@ struct dt_model_shape {
     bool int8;                 // linear layers multiply int8: not in training, and see gemm.h
     bool play;                 // a weight is kept in the types alone in which forward reads it
     bool losses;               // dt_model_loss keeps the loss of each position, if the head can
+    int64_t ring_align;        // gradients are a ring (base/ring.h), if the model is large enough
 };
 // Adds what this model at this shape allocates on the device, by category; keeps no memory
 // itself. *params is the measured parameter table, free it with dt_params_free; or NULL.
@@ -73,7 +74,9 @@ dt_status dt_model_set_weights(struct dt_model *model, const float *weights);
 dt_bf16 *dt_model_weights_bf16(struct dt_model *model);
 // Bytes of device memory for its weights: fp32, bf16 and int8, as far as it has them.
 int64_t dt_model_weight_bytes(const struct dt_model *model);
-float *dt_model_gradients(struct dt_model *model); // [elements] fp32, or NULL
+float *dt_model_gradients(struct dt_model *model); // [elements, or of the ring] fp32, or NULL
+// The gradient of a row of the table; with a ring, while its unit is in its slot.
+float *dt_model_gradient(const struct dt_model *model, int row);
 // The rows of linear layers, which are in int8: [rows of the table]; or NULL.
 const struct dt_int8 *dt_model_int8(const struct dt_model *model);
 // Rounds the masters to bf16 and int8 again, after something other than adamw has changed them.
@@ -111,8 +114,10 @@ const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, 
 // Says that the gradient of table row `row` is complete on the stream; rows come in table order.
 typedef dt_status (*dt_grad_ready)(void *context, int64_t row);
 
-// The weights of this row and all after it are about to be read.
-typedef dt_status (*dt_weights_needed)(void *context, int64_t row);
+// A part is about to run, whose first row this is. Forward: the weights of this row and all after
+// it are read from now on. Backward: the gradients of the part's rows are written from now on,
+// after those of all rows before them.
+typedef dt_status (*dt_part_begins)(void *context, int64_t row, bool backward);
 
 // A pass over one micro-batch. Forward, loss and backward of it get the same one.
 struct dt_pass {
@@ -124,10 +129,10 @@ struct dt_pass {
     // from the first to the last and backward from the last to the first.
     const struct dt_model_state *dafter;
     struct dt_model_state *dbefore;
-    int64_t first;                    // which sequence of these states is the pass's first
-    bool accumulate;                  // weight gradients: += (a later micro-batch), else =
-    dt_grad_ready grad_ready;         // called in backward; or NULL
-    dt_weights_needed weights_needed; // called in forward, before each part; or NULL
+    int64_t first;              // which sequence of these states is the pass's first
+    bool accumulate;            // weight gradients: += (a later micro-batch), else =
+    dt_grad_ready grad_ready;   // called in backward; or NULL
+    dt_part_begins part_begins; // called in forward and backward (not of the head); or NULL
     void *context;
     struct dt_stream *stream;
     // The model fills in the rest, for its parts.

@@ -32,7 +32,10 @@ const void *dt_net_stored(const struct dt_net *net, int row)
 
 float *dt_net_gradient(const struct dt_net *net, int row)
 {
-    return net->gradients ? net->gradients + net->params->rows[row].offset : NULL;
+    const struct dt_param *param = &net->params->rows[row];
+    if (!net->gradients)
+        return NULL;
+    return net->gradients + (net->params->ring.n > 0 ? param->place : param->offset);
 }
 
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,

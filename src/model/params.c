@@ -140,6 +140,7 @@ dt_status dt_params_complete(const struct dt_params *params)
 void dt_params_free(struct dt_params *params)
 {
     free(params->rows);
+    free(params->ring.units);
     *params = (struct dt_params){0};
 }
 

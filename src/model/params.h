@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "base/ring.h"
 #include "kernels/adamw.h"
 
 #include <stdbool.h>
@@ -43,8 +44,9 @@ struct dt_param {
     bool frozen; // not trained, but part of the model: its gradient stays 0, and nothing decays it
     bool shared; // with a part that writes this gradient before its owner adds to it
     bool reads_master; // a pass reads its fp32 values: known once a model's passes are measured
-    bool matrix; // hidden: the weight of a linear layer of a block, which Muon makes orthogonal
-    float width; // µP: its fan-in over that of the same row in a model of width mup_base; else 1
+    bool matrix;   // hidden: the weight of a linear layer of a block, which Muon makes orthogonal
+    int64_t place; // with a ring: element of it where the row is
+    float width;   // µP: its fan-in over that of the same row in a model of width mup_base; else 1
 };
 
 struct dt_params {
@@ -58,6 +60,8 @@ struct dt_params {
     } wanted[DT_PARAMS_WANTED]; // rows to be shared that are not added yet
     int64_t elements;           // of the flat arrays: the last row's end, rounded up to 64
     int64_t count;              // parameters as the field counts them: sum of file_count
+    struct dt_ring ring;        // of the gradients: a unit has the rows of one or more parts; n 0:
+                                // they are a whole array
 };
 
 // Appends a row of `shape` (positive sizes) and gives its index; memory_rows >= shape[0] is the

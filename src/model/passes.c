@@ -46,9 +46,9 @@ static struct dt_pass complete(const struct dt_model *model, const struct dt_pas
     return whole;
 }
 
-static dt_status need(const struct dt_pass *pass, const struct dt_part *part)
+static dt_status begin(const struct dt_pass *pass, const struct dt_part *part, bool backward)
 {
-    return pass->weights_needed ? pass->weights_needed(pass->context, part->first_row) : DT_OK;
+    return pass->part_begins ? pass->part_begins(pass->context, part->first_row, backward) : DT_OK;
 }
 
 // Reversed rows of x: y = or +=.
@@ -84,7 +84,7 @@ static dt_status run_forward(struct dt_part *block, const struct dt_pass *pass, 
 static dt_status forward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
 {
     struct dt_part *block = model->parts.all[i + 1];
-    DT_TRY(need(pass, block));
+    DT_TRY(begin(pass, block, false));
     DT_TRY(norm_forward(model, pass, i, false));
     DT_TRY(run_forward(block, pass, model->out));
     if (!block->reverse)
@@ -105,12 +105,12 @@ dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *c
                        "a batch of %lld x %lld does not fit the model's %lld x %lld", (long long)B,
                        (long long)L, (long long)shape->sequences, (long long)shape->length);
     DT_TRY(find_documents(model, &pass));
-    DT_TRY(need(&pass, parts->all[0]));
+    DT_TRY(begin(&pass, parts->all[0], false));
     DT_TRY(
         parts->stem->forward(parts->all[0], &pass, dt_view_rows(model->residual[0], 0, pass.rows)));
     for (int64_t i = 0; i < parts->layers; i++)
         DT_TRY_NOTE(forward_layer(model, &pass, i), "forward of layer %lld", (long long)i);
-    DT_TRY(need(&pass, parts->head_part));
+    DT_TRY(begin(&pass, parts->head_part, false));
     return norm_forward(model, &pass, parts->layers, false);
 }
 
@@ -172,6 +172,7 @@ static dt_status backward_both(const struct dt_model *model, const struct dt_pas
 static dt_status backward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
 {
     struct dt_part *block = model->parts.all[i + 1];
+    DT_TRY(begin(pass, block, true));
     if (model->config.recompute >= DT_RECOMPUTE_BLOCK)
         DT_TRY(norm_forward(model, pass, i, true));
     DT_TRY(block->reverse ? backward_both(model, pass, block)
@@ -187,6 +188,7 @@ dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *
         DT_TRY(dt_pass_ready(&pass, row));
     for (int64_t i = parts->layers - 1; i >= 0; i--)
         DT_TRY_NOTE(backward_layer(model, &pass, i), "backward of layer %lld", (long long)i);
+    DT_TRY(begin(&pass, parts->all[0], true));
     return parts->stem->backward(parts->all[0], &pass, dt_view_rows(model->dresidual, 0, pass.rows),
                                  dt_view_rows(model->out, 0, pass.rows));
 }

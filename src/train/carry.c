@@ -59,7 +59,11 @@ dt_status dt_carry_create(const struct dt_backend *backend, struct dt_model *mod
     DT_TRY(dt_model_state_bytes(dt_model_config(model), batch->micro, &bytes));
     if (bytes == 0)
         return DT_OK;
-    *c = (struct dt_carry){.backend = backend, .model = model, .blocks = blocks, .bytes = bytes};
+    *c = (struct dt_carry){.backend = backend,
+                           .model = model,
+                           .blocks = blocks,
+                           .bytes = bytes,
+                           .run = batch->takes_turns ? 1 : blocks};
     DT_TRY(dt_model_state_create(model, batch->micro, &c->before));
     DT_TRY(dt_model_state_create(model, batch->micro, &c->after));
     DT_TRY(dt_alloc(backend, blocks * bytes, &c->next));
@@ -118,27 +122,46 @@ dt_status dt_carry_commit(struct dt_carry *c, const struct dt_update_control *co
     return c->backend ? dt_commit(c->backend, &args, stream) : DT_OK;
 }
 
+// Where rank 0 has block `block` of a rank, which is the first of a run.
+static char *place_on_root(const struct dt_carry *c, int size, int rank, int64_t block)
+{
+    return c->slots.blocks + (block * size + rank * c->run) * c->bytes;
+}
+
 // Sends the blocks of every rank to their place on rank 0, or back.
 static dt_status exchange(struct dt_carry *c, struct dt_comm *comm, bool gathers)
 {
-    int64_t bytes = c->blocks * c->bytes;
-    for (int rank = 1; rank < comm->info.size; rank++) {
-        bool root = comm->info.rank == 0;
-        char *place = c->slots.blocks + (root ? rank * bytes : 0);
-        if (root || rank == comm->info.rank)
-            DT_TRY(dt_exchange(comm, root ? rank : 0, root == gathers ? NULL : place,
-                               root == gathers ? place : NULL, bytes));
-    }
+    int size = comm->info.size;
+    for (int64_t block = 0; block < c->blocks; block += c->run)
+        for (int rank = 1; rank < size; rank++) {
+            bool root = comm->info.rank == 0;
+            char *place =
+                root ? place_on_root(c, size, rank, block) : c->slots.blocks + block * c->bytes;
+            if (root || rank == comm->info.rank)
+                DT_TRY(dt_exchange(comm, root ? rank : 0, root == gathers ? NULL : place,
+                                   root == gathers ? place : NULL, c->run * c->bytes));
+        }
     return DT_OK;
+}
+
+// Copies this rank's blocks between the device and the host.
+static dt_status move(struct dt_carry *c, const struct dt_comm_info *ranks, bool to_host)
+{
+    for (int64_t block = 0; c->host && block < c->blocks; block += c->run) {
+        char *kept = c->kept + block * c->bytes;
+        char *host =
+            ranks->rank == 0 ? place_on_root(c, ranks->size, 0, block) : c->host + block * c->bytes;
+        DT_TRY(to_host ? dt_to_host(c->backend, host, kept, c->run * c->bytes, NULL)
+                       : dt_to_device(c->backend, kept, host, c->run * c->bytes, NULL));
+    }
+    return dt_stream_sync(c->backend, NULL);
 }
 
 dt_status dt_carry_gather(struct dt_carry *c, struct dt_comm *comm)
 {
     if (!c->backend)
         return DT_OK;
-    if (c->host)
-        DT_TRY(dt_to_host(c->backend, c->host, c->kept, c->blocks * c->bytes, NULL));
-    DT_TRY(dt_stream_sync(c->backend, NULL));
+    DT_TRY(move(c, &comm->info, true));
     return exchange(c, comm, true);
 }
 
@@ -147,7 +170,5 @@ dt_status dt_carry_share(struct dt_carry *c, struct dt_comm *comm)
     if (!c->backend)
         return DT_OK;
     DT_TRY(exchange(c, comm, false));
-    if (c->host)
-        DT_TRY(dt_to_device(c->backend, c->kept, c->host, c->blocks * c->bytes, NULL));
-    return dt_stream_sync(c->backend, NULL);
+    return move(c, &comm->info, false);
 }

@@ -15,6 +15,7 @@ struct dt_carry {
     const struct dt_backend *backend; // NULL: nothing is carried
     struct dt_model *model;           // borrowed
     int64_t blocks, bytes;            // micro-batches, and the size of the state of one
+    int64_t run; // blocks of a rank that follow each other in the batch: all, or 1
     struct dt_model_state *before, *after;
     char *kept, *next; // [blocks] of `bytes`, device memory; kept NULL: validation alone
     char *host;        // pinned: this rank's blocks, on rank 0 those of all; NULL: `kept` is that,

@@ -15,6 +15,7 @@
 // A rank's share of a step, and of it the share of one pass; micro divides sequences.
 struct dt_input_config {
     int64_t sequences, length, micro;
+    bool takes_turns; // with other ranks, micro-batch by micro-batch (job/job.h)
 };
 
 struct dt_input {

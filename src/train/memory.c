@@ -18,7 +18,8 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
     return (struct dt_stepper_config){.comm = job->comm,
                                       .batch = {.sequences = job->local_batch,
                                                 .length = s->data.seq_len,
-                                                .micro = job->micro_batch},
+                                                .micro = job->micro_batch,
+                                                .takes_turns = dt_job_takes_turns(job)},
                                       .tokens = s->data.batch * s->data.seq_len,
                                       .optimizer = {.beta1 = (float)s->optim.beta1,
                                                     .beta2 = (float)s->optim.beta2,
@@ -36,7 +37,7 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                                       .between_devices = dt_job_uses_device_comm(job),
                                       .selftest = dt_job_wants_selftest(job),
                                       .storage = job->model.storage,
-                                      .shard = s->optim.shard,
+                                      .shard = dt_job_sharding(job),
                                       .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE,
                                       .losses = job->train && job->train->mixture.n > 1,
                                       .carry_steps =

@@ -157,6 +157,9 @@ dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model 
         int64_t elements = dt_state_pieces(&o->states, i)->elements;
         DT_TRY(allocate(o, elements * (int64_t)sizeof *s->data, &s->data, s->name));
     }
+    if (params->ring.n > 0)
+        DT_TRY(allocate(o, pieces->elements * (int64_t)sizeof *o->gradients, &o->gradients,
+                        "this rank's gradients"));
     DT_TRY(allocate(o, sizeof *o->lr, &o->lr, "the learning rate"));
     DT_TRY(allocate(o, sizeof *o->sum, &o->sum, "the loss"));
     DT_TRY(allocate(o, sizeof *o->control, &o->control, "the update control"));
@@ -180,7 +183,7 @@ void dt_optimizer_destroy(struct dt_optimizer *o)
 {
     if (!o->backend)
         return;
-    void *memory[] = {o->lr, o->sum, o->control, o->sum_squares, o->spans, o->norms};
+    void *memory[] = {o->lr, o->sum, o->control, o->sum_squares, o->spans, o->norms, o->gradients};
     struct scratch_array list[SCRATCH];
     list_scratch(&o->muon, DT_F32, list);
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
@@ -207,6 +210,11 @@ static bool next_piece(const struct dt_optimizer *o, struct dt_held *piece)
     return dt_pieces_next(&o->states.pieces, o->states.pieces.n, 0, INT64_MAX, piece);
 }
 
+static float *gradient_at(const struct dt_optimizer *o, const struct dt_held *piece)
+{
+    return o->gradients ? o->gradients + piece->at : dt_model_gradients(o->model) + piece->first;
+}
+
 dt_status dt_optimizer_start_ema(struct dt_optimizer *o)
 {
     float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
@@ -219,15 +227,14 @@ dt_status dt_optimizer_start_ema(struct dt_optimizer *o)
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream)
 {
     float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
-    float *spare = dt_model_gradients(o->model); // of padding it is zero again afterwards
     for (struct dt_held p = {0}; next_piece(o, &p);) {
+        float *spare = gradient_at(o, &p); // of padding it is zero again afterwards
         int64_t bytes = (p.end - p.first) * (int64_t)sizeof *ema;
-        DT_TRY(dt_copy(o->backend, spare + p.first, weights + p.first, bytes, stream));
+        DT_TRY(dt_copy(o->backend, spare, weights + p.first, bytes, stream));
         DT_TRY(dt_copy(o->backend, weights + p.first, ema + p.at, bytes, stream));
-        DT_TRY(dt_copy(o->backend, ema + p.at, spare + p.first, bytes, stream));
+        DT_TRY(dt_copy(o->backend, ema + p.at, spare, bytes, stream));
+        DT_TRY(dt_fill(o->backend, spare, 0, bytes, stream));
     }
-    DT_TRY(dt_fill(o->backend, spare, 0,
-                   dt_model_params(o->model)->elements * (int64_t)sizeof *spare, stream));
     if (o->buckets)
         DT_TRY(dt_buckets_gather_masters(o->buckets));
     return dt_model_refresh(o->model, stream);
@@ -237,15 +244,16 @@ dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream
 static dt_status sum_blocks(struct dt_optimizer *o, int64_t first, int64_t end,
                             struct dt_stream *stream)
 {
-    for (int64_t i = first; i < end; i++) {
-        const struct dt_span *span = &o->states.pieces.spans[i];
-        int64_t block = span->first / DT_NORM_BLOCK;
-        struct dt_sum_squares_args args = {.n = span->end - span->first,
+    for (struct dt_held p = {0}; next_piece(o, &p) && p.next <= end;) {
+        int64_t block = p.first / DT_NORM_BLOCK;
+        struct dt_sum_squares_args args = {.n = p.end - p.first,
                                            .part = DT_SQUARES_BLOCKS,
-                                           .x = dt_model_gradients(o->model) + span->first,
+                                           .x = gradient_at(o, &p),
                                            .workspace = o->norms + block,
                                            .workspace_bytes =
                                                (o->n_norms - block) * (int64_t)sizeof *o->norms};
+        if (p.next <= first)
+            continue;
         DT_TRY(dt_sum_squares(o->backend, &args, stream));
     }
     return DT_OK;
@@ -307,7 +315,7 @@ static dt_status update_adamw(struct dt_optimizer *o, int64_t first, int64_t end
                                       .weight = dt_model_weights(o->model) + p.first,
                                       .m = state_at(o, "exp_avg", p.at),
                                       .v = state_at(o, "exp_avg_sq", q.at),
-                                      .grad = dt_model_gradients(o->model) + p.first,
+                                      .grad = gradient_at(o, &p),
                                       .copy = copies ? copies + p.first : NULL,
                                       .average = state_at(o, "ema", p.at),
                                       .average_decay = o->config.ema,
@@ -333,7 +341,7 @@ static dt_status update_momentum(struct dt_optimizer *o, const struct dt_param *
                                     .n = p.end - p.first,
                                     .side = 1,
                                     .m = state_at(o, "exp_avg", p.at),
-                                    .u = dt_model_gradients(o->model) + p.first,
+                                    .u = gradient_at(o, &p),
                                     .momentum = o->config.momentum,
                                     .control = o->control};
         DT_TRY(dt_muon(o->backend, &muon, stream));
@@ -348,7 +356,7 @@ static dt_status orthogonalise(struct dt_optimizer *o, const struct dt_param *ro
     const struct dt_muon_scratch *s = &o->muon;
     const enum dt_dtype type = dt_model_config(o->model)->storage;
     const int64_t side = dt_min_i64(row->shape[0], row->shape[1]);
-    float *u = dt_model_gradients(o->model) + row->offset;
+    float *u = dt_model_gradient(o->model, (int)(row - dt_model_params(o->model)->rows));
     struct dt_sum_squares_args squares = {
         .n = row->count,
         .x = u,
@@ -427,10 +435,17 @@ dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
         first = row->offset + row->count;
     }
     DT_TRY(update_adamw(o, first, params->elements, stream));
-    if (o->config.muon && o->buckets)
-        DT_TRY(dt_buckets_gather_gradients(o->buckets));
-    for (int i = 0; i < params->n && o->config.muon; i++)
-        if (params->rows[i].matrix)
-            DT_TRY(update_matrix(o, i, stream));
+    if (!o->config.muon)
+        return DT_OK;
+    // The matrices, unit after unit where the model's gradients are a ring.
+    int64_t unit = dt_max_i64(params->ring.n - 1, 0);
+    for (int i = params->n - 1; unit >= 0; unit--) {
+        int64_t begin = unit > 0 ? params->ring.units[unit - 1].end : 0;
+        if (o->buckets)
+            DT_TRY(dt_buckets_gather_gradients(o->buckets, unit));
+        for (; i >= 0 && params->rows[i].offset >= begin; i--)
+            if (params->rows[i].matrix)
+                DT_TRY(update_matrix(o, i, stream));
+    }
     return DT_OK;
 }

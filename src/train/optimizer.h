@@ -46,8 +46,9 @@ struct dt_optimizer {
     struct dt_model *model;
     struct dt_optimizer_states states; // device memory
     struct dt_buckets *buckets;        // borrowed; NULL: the states are not sharded
-    float *lr;                         // one: the caller writes it before a step
-    struct dt_loss_sum *sum;           // one: the global batch's loss
+    float *gradients;        // of the pieces, compact, where the model's are a ring; else NULL
+    float *lr;               // one: the caller writes it before a step
+    struct dt_loss_sum *sum; // one: the global batch's loss
     struct dt_update_control *control; // one
     double *sum_squares;               // one
     double *norms;                     // [n_norms] the sum of each norm block

@@ -269,7 +269,7 @@ dt_status dt_trainer_start(struct trainer *t)
     if (shard->layout.target_width > 0)
         dt_info("windows of %lld frames start every %lld frames of an episode (data.stride)",
                 (long long)job->settings.data.seq_len, (long long)shard->stride);
-    if (job->settings.optim.shard && ranks == 1)
-        dt_info("optim.shard = true changes nothing on one rank");
+    if (dt_job_sharding(job) != DT_SHARD_NOTHING && ranks == 1)
+        dt_info("optim.shard changes nothing on one rank");
     return create_saver(t);
 }

@@ -74,6 +74,7 @@ static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                       .storage = config->storage,
                                       .masters = {.elements = masters},
                                       .gathers_gradients = config->optimizer.muon,
+                                      .ring = params->ring,
                                       .n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK)};
 }
 
@@ -98,6 +99,8 @@ dt_status dt_stepper_plan(const struct dt_backend *backend, const struct dt_para
     struct dt_buckets_config buckets = buckets_config(params, config);
     int n_ranks = config->comm->info.size;
     int64_t held = dt_stepper_held(params, config);
+    if (params->ring.n > 0)
+        dt_memory_plan_add(plan, "own gradients", held * (int64_t)sizeof(float), false);
     dt_memory_plan_add(
         plan, "optimizer states",
         dt_optimizer_elements(params, held, &config->optimizer) * (int64_t)sizeof(float), false);
@@ -106,11 +109,18 @@ dt_status dt_stepper_plan(const struct dt_backend *backend, const struct dt_para
     dt_memory_plan_add(plan, "device buckets", dt_buckets_bytes(&buckets, n_ranks), false);
     dt_memory_plan_add(plan, "host buckets", dt_buckets_host_bytes(&buckets, backend, n_ranks),
                        true);
-    dt_memory_plan_add(plan, "gradient sums",
-                       dt_micro_tree_bytes(params->elements, leaves(config)) +
-                           dt_buckets_tree_bytes(&buckets, n_ranks),
-                       false);
+    dt_memory_plan_add(
+        plan, "gradient sums",
+        dt_micro_tree_bytes(params->ring.n > 0 ? held : params->elements, leaves(config)) +
+            dt_buckets_tree_bytes(&buckets, n_ranks),
+        false);
     return DT_OK;
+}
+
+// Gradients are a ring: each micro-batch sends its own, to be added to those of this rank's pieces.
+static bool has_ring(const struct dt_stepper *s)
+{
+    return dt_model_params(s->model)->ring.n > 0;
 }
 
 static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
@@ -140,6 +150,7 @@ static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
     config.gradients = dt_model_gradients(s->model);
     config.weights = dt_model_weights(s->model);
     config.copies = dt_model_weights_bf16(s->model);
+    config.own = s->optimizer.gradients;
     config.sums = (double *)s->optimizer.sum;
     config.norms = s->optimizer.norms;
     config.stream = s->stream;
@@ -166,10 +177,14 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
         DT_TRY_GOTO(
             status, fail,
             dt_carry_create(backend, model, &config->batch, &config->comm->info, &s->carry));
-    struct dt_tree_sum own = {dt_model_gradients(model), s->optimizer.sum};
-    DT_TRY_GOTO(status, fail,
-                dt_micro_tree_create(backend, &own, dt_model_params(model)->elements,
-                                     leaves(config), &s->tree));
+    struct dt_tree_sum own = {s->optimizer.gradients, s->optimizer.sum};
+    if (!has_ring(s))
+        own.gradients = dt_model_gradients(model);
+    DT_TRY_GOTO(
+        status, fail,
+        dt_micro_tree_create(backend, &own,
+                             has_ring(s) ? s->pieces.elements : dt_model_params(model)->elements,
+                             leaves(config), &s->tree));
     DT_TRY_GOTO(status, fail, dt_alloc(backend, MARKS * (int64_t)sizeof *s->marks, &s->marks));
     DT_TRY_GOTO(
         status, fail,
@@ -250,23 +265,48 @@ static dt_status mark(struct dt_stepper *s, enum mark mark)
     return dt_stamp(s->backend, &args, s->stream);
 }
 
-// The last micro-batch has finished the gradient of a row: adds those of the others, and hands the
-// row to its bucket.
+// The last micro-batch, or with a ring any, has finished the gradient of a row: adds those of the
+// others, unless the ring's sums are added later, and hands the row to its bucket.
 static dt_status row_ready(void *stepper, int64_t row)
 {
     struct dt_stepper *s = stepper;
     const struct dt_params *params = dt_model_params(s->model);
-    DT_TRY(
-        dt_micro_tree_finish(&s->tree, params->rows[row].offset, row_end(params, row), s->stream));
+    if (!has_ring(s))
+        DT_TRY(dt_micro_tree_finish(&s->tree, params->rows[row].offset, row_end(params, row),
+                                    s->stream));
     return dt_buckets_ready(s->buckets, row);
 }
 
+// Clears what backward does not write of the gradients of a unit's rows, from this one on: padding,
+// and rows that are not trained. Another unit's gradients may be there.
+static dt_status clear_unwritten(struct dt_stepper *s, int64_t row)
+{
+    const struct dt_params *params = dt_model_params(s->model);
+    const struct dt_unit *unit =
+        &params->ring.units[dt_ring_unit(&params->ring, params->rows[row].offset)];
+    for (; row < params->n && params->rows[row].offset < unit->end; row++) {
+        const struct dt_param *param = &params->rows[row];
+        int64_t written = param->frozen ? 0 : param->count;
+        int64_t rest = row_end(params, row) - param->offset - written;
+        if (rest > 0)
+            DT_TRY(dt_fill(s->backend, dt_model_gradient(s->model, (int)row) + written, 0,
+                           rest * (int64_t)sizeof(float), s->stream));
+    }
+    return DT_OK;
+}
+
 // Forward is about to read the weights of these rows. The first wait is measured; the others should
-// find them there.
-static dt_status weights_needed(void *stepper, int64_t row)
+// find them there. Backward is about to write their gradients.
+static dt_status part_begins(void *stepper, int64_t row, bool backward)
 {
     struct dt_stepper *s = stepper;
     bool measured = s->waits;
+    if (backward && (!has_ring(s) || row == dt_model_params(s->model)->n))
+        return DT_OK;
+    if (backward) {
+        DT_TRY(dt_buckets_enter(s->buckets, row));
+        return clear_unwritten(s, row);
+    }
     s->waits = false;
     if (measured)
         DT_TRY(mark(s, WANTED));
@@ -284,18 +324,21 @@ dt_status dt_stepper_complete(struct dt_stepper *s)
 }
 
 // Runs one micro-batch. Gradients are accumulated over micro-batches, by the model itself or by a
-// tree. The last micro-batch sends them as they become ready, and updates the weights.
+// tree. The last micro-batch sends them as they become ready, and updates the weights. With a ring
+// each sends its own, and what is accumulated are their sums over ranks.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int variant)
 {
     const double tokens = (double)s->config.tokens;
-    const bool last = variant & DT_VARIANT_LAST, gathers = variant & DT_VARIANT_GATHER;
+    const bool first = variant & DT_VARIANT_FIRST, last = variant & DT_VARIANT_LAST,
+               gathers = variant & DT_VARIANT_GATHER, ring = has_ring(s), sends = last || ring,
+               tree = s->tree.levels > 0;
     const struct dt_pass pass = {.input = *input,
                                  .before = s->carry.before,
                                  .after = s->carry.after,
-                                 .accumulate = !(variant & DT_VARIANT_FIRST),
-                                 .grad_ready = last ? row_ready : NULL,
-                                 .weights_needed = gathers ? weights_needed : NULL,
+                                 .accumulate = !first && !ring,
+                                 .grad_ready = sends ? row_ready : NULL,
+                                 .part_begins = gathers || ring ? part_begins : NULL,
                                  .context = s,
                                  .stream = s->stream};
     say(s, "forward");
@@ -309,16 +352,23 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     DT_TRY(dt_model_loss(s->model, &pass, 1 / tokens, s->optimizer.sum));
     say(s, "backward");
     DT_TRY(mark(s, LAST_FORWARD_DONE));
-    if (last) {
+    if (last && !ring)
         DT_TRY(dt_micro_tree_finish_sums(&s->tree, s->stream));
+    if (last || (ring && tree)) // else they are accumulated until then
         DT_TRY(dt_buckets_sums_ready(s->buckets));
-    }
+    dt_buckets_add(s->buckets, !first);
     DT_TRY(dt_model_backward(s->model, &pass));
-    if (!last)
+    if (!sends)
         return DT_OK;
     say(s, "summing gradients");
     DT_TRY(mark(s, BACKWARD_DONE));
     DT_TRY(dt_buckets_wait(s->buckets));
+    if (!last)
+        return DT_OK;
+    if (ring) {
+        DT_TRY(dt_micro_tree_finish(&s->tree, 0, s->tree.elements, s->stream));
+        DT_TRY(dt_micro_tree_finish_sums(&s->tree, s->stream));
+    }
     DT_TRY(mark(s, SUMMED));
     dt_trace_phase("optimizer");
     DT_TRY(dt_optimizer_control(&s->optimizer, tokens, s->stream));
@@ -337,14 +387,15 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
 
 // Does the same work as a graph, if the device has graphs: captured when a variant comes the second
 // time (the first time, libraries allocate and load, which cannot be captured), then launched as a
-// whole. The last micro-batch is not captured if gradients travel through the host.
+// whole. A micro-batch whose gradients travel through the host is not captured.
 static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_input *input,
                                  int variant, int *graphs)
 {
     struct dt_variant *known = &s->variants[variant];
+    bool sends = (variant & DT_VARIANT_LAST) || has_ring(s);
     bool captures = s->config.graphs && !s->timing && s->backend->table->graphs &&
                     !(s->hold && (variant & DT_VARIANT_LAST)) &&
-                    (!(variant & DT_VARIANT_LAST) || dt_buckets_can_be_captured(s->buckets));
+                    (!sends || dt_buckets_can_be_captured(s->buckets));
     if (!captures || !known->has_run) {
         known->has_run = true;
         return forward_backward(s, input, variant);

@@ -27,7 +27,7 @@ struct dt_stepper_config {
     enum dt_sum_order order;   // of gradients and losses, over micro-batches and ranks
     bool between_devices;      // these are summed by the device communicator
     bool selftest;             // communicators are checked first
-    bool shard;                // optimizer states, where there are several ranks
+    enum dt_sharding shard;    // where there are several ranks
     bool graphs;               // where the device has them
     bool losses;               // of each sequence are reported, if the model keeps them
     struct dt_op_times *times; // borrowed; NULL: ops are not timed

@@ -142,7 +142,8 @@ static dt_status add_up_sources(struct trainer *t, const struct dt_step_result *
 {
     const struct dt_job *job = t->job;
     const struct dt_source *source = job->train->sources;
-    int64_t batch = job->settings.data.batch, first = job->comm->info.rank * job->local_batch;
+    const struct dt_loader_config loader = dt_job_train_loader(job);
+    int64_t batch = job->settings.data.batch;
     int64_t at = dt_skips_batch(&t->left_out, t->state.step - 1), before[DT_SOURCES_MAX];
     *known = result->slots != NULL;
     dt_mixer_count(t->mixer, at + 1, 0, before);
@@ -151,7 +152,8 @@ static dt_status add_up_sources(struct trainer *t, const struct dt_step_result *
     if (!*known)
         return DT_OK;
     memset(t->slots, 0, (size_t)batch * sizeof *t->slots);
-    memcpy(t->slots + first, result->slots, (size_t)job->local_batch * sizeof *t->slots);
+    for (int64_t row = 0; row < job->local_batch; row++)
+        t->slots[dt_loader_slot(&loader, row)] = result->slots[row];
     DT_TRY(dt_allreduce(job->comm, t->slots, 2 * batch, DT_F64, DT_SUM)); // x + 0 + … is x
     for (int64_t k = 0; k < batch; k++) {
         struct dt_loss_part *part = &sources[dt_mixer_at(t->mixer, at, k, before)];

@@ -140,8 +140,9 @@ plan optim.shard=true >shard.txt
 check "the tree of all ranks' micro-batches" grep -q '^sums: one binary tree over 8 micro-batches' <(plan comm.reduce=reproducible)
 parameters=$(sed -n 's/^model: \([0-9.]*\) M parameters.*/\1/p' whole.txt)
 follows "memory" '{ is("weights", $1, 4 * $5 / 1.048576, 0.03); is("gradients", $2, $1, 0.03); is("optimizer states", $3, 2 * $1, 0.03)
-    is("sharding", $3 - $4, saved, 0.03) }' -v saved="$(sed -n 's/^optim.shard saves \([0-9.]*\) MiB.*/\1/p' shard.txt)" \
-    <<<"$(mib weights <whole.txt) $(mib gradients <whole.txt) $(mib 'optimizer states' <whole.txt) $(mib 'optimizer states' <shard.txt) $parameters"
+    is("sharding", $6 - $7, saved, 0.03) }' -v saved="$(sed -n 's/^optim.shard saves \([0-9.]*\) MiB.*/\1/p' shard.txt)" \
+    <<<"$(mib weights <whole.txt) $(mib gradients <whole.txt) $(mib 'optimizer states' <whole.txt) $(mib 'optimizer states' <shard.txt) $parameters \
+        $(mib total <whole.txt) $(mib total <shard.txt)"
 follows "the total" '/^memory per rank/ { on = 1 } on && / MiB$/ && !/total|free now|reserved|on the device/ { sum += $(NF - 1); rows++ }
     / total / { is("it", $(NF - 1), sum, 0.06 * rows / sum) }' <whole.txt
 follows "the batch" '/^batch: / { is("ranks x micro-batches x sequences", $13 * $16 * $19, $2, 0); is("tokens", $8, $2 * $5, 0); tokens = $8 }

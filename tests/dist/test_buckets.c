@@ -1,6 +1,6 @@
 // Gradient buckets over several ranks: the sums are right for both wires, whatever the order in
 // which rows come, step after step; sharded, every element has one owner, and its sums and its
-// weights reach whom they should; misuse is refused.
+// weights reach whom they should, in a ring too; misuse is refused.
 #include "base/round.h"
 #include "comm/buckets.h"
 #include "kernels/sum_squares.h"
@@ -241,6 +241,80 @@ static void check_sharded(enum dt_dtype wire, enum dt_dtype storage, int64_t buc
     close_sharded(&s);
 }
 
+// ---- gradients in a ring
+
+enum { PARTS = 9, RING_ROWS = 2 * PARTS, MICRO_BATCHES = 2 };
+
+// Two rows a part, which end anywhere; parts between the first and the last share slots.
+static void check_ring(enum dt_dtype wire, int64_t bucket_bytes)
+{
+    int64_t align = comm->info.size * (int64_t)DT_NORM_BLOCK, ends[RING_ROWS], parts[PARTS];
+    int64_t n = 0, wrong = 0;
+    for (int i = 0; i < PARTS; i++) {
+        ends[2 * i] = n += 64 * (1 + i);
+        ends[2 * i + 1] = parts[i] = n += dt_round_up(i == 0 ? 1000 : align + align / (2 + i), 64);
+    }
+    struct dt_buckets_config config = {.elements = n,
+                                       .row_ends = ends,
+                                       .n_rows = RING_ROWS,
+                                       .bucket_bytes = bucket_bytes,
+                                       .wire = wire,
+                                       .shard = DT_SHARD_GRADIENTS,
+                                       .gathers_gradients = true,
+                                       .n_norms = dt_ceil_div(n, DT_NORM_BLOCK)};
+    struct dt_pieces pieces;
+    struct dt_buckets *buckets;
+    CHECK_OK(dt_ring_create(parts, PARTS, align, &config.ring));
+    CHECK_INT(config.ring.n, PARTS);
+    CHECK_OK(dt_buckets_pieces(&config, &backend, &comm->info, &pieces));
+    config.gradients = calloc((size_t)config.ring.elements, sizeof(float));
+    config.own = calloc((size_t)pieces.elements, sizeof(float));
+    config.weights = calloc((size_t)n, sizeof(float));
+    config.norms = calloc((size_t)config.n_norms, sizeof(double));
+    CHECK_OK(dt_buckets_create(comm, &backend, &config, &buckets));
+    for (int step = 0; step < STEPS; step++) {
+        for (int k = 0; k < MICRO_BATCHES; k++) {
+            dt_buckets_add(buckets, k > 0);
+            for (int64_t row = 0, e = 0; row < RING_ROWS; row++) {
+                const struct dt_unit *u = &config.ring.units[row / 2];
+                CHECK_OK(dt_buckets_enter(buckets, row));
+                for (; e < ends[row]; e++)
+                    config.gradients[dt_ring_at(u, e)] =
+                        (float)exact(DT_F32, e, comm->info.rank, step + k);
+                CHECK_OK(dt_buckets_ready(buckets, row));
+            }
+            CHECK_OK(dt_buckets_wait(buckets));
+        }
+        for (struct dt_held p = {0}; dt_pieces_next(&pieces, pieces.n, 0, n, &p);)
+            for (int64_t e = p.first; e < p.end; e++) {
+                double sum = 0;
+                for (int k = 0; k < MICRO_BATCHES; k++)
+                    sum += reduced(DT_F32, e, comm->info.size, step + k, DT_SUM);
+                wrong += config.own[p.at + e - p.first] != (float)sum;
+                config.own[p.at + e - p.first] = (float)(e % 1000003 + step);
+            }
+        CHECK(wrong == 0, "step %d: %lld sums are wrong", step, (long long)wrong);
+        for (int64_t unit = config.ring.n - 1; unit >= 0; unit--) {
+            const struct dt_unit *u = &config.ring.units[unit];
+            CHECK_OK(dt_buckets_gather_gradients(buckets, unit));
+            for (int64_t e = u->first; e < u->end; e++)
+                wrong += config.gradients[dt_ring_at(u, e)] != (float)(e % 1000003 + step);
+            CHECK(wrong == 0, "unit %lld: %lld gathered elements are wrong", (long long)unit,
+                  (long long)wrong);
+        }
+    }
+    CHECK_OK(dt_buckets_enter(buckets, 2 * DT_RING_SLOTS)); // the first to share a slot is the next
+    CHECK_FAILS(dt_buckets_enter(buckets, RING_ROWS - 1), DT_MACHINE, "before earlier ones");
+    dt_error_clear();
+    dt_buckets_destroy(buckets);
+    free(config.gradients);
+    free(config.own);
+    free(config.weights);
+    free(config.norms);
+    free(config.ring.units);
+    free(pieces.spans);
+}
+
 static void check_misuse(void)
 {
     float gradients[10] = {0};
@@ -365,6 +439,8 @@ int main(void)
     check_sharded(DT_BF16, DT_BF16, 1 << 30, 1);
     check_sharded(DT_F32, DT_BF16, 1 << 20, 10);
     comm->table = uncounted;
+    check_ring(DT_F32, 1 << 20);
+    check_ring(DT_BF16, 1 << 30);
     check_misuse();
     check_misuse_of_sums();
     check_planned_bytes();

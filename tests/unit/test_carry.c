@@ -80,7 +80,7 @@ static void test_memory(void)
     struct run run;
     struct dt_carry carry;
     struct dt_memory_plan plan = {0};
-    const struct dt_input_config batch = {SLOTS, LENGTH, 2};
+    const struct dt_input_config batch = {.sequences = SLOTS, .length = LENGTH, .micro = 2};
     run_open(&run, 2);
     int64_t before = dt_memory_in_use(&run.backend);
     CHECK_OK(dt_carry_create(&run.backend, run.model, &batch, &run.comm->info, &carry));

@@ -91,5 +91,6 @@ check "… are scaled to all" grep -qE '^  scan_forward +24 ' <(sed -n '/^ops of
 check "sums by a tree of a row above a bucket" ranks 2 small.ini run.name=tree run.device=cuda run.steps=2 model.{stem=tokens,heads=lm,frame_size=auto,vocab_size=300} \
     data.{train,val}=synthetic:random comm.reduce=reproducible comm.bucket_mb=0.01 >tree.log 2>&1
 in_all_orders nccl 2 model.d_model=128 optim.shard=true
+in_all_orders nccl-rings 2 model.d_model=128 optim.shard=gradients
 in_all_orders mpi 2 model.d_model=128 optim.shard=true comm.backend=mpi comm.dtype=bf16
 finish

@@ -155,6 +155,9 @@ train shard 2 "${wide[@]}" optim.shard=true comm.verify_replicas=2
 wide_alike shard
 check "each rank writes its states" test -e "runs/shard/$last/optimizer-00002-of-00002.safetensors"
 rm -r "runs/shard/$last"
+train shard 2 "${wide[@]}" optim.shard=gradients
+wide_alike shard
+rm -r "runs/shard/$last"
 SIMT_ORDER=random train shard 2 "${wide[@]}" optim.shard=true comm.backend=mpi
 wide_alike shard
 if [ "$size" = whole ]; then

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# optim.shard = gradients: a rank keeps the gradients of its pieces alone, and nothing else changes: through any levels,
+# ranks and resumes the bits of one rank, whose gradients are whole. The model is deep enough that layers share slots.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+sed -i 's/^steps = .*/steps = 6/; s/^d_model = .*/d_model = 136/; s/^n_layer = .*/n_layer = 12/; s/^seq_len = .*/seq_len = 16/' small.ini
+printf '[checkpoint]\nevery = 2\nkeep = 0\n' >>small.ini
+last=checkpoints/step-00000006
+
+train() { # name, ranks, key=value …
+    local name=$1 n=$2
+    shift 2
+    check "$name" ranks "$n" small.ini run.name="$name" "$@" >"$name.log" 2>&1
+}
+same() { # a, b: weights, averages, carried states and losses
+    local file
+    for file in model ema carried; do
+        [ ! -e "runs/$2/$last/$file.safetensors" ] || check "$1 and $2: the same $file" cmp "runs/$1/$last/$file.safetensors" "runs/$2/$last/$file.safetensors"
+    done
+    check "$1 and $2 have the same losses" cmp <(train_lines runs/$1/metrics.jsonl) <(train_lines runs/$2/metrics.jsonl)
+}
+path() { # name, key=value …: two steps on four ranks with gradients, two on two with states, two on two with gradients
+    local name=$1
+    shift
+    train "$name" 4 run.steps=6 optim.shard=gradients "$@"
+    rm -r runs/$name/checkpoints/step-0000000[46]
+    train "$name" 2 optim.shard=states "$@"
+    rm -r "runs/$name/$last"
+    train "$name" 2 optim.shard=gradients "$@"
+    check "$name resumes each time" grep -q 'resuming from .*step-00000004' "$name.log"
+}
+
+tree=(comm.reduce=reproducible data.micro_batch=1 run.precision=bf16 run.threads=1 optim.ema=0.9 data.shuffle=false data.carry_state=true
+    log.eval_every=3 log.eval_batches=2)
+train tree 1 "${tree[@]}"
+path tree-path "${tree[@]}"
+same tree-path tree
+muon=(comm.reduce=reproducible data.micro_batch=2 data.val= optim.name=muon)
+train muon 1 "${muon[@]}"
+train muon-path 4 "${muon[@]}" optim.shard=gradients
+same muon-path muon
+# Summed in another order: micro-batch by micro-batch over ranks. 1e-5 relative is what the project promises.
+train fast 2 data.micro_batch=2 data.val=
+train fast-rings 2 data.micro_batch=2 data.val= optim.shard=gradients
+check "micro-batches summed over ranks one by one" same_losses runs/fast-rings/metrics.jsonl runs/fast/metrics.jsonl 1e-5
+
+# The plan: slots, and this rank's pieces, as many as of each optimizer state.
+row() { # of a plan, file
+    sed -n "s/^  $1  *\([0-9.]*\) MiB/\1/p" "$2"
+}
+for shard in false states gradients; do
+    check "--check" ranks 4 --check small.ini optim.shard=$shard >$shard.txt 2>&1
+done
+gradients=$(row gradients gradients.txt) own=$(row 'own gradients' gradients.txt)
+check "gradients of a rank: $gradients and $own MiB of $(row gradients false.txt)" awk -v ring="$gradients" -v own="$own" \
+    -v whole="$(row gradients false.txt)" -v states="$(row 'optimizer states' gradients.txt)" \
+    'BEGIN { exit !(ring + own < whole && 2 * own - states <= 0.15 && states - 2 * own <= 0.15) }' # of rounding
+check "… less than with states alone" awk -v a="$(row total gradients.txt)" -v b="$(row total states.txt)" 'BEGIN { exit !(a < b) }'
+refused "a level that is none" "optim.shard: 'moments' is not one of the choices .*false | true | states | gradients" "$dtrain" --check small.ini optim.shard=moments
+finish
