@@ -75,8 +75,8 @@ struct dt_trainer_state {
 struct dt_checkpoint_arrays {
     const struct dt_model_config *model;
     const struct dt_params *params;
-    float *weights; // flat, host memory, as the states are: read by save, written by load; NULL on
-                    // ranks other than 0
+    float *weights; // flat, host memory, as the states are: read by save, unless they are the state
+                    // "weights", and written by load; NULL on ranks other than 0
     struct dt_optimizer_states states;
     const struct dt_slot_states *slots;   // NULL: nothing is carried
     const struct dt_tokenizer *tokenizer; // written by save; NULL: none

@@ -60,22 +60,30 @@ static struct dt_optimizer_states alone(const char *name, float *data, struct dt
         .n = 1, .list = {{.name = name, .data = data, .weights = true}}, .pieces = pieces};
 }
 
-// Writes what every rank has pieces of: the states, and its part of the moving average.
+// Weights that may be spread: the files of a draft, and of the checkpoint.
+static const struct joined {
+    const char *state, *parts, *name;
+} joined[] = {{"weights", DT_WEIGHTS_FILES, "model.safetensors"}, {"ema", DT_EMA_FILES, DT_HF_EMA}};
+enum { JOINED = sizeof joined / sizeof *joined };
+
+// Writes what every rank has pieces of: the states, and its parts of the weights and their average.
 static dt_status write_pieces(const struct dt_checkpoint_draft *draft,
                               const struct dt_checkpoint_arrays *arrays,
                               const struct dt_trainer_state *state, struct dt_manifest *manifest)
 {
     const struct dt_part_stamp stamp = dt_trainer_stamp(state);
     const struct dt_optimizer_states states = in_optimizer_files(&arrays->states);
-    const struct dt_optimizer_states average =
-        alone("ema", dt_optimizer_state(&arrays->states, "ema"), states.pieces);
     struct dt_manifest_file file;
     DT_TRY(dt_optimizer_states_write(draft->folder, DT_OPTIMIZER_FILES, draft->part, draft->parts,
                                      arrays->params, &states, &stamp, &file));
     DT_TRY(dt_manifest_add(manifest, file.name, file.size, file.hash));
-    if (average.list[0].data && is_spread(arrays))
-        DT_TRY(dt_optimizer_states_write(draft->folder, DT_EMA_FILES, draft->part, draft->parts,
-                                         arrays->params, &average, &stamp, &file));
+    for (const struct joined *j = joined; j < joined + JOINED && is_spread(arrays); j++) {
+        const struct dt_optimizer_states weights =
+            alone(j->state, dt_optimizer_state(&arrays->states, j->state), states.pieces);
+        if (weights.list[0].data)
+            DT_TRY(dt_optimizer_states_write(draft->folder, j->parts, draft->part, draft->parts,
+                                             arrays->params, &weights, &stamp, &file));
+    }
     return DT_OK;
 }
 
@@ -85,6 +93,7 @@ dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
                               struct dt_manifest *manifest)
 {
     const float *ema = dt_optimizer_state(&arrays->states, "ema");
+    const float *own = dt_optimizer_state(&arrays->states, "weights");
     const char *folder = draft->folder;
     char *config = NULL, *trainer = NULL;
     dt_status status;
@@ -94,9 +103,10 @@ dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
     DT_TRY_GOTO(status, out, dt_hf_config_text(arrays->model, &config));
     DT_TRY_GOTO(status, out,
                 dt_manifest_put(manifest, folder, "config.json", config, (int64_t)strlen(config)));
-    DT_TRY_GOTO(
-        status, out,
-        write_weights(manifest, folder, "model.safetensors", arrays->params, arrays->weights));
+    if (!own || !is_spread(arrays))
+        DT_TRY_GOTO(status, out,
+                    write_weights(manifest, folder, "model.safetensors", arrays->params,
+                                  own ? own : arrays->weights));
     if (ema && !is_spread(arrays))
         DT_TRY_GOTO(status, out, write_weights(manifest, folder, DT_HF_EMA, arrays->params, ema));
     DT_TRY_GOTO(status, out, write_pieces(draft, arrays, state, manifest));
@@ -114,23 +124,22 @@ out:
     return status;
 }
 
-// Joins the parts of the moving average in one file. It uses the array of the weights, which are
-// written by then.
-static dt_status join_average(const struct dt_checkpoint_draft *draft,
-                              const struct dt_checkpoint_arrays *arrays,
-                              struct dt_manifest *manifest)
+// Joins the parts of weights in one file. It uses the array of the weights, which are written by
+// then or are such parts themselves.
+static dt_status join(const struct joined *j, const struct dt_checkpoint_draft *draft,
+                      const struct dt_checkpoint_arrays *arrays, struct dt_manifest *manifest)
 {
     char path[DT_PATH];
     struct dt_span all = {0, arrays->params->elements};
     const struct dt_optimizer_states whole =
-        alone("ema", arrays->weights, (struct dt_pieces){&all, 1, 0, all.end});
-    if (!is_spread(arrays) || !dt_optimizer_state(&arrays->states, "ema"))
+        alone(j->state, arrays->weights, (struct dt_pieces){&all, 1, 0, all.end});
+    if (!is_spread(arrays) || !dt_optimizer_state(&arrays->states, j->state))
         return DT_OK;
-    DT_TRY(dt_optimizer_states_read(draft->folder, DT_EMA_FILES, draft->parts, arrays->params,
-                                    &whole, NULL));
-    DT_TRY(write_weights(manifest, draft->folder, DT_HF_EMA, arrays->params, arrays->weights));
+    DT_TRY(dt_optimizer_states_read(draft->folder, j->parts, draft->parts, arrays->params, &whole,
+                                    NULL));
+    DT_TRY(write_weights(manifest, draft->folder, j->name, arrays->params, arrays->weights));
     for (int part = 0; part < draft->parts; part++) {
-        DT_TRY(dt_states_file(path, draft->folder, DT_EMA_FILES, part, draft->parts));
+        DT_TRY(dt_states_file(path, draft->folder, j->parts, part, draft->parts));
         if (unlink(path) != 0)
             return DT_FAIL_ERRNO("remove", path);
     }
@@ -178,7 +187,8 @@ dt_status dt_checkpoint_publish(const struct dt_checkpoint_draft *draft,
                            "to a folder that all hosts share",
                            "%s, which another rank wrote, is missing or incomplete here", path);
     }
-    DT_TRY(join_average(draft, arrays, manifest));
+    for (int i = 0; i < JOINED; i++)
+        DT_TRY(join(&joined[i], draft, arrays, manifest));
     DT_TRY(dt_manifest_write(manifest, draft->folder));
     DT_TRY(dt_fsync_dir(draft->folder));
     return rename_to(draft->folder, draft->path);

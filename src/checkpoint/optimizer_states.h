@@ -44,7 +44,8 @@ float *dt_optimizer_state(const struct dt_optimizer_states *states, const char *
 // The functions below are for the checkpoint room; arrays are host memory.
 // A set of files PREFIX-00001-of-0000N.safetensors.
 #define DT_OPTIMIZER_FILES "optimizer"
-#define DT_EMA_FILES       "ema" // of a draft only
+#define DT_EMA_FILES       "ema"     // of a draft only …
+#define DT_WEIGHTS_FILES   "weights" // … as these
 dt_status dt_states_file(char path[DT_PATH], const char *folder, const char *prefix, int part,
                          int parts);
 // Writes the pieces that are this rank's to write as file `part` (from 0), and gives its row of the

@@ -4,9 +4,13 @@
 
 #include "base/round.h"
 
-static int64_t piece_elements(const struct dt_backend *backend, const struct dt_params *params)
+#include <string.h>
+
+static int64_t piece_elements(const struct dt_backend *backend, const struct dt_params *params,
+                              bool root)
 {
-    return backend->table->unified ? 0 : dt_min_i64(DT_SNAPSHOT_PIECE, params->elements);
+    bool direct = backend->table->unified && (root || !params->ring_weights);
+    return direct ? 0 : dt_min_i64(DT_SNAPSHOT_PIECE, params->elements);
 }
 
 // The elements of arrays of the host's own: the weights on rank 0, and the states there or where
@@ -25,7 +29,8 @@ static int64_t array_elements(const struct dt_backend *backend, const struct dt_
 int64_t dt_snapshot_bytes(const struct dt_backend *backend, const struct dt_params *params,
                           int64_t held, int64_t states, bool root)
 {
-    return (array_elements(backend, params, held, states, root) + piece_elements(backend, params)) *
+    return (array_elements(backend, params, held, states, root) +
+            piece_elements(backend, params, root)) *
            (int64_t)sizeof(float);
 }
 
@@ -54,7 +59,7 @@ dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *
     for (int i = 0; i < n; i++)
         all += dt_state_pieces(&s->host.states, i)->elements;
     DT_TRY(pin(backend, array_elements(backend, params, held, all, root), &s->memory));
-    DT_TRY(pin(backend, piece_elements(backend, params), &s->piece));
+    DT_TRY(pin(backend, piece_elements(backend, params, root), &s->piece));
     float *next = s->memory;
     if (root && next) {
         s->host.weights = next;
@@ -62,8 +67,8 @@ dt_status dt_snapshot_create(const struct dt_backend *backend, struct dt_model *
     } else if (n == 0 && backend->table->unified)
         s->host.weights = dt_model_weights(model);
     s->n = 1 + n;
-    s->arrays[0] =
-        (struct dt_snapshot_array){dt_model_weights(model), s->host.weights, params->elements};
+    s->arrays[0] = (struct dt_snapshot_array){params->ring_weights ? NULL : dt_model_weights(model),
+                                              s->host.weights, params->elements};
     for (int i = 0; i < n; i++) {
         float **data = &s->host.states.list[i].data, *device = *data;
         int64_t elements = dt_state_pieces(&s->host.states, i)->elements;
@@ -92,7 +97,7 @@ void dt_snapshot_destroy(struct dt_snapshot *s)
 dt_status dt_snapshot_fill(struct dt_snapshot *s)
 {
     for (const struct dt_snapshot_array *a = s->arrays; a < s->arrays + s->n; a++)
-        if (a->host)
+        if (a->host && a->device)
             DT_TRY(dt_to_host(s->backend, a->host, a->device, a->elements * (int64_t)sizeof(float),
                               s->stream));
     return dt_event_record(s->backend, s->filled, s->stream);
@@ -103,16 +108,40 @@ dt_status dt_snapshot_wait(const struct dt_snapshot *s)
     return dt_event_sync(s->backend, s->filled);
 }
 
+// The state that is the weights; NULL: the model's are whole.
+static const struct dt_snapshot_array *own_weights(const struct dt_snapshot *s)
+{
+    for (int i = 0; i < s->n - 1; i++)
+        if (strcmp(s->host.states.list[i].name, "weights") == 0)
+            return &s->arrays[1 + i];
+    return NULL;
+}
+
+// Copies this rank's pieces of the weights' elements from `first` on, which are on the host.
+static dt_status keep_pieces(struct dt_snapshot *s, int64_t first, int64_t elements,
+                             const float *host)
+{
+    const struct dt_pieces *pieces = &s->host.states.pieces;
+    float *own = own_weights(s)->device;
+    for (struct dt_held p = {0}; dt_pieces_next(pieces, pieces->n, first, first + elements, &p);)
+        DT_TRY(dt_to_device(s->backend, own + p.at, host + p.first - first,
+                            (p.end - p.first) * (int64_t)sizeof *own, NULL));
+    return dt_stream_sync(s->backend, NULL);
+}
+
 static dt_status share_array(struct dt_snapshot *s, struct dt_comm *comm,
                              const struct dt_snapshot_array *a)
 {
     for (int64_t first = 0; first < a->elements; first += DT_SNAPSHOT_PIECE) {
-        int64_t bytes = dt_min_i64(DT_SNAPSHOT_PIECE, a->elements - first) * (int64_t)sizeof(float);
-        float *device = a->device + first;
+        int64_t elements = dt_min_i64(DT_SNAPSHOT_PIECE, a->elements - first);
+        int64_t bytes = elements * (int64_t)sizeof(float);
+        float *device = a->device ? a->device + first : NULL;
         float *host = a->host ? a->host + first : s->piece ? s->piece : device;
         if (comm)
             DT_TRY(dt_broadcast(comm, host, bytes, 0));
-        if (host == device)
+        if (!device)
+            DT_TRY(keep_pieces(s, first, elements, host));
+        if (!device || host == device)
             continue;
         DT_TRY(dt_to_device(s->backend, device, host, bytes, NULL));
         DT_TRY(dt_stream_sync(s->backend, NULL)); // the next piece may overwrite this one
@@ -131,6 +160,7 @@ dt_status dt_snapshot_share(struct dt_snapshot *s, struct dt_comm *comm)
 {
     DT_TRY(dt_snapshot_share_weights(s, comm));
     for (int i = 1; i < s->n; i++)
-        DT_TRY(share_array(s, s->spread ? NULL : comm, &s->arrays[i]));
+        if (&s->arrays[i] != own_weights(s)) // they are shared
+            DT_TRY(share_array(s, s->spread ? NULL : comm, &s->arrays[i]));
     return DT_OK;
 }

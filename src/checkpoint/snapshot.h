@@ -1,9 +1,10 @@
 // The host's snapshot of what training changes: weights and optimizer states. Rank 0 has room for
 // all of it, which checkpoints are written from and read into; the other ranks for a piece, through
 // which rank 0's arrays come to their devices. Where the states are spread over ranks, each has
-// room for its own. Allocated once, pinned, before the first step, and counted by the memory plan:
-// using it allocates nothing. On a device with memory of its own it is filled by a stream beside
-// the training; where memory is unified, by all threads, before training continues.
+// room for its own; so it is with the weights, where they are the state "weights" and the model has
+// none that are whole. Allocated once, pinned, before the first step, and counted by the memory
+// plan: using it allocates nothing. On a device with memory of its own it is filled by a stream
+// beside the training; where memory is unified, by all threads, before training continues.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -20,9 +21,9 @@ struct dt_snapshot {
     bool spread;                      // the states are, over ranks
     struct dt_checkpoint_arrays host; // without the arrays that this rank has no room for
     float *memory;                    // of those, pinned
-    float *piece;                     // [DT_SNAPSHOT_PIECE] at most, pinned; NULL where unified
-    struct dt_stream *stream;         // of the copies
-    struct dt_event *filled;          // the last fill is complete
+    float *piece; // [DT_SNAPSHOT_PIECE] at most, pinned; NULL where unified and weights are whole
+    struct dt_stream *stream; // of the copies
+    struct dt_event *filled;  // the last fill is complete
 };
 
 enum { DT_SNAPSHOT_PIECE = 4 << 20 }; // elements: 16 MiB

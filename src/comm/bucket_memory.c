@@ -43,6 +43,11 @@ static bool is_sharded(const struct dt_buckets_config *config, int n_ranks)
     return config->shard && n_ranks > 1;
 }
 
+bool dt_buckets_spread_weights(const struct dt_buckets_config *config)
+{
+    return config->shard >= DT_SHARD_WEIGHTS && config->ring.n > 0;
+}
+
 int64_t dt_buckets_sharded(const struct dt_buckets_config *config, int n_ranks)
 {
     return is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
@@ -51,8 +56,9 @@ int64_t dt_buckets_sharded(const struct dt_buckets_config *config, int n_ranks)
 // Returns the bytes of the fp32 weights that travel beside bf16 copies.
 static int64_t packed_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
-    if (config->storage == DT_F32 || dt_buckets_sharded(config, n_ranks) == 0)
-        return 0;
+    if (config->storage == DT_F32 || dt_buckets_sharded(config, n_ranks) == 0 ||
+        dt_buckets_spread_weights(config))
+        return 0; // or it is what a pass reads
     return config->masters.elements * (int64_t)sizeof(float);
 }
 
@@ -76,7 +82,22 @@ static void add_gradients(struct dt_buckets *b, const struct dt_span *span,
                          .wire_type = b->config.wire,
                          .data = data,
                          .wire = b->wire ? (void *)(b->wire + at) : data,
-                         .own = unit ? b->config.own + held : NULL});
+                         .own = unit ? b->config.own + held : NULL,
+                         .first = span->first,
+                         .held = held});
+}
+
+// With DT_SHARD_WEIGHTS what is gathered of a bucket goes to the place in a ring that its gradients
+// have in theirs.
+static void add_spread_weights(struct dt_buckets *b, const struct part *gradients)
+{
+    const struct dt_buckets_config *config = &b->config;
+    int64_t at = (float *)gradients->data - config->gradients, held = gradients->held;
+    struct part part =
+        config->copies ? in_place(DT_ALL_GATHER, config->copies + at, gradients->elements, DT_BF16)
+                       : in_place(DT_ALL_GATHER, config->weights + at, gradients->elements, DT_F32);
+    part.own = config->copies ? (void *)(config->own_copies + held) : config->own_weights + held;
+    append(b, &b->weights, part);
 }
 
 // Lists the parts in the order in which they are sent, at most 4 n + 3.
@@ -86,18 +107,19 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
     const struct dt_ring *ring = &config->ring;
     int n_ranks = b->comm->info.size;
     int64_t sharded = dt_buckets_sharded(config, n_ranks), held = 0, unit = 0;
+    const bool spread = dt_buckets_spread_weights(config);
     if (config->n_sums > 0)
         append(b, &b->sums, in_place(DT_ALLREDUCE, config->sums, config->n_sums, DT_F64));
     b->gradients = phase_after(&b->sums);
     for (const struct dt_span *span = spans; span < spans + n; span++) {
         for (; unit < ring->n && ring->units[unit].first <= span->first; unit++)
             b->units[unit] = phase_after(&b->gradients);
-        bool spread = span->first < sharded;
-        add_gradients(b, span, unit > 0 ? &ring->units[unit - 1] : NULL, held, spread);
+        bool owned = span->first < sharded;
+        add_gradients(b, span, unit > 0 ? &ring->units[unit - 1] : NULL, held, owned);
         if (unit > 0)
             b->units[unit - 1].end = b->gradients.end;
-        held += (span->end - span->first) / (spread ? n_ranks : 1);
-        b->n_sharded += spread;
+        held += (span->end - span->first) / (owned ? n_ranks : 1);
+        b->n_sharded += owned;
     }
     n = b->n_sharded;
     b->norms = phase_after(&b->gradients);
@@ -107,13 +129,15 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
     if (b->packed)
         append(b, &b->weights,
                in_place(DT_ALLREDUCE, b->packed, config->masters.elements / 2, DT_I64));
-    for (int64_t i = n - 1; i >= 0 && config->copies; i--)
+    for (int64_t i = n - 1; i >= 0 && spread; i--)
+        add_spread_weights(b, &b->parts[b->gradients.first + i]);
+    for (int64_t i = n - 1; i >= 0 && config->copies && !spread; i--)
         append(b, &b->weights,
                in_place(DT_ALL_GATHER, config->copies + spans[i].first,
                         spans[i].end - spans[i].first, DT_BF16))
             ->packed = spans[i];
     b->masters = phase_after(&b->weights);
-    for (int64_t i = n - 1; i >= 0; i--)
+    for (int64_t i = n - 1; i >= 0 && !spread; i--)
         append(b, &b->masters,
                in_place(DT_ALL_GATHER, config->weights + spans[i].first,
                         spans[i].end - spans[i].first, DT_F32))
@@ -124,7 +148,7 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
         append(b, &b->updates, in_place(DT_ALL_GATHER, gradients.data, gradients.elements, DT_F32))
             ->own = gradients.own;
     }
-    if (!config->copies)
+    if (!config->copies && !spread)
         b->weights = b->masters;
 }
 
@@ -213,6 +237,9 @@ static dt_status build(struct dt_buckets *b, const int64_t *row_ends, const stru
     DT_TRY(DT_NEW(&b->rows, b->config.n_rows + 1, "%lld rows in buckets",
                   (long long)b->config.n_rows));
     DT_TRY(DT_NEW(&b->units, b->config.ring.n + 1, "units of a ring"));
+    DT_TRY(DT_NEW(&b->states, b->config.ring.n + 1, "units of a ring"));
+    if (dt_buckets_spread_weights(&b->config) && b->config.copies)
+        b->packed = b->config.weights;
     if (bytes > 0)
         DT_TRY_NOTE(dt_alloc(&b->backend, bytes, &b->wire),
                     "allocating %.1f MiB for bf16 gradient buckets", (double)bytes / 0x1p20);
@@ -323,10 +350,12 @@ void dt_buckets_destroy(struct dt_buckets *b)
     dt_stream_destroy(&b->backend, b->stream);
     dt_free_host(&b->backend, b->host);
     dt_free(&b->backend, b->wire);
-    dt_free(&b->backend, b->packed);
+    if (!dt_buckets_spread_weights(&b->config))
+        dt_free(&b->backend, b->packed);
     free(b->parts);
     free(b->rows);
     free(b->units);
+    free(b->states);
     free(b->queue);
     free(b);
 }

@@ -30,14 +30,31 @@ static dt_status cast(struct dt_buckets *b, int64_t n, const void *x, enum dt_dt
 }
 
 // Copies the fp32 weights that travel packed, as far as elements [first, end) of the arena have
-// any.
-static dt_status copy_packed(struct dt_buckets *b, int64_t first, int64_t end, bool pack)
+// any; weights[0] is element `origin`.
+static dt_status copy_packed(struct dt_buckets *b, int64_t first, int64_t end, float *weights,
+                             int64_t origin, bool pack)
 {
     const struct dt_pieces *masters = &b->config.masters;
     for (struct dt_held h = {0}; dt_pieces_next(masters, masters->n, first, end, &h);) {
-        float *weights = b->config.weights + h.first, *packed = b->packed + h.at;
-        DT_TRY(dt_copy(&b->backend, pack ? packed : weights, pack ? weights : packed,
+        float *place = weights + h.first - origin, *packed = b->packed + h.at;
+        DT_TRY(dt_copy(&b->backend, pack ? packed : place, pack ? place : packed,
                        (h.end - h.first) * (int64_t)sizeof *packed, b->stream));
+    }
+    return DT_OK;
+}
+
+// Packs this rank's pieces; of what all ranks hold, rank 0's.
+static dt_status pack_own(struct dt_buckets *b)
+{
+    int64_t bytes = b->config.masters.elements * (int64_t)sizeof *b->packed;
+    float *own = b->config.own_weights;
+    DT_TRY(dt_fill(&b->backend, b->packed, 0, bytes, b->stream));
+    for (int64_t i = b->gradients.first; i < b->gradients.end; i++) {
+        const struct part *part = &b->parts[i];
+        int64_t first = part->first + part->in.first, end = part->first + part->in.end;
+        if (part->operation == DT_REDUCE_SCATTER || b->comm->info.rank == 0)
+            DT_TRY(copy_packed(b, first, end, own ? own + part->held : b->config.weights,
+                               own ? first : 0, true));
     }
     return DT_OK;
 }
@@ -46,15 +63,8 @@ static dt_status copy_packed(struct dt_buckets *b, int64_t first, int64_t end, b
 static dt_status pack(struct dt_buckets *b, const struct part *part)
 {
     const int64_t n = part->out.end - part->out.first;
-    if (part->data == b->packed) {
-        int64_t bytes = b->config.masters.elements * (int64_t)sizeof *b->packed;
-        DT_TRY(dt_fill(&b->backend, b->packed, 0, bytes, b->stream));
-        for (int64_t i = b->weights.first + 1; i < b->weights.end; i++) {
-            const struct part *copies = &b->parts[i];
-            DT_TRY(copy_packed(b, copies->packed.first + copies->out.first,
-                               copies->packed.first + copies->out.end, true));
-        }
-    }
+    if (part->data == b->packed)
+        DT_TRY(pack_own(b));
     if (part->own && part->operation == DT_ALL_GATHER)
         return dt_copy(&b->backend, at(part->wire, part->wire_type, part->out.first), part->own,
                        n * dt_dtype_size(part->wire_type), b->stream);
@@ -84,7 +94,7 @@ static dt_status unpack(struct dt_buckets *b, const struct part *part)
     if (part->wire != part->data)
         DT_TRY(cast(b, n, at(part->wire, part->wire_type, part->in.first), part->wire_type, data,
                     DT_F32));
-    DT_TRY(copy_packed(b, part->packed.first, part->packed.end, false));
+    DT_TRY(copy_packed(b, part->packed.first, part->packed.end, b->config.weights, 0, false));
     return part->copy ? cast(b, n, data, DT_F32, part->copy + part->in.first, DT_BF16) : DT_OK;
 }
 

@@ -18,8 +18,10 @@ struct part {
     void *wire;             // `data` itself, or its copy in the type of the wire; device memory
     void *host;             // `wire` itself, or its copy in pinned memory; host path only
     dt_bf16 *copy;          // of what was gathered, or NULL; device memory
-    float *own;             // this rank's block in a compact array: sums go there, and what is
+    void *own;              // this rank's block in a compact array: sums go there, and what is
                             // gathered comes from there; NULL: it is in `data` alone
+    int64_t first, held;    // of a bucket: its first element, and of this rank's block in such an
+                            // array
     struct dt_span packed;  // of the arena: its fp32 weights come from `packed` with this part
     struct dt_event *ready; // on the caller's stream: `data` is final
     struct dt_event *sent;  // on the own stream: `host` holds it; later: what came is in `data`
@@ -54,9 +56,12 @@ struct dt_buckets {
     struct phase sums, gradients, norms, weights, masters; // weights and masters may be the same
     struct phase updates;                                  // the gathered gradients
     struct phase *units; // [ring.n] each one's parts in `gradients`
-    int64_t n_sharded;   // of the gradients' parts: the first ones
-    int64_t next;        // of `gradients`: sent next in this step
-    int64_t unit;        // of the ring: entered last in this step
+    struct unit_state {
+        bool here, whole; // its weights travel or are in its slot; with those of its tail
+    } * states;           // [ring.n]
+    int64_t n_sharded;    // of the gradients' parts: the first ones
+    int64_t next;         // of `gradients`: sent next in this step
+    int64_t unit;         // of the ring: entered last in this step
     bool sums_sent, gathers;
     bool adds;              // what is summed is added to part->own
     int64_t *queue;         // [n_parts] parts whose collectives have not begun, in a circle
@@ -69,5 +74,7 @@ dt_status dt_part_send(struct dt_buckets *b, int64_t part);
 dt_status dt_parts_post(struct dt_buckets *b, bool wait);
 // Makes the caller's stream wait for the parts [first, end), those of them that travel.
 dt_status dt_parts_receive(struct dt_buckets *b, int64_t first, int64_t end);
+// Whether what a pass reads is in a ring.
+bool dt_buckets_spread_weights(const struct dt_buckets_config *config);
 // Elements that are sharded: 0 on one rank.
 int64_t dt_buckets_sharded(const struct dt_buckets_config *config, int n_ranks);

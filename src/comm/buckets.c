@@ -7,6 +7,8 @@
 // phase of its own gathers the masters, and another one the gradients, if they are gathered.
 #include "comm/bucket_parts.h"
 
+#include "base/round.h"
+
 // ---- a step: ready and sent …
 
 // With a ring the sums belong to some micro-batches only.
@@ -63,13 +65,16 @@ void dt_buckets_add(struct dt_buckets *b, bool adds)
     b->adds = adds;
 }
 
-// The tail of a unit becomes what the next one's slot begins with.
-static dt_status copy_tail(struct dt_buckets *b, const struct dt_unit *from,
-                           const struct dt_unit *to, int64_t first, int64_t end)
+// Copies elements [first, end) of a ring from one unit's slot to another's: the tail of the one is
+// what the other begins with.
+static dt_status copy_tail(struct dt_buckets *b, void *ring, enum dt_dtype type,
+                           const struct dt_unit *from, const struct dt_unit *to, int64_t first,
+                           int64_t end)
 {
-    float *memory = b->config.gradients;
-    return dt_copy(&b->backend, memory + dt_ring_at(to, first), memory + dt_ring_at(from, first),
-                   (end - first) * (int64_t)sizeof *memory, b->config.stream);
+    char *memory = ring;
+    int64_t each = dt_dtype_size(type);
+    return dt_copy(&b->backend, memory + dt_ring_at(to, first) * each,
+                   memory + dt_ring_at(from, first) * each, (end - first) * each, b->config.stream);
 }
 
 dt_status dt_buckets_enter(struct dt_buckets *b, int64_t row)
@@ -82,8 +87,8 @@ dt_status dt_buckets_enter(struct dt_buckets *b, int64_t row)
                            (long long)row);
         if (before > 0 && i + 1 < ring->n)
             DT_TRY(dt_parts_receive(b, b->units[before].first, b->units[before].end));
-        DT_TRY(copy_tail(b, &ring->units[i - 1], &ring->units[i], ring->units[i].first,
-                         ring->units[i - 1].end));
+        DT_TRY(copy_tail(b, b->config.gradients, DT_F32, &ring->units[i - 1], &ring->units[i],
+                         ring->units[i].first, ring->units[i - 1].end));
     }
     return DT_OK;
 }
@@ -123,27 +128,92 @@ dt_status dt_buckets_sum_norms(struct dt_buckets *b)
     return dt_parts_receive(b, b->norms.first, b->norms.end);
 }
 
-dt_status dt_buckets_gather_gradients(struct dt_buckets *b, int64_t unit)
+// What is gathered of a unit, in `phase`; its last parts are those of the first buckets. Of bucket
+// k comes part `end` - 1 - k; a bucket that all ranks hold has none.
+static struct phase of_unit(const struct dt_buckets *b, struct phase phase, int64_t unit)
 {
-    const struct dt_ring *ring = &b->config.ring;
-    if (ring->n == 0) {
-        DT_TRY(send(b, b->updates.first, b->updates.end));
-        return dt_parts_receive(b, b->updates.first, b->updates.end);
-    }
-    // Of bucket k comes part `end` - 1 - k; a bucket that all ranks hold has none.
-    const struct dt_unit *u = &ring->units[unit], *above = u + 1;
     int64_t first = b->units[unit].first - b->gradients.first;
     int64_t end = dt_min_i64(b->units[unit].end - b->gradients.first, b->n_sharded);
-    DT_TRY(send(b, b->updates.end - end, b->updates.end - first));
-    DT_TRY(dt_parts_receive(b, b->updates.end - end, b->updates.end - first));
-    if (unit + 1 < ring->n)
-        return copy_tail(b, above, u, above->first, u->end);
-    const struct part *rest = &b->parts[b->gradients.end - 1]; // held by all, if there is any
-    return b->n_sharded == b->gradients.end - b->gradients.first
-               ? DT_OK
-               : dt_copy(&b->backend, rest->data, rest->own,
-                         rest->elements * (int64_t)sizeof *rest->own, b->config.stream);
+    return (struct phase){phase.end - end, phase.end - first};
 }
+
+// After its own parts have arrived: copies the rest of what a unit's slot holds. That is its tail
+// from the unit above, or what all ranks hold from this rank's array `own`.
+static dt_status complete_unit(struct dt_buckets *b, int64_t unit, void *ring, enum dt_dtype type,
+                               const void *own)
+{
+    const struct dt_unit *u = &b->config.ring.units[unit], *above = u + 1;
+    const struct part *rest = &b->parts[b->gradients.end - 1];
+    int64_t each = dt_dtype_size(type);
+    if (unit + 1 < b->config.ring.n)
+        return copy_tail(b, ring, type, above, u, above->first, u->end);
+    if (b->n_sharded == b->gradients.end - b->gradients.first)
+        return DT_OK;
+    return dt_copy(&b->backend, (char *)ring + dt_ring_at(u, rest->first) * each,
+                   (const char *)own + rest->held * each, rest->elements * each, b->config.stream);
+}
+
+dt_status dt_buckets_gather_gradients(struct dt_buckets *b, int64_t unit)
+{
+    struct phase parts = b->updates;
+    if (b->config.ring.n > 0)
+        parts = of_unit(b, parts, unit);
+    DT_TRY(send(b, parts.first, parts.end));
+    DT_TRY(dt_parts_receive(b, parts.first, parts.end));
+    return b->config.ring.n == 0
+               ? DT_OK
+               : complete_unit(b, unit, b->config.gradients, DT_F32, b->config.own);
+}
+
+// ---- weights in a ring
+
+dt_status dt_buckets_begin_pass(struct dt_buckets *b, bool changed)
+{
+    for (int64_t i = 0; i < b->config.ring.n; i++)
+        if (changed || (i > 0 && i + 1 < b->config.ring.n))
+            b->states[i] = (struct unit_state){0};
+    return changed && b->packed ? dt_part_send(b, b->weights.first) : DT_OK;
+}
+
+// Begins to gather a unit. The one that had its slot is gone.
+static dt_status fetch(struct dt_buckets *b, int64_t unit)
+{
+    const struct dt_ring *ring = &b->config.ring;
+    if (unit < 0 || unit >= ring->n || b->states[unit].here)
+        return DT_OK;
+    for (int64_t i = 0; i < ring->n; i++)
+        if (ring->units[i].at == ring->units[unit].at)
+            b->states[i] = (struct unit_state){.here = i == unit};
+    struct phase parts = of_unit(b, b->weights, unit);
+    return send(b, parts.first, parts.end);
+}
+
+static dt_status arrive(struct dt_buckets *b, int64_t unit)
+{
+    struct phase parts = of_unit(b, b->weights, unit);
+    return dt_parts_receive(b, parts.first, parts.end);
+}
+
+dt_status dt_buckets_read(struct dt_buckets *b, int64_t row, bool backward)
+{
+    const struct dt_buckets_config *config = &b->config;
+    int64_t unit = b->rows[row].unit, n = config->ring.n;
+    const bool whole = b->states[unit].whole;
+    if (b->packed)
+        DT_TRY(dt_parts_receive(b, b->weights.first, b->weights.first + 1));
+    for (int64_t i = unit; i <= unit + 1 && !whole; i++)
+        DT_TRY(fetch(b, i));
+    DT_TRY(fetch(b, backward ? unit + 2 : unit - 1));
+    for (int64_t i = unit; i <= dt_min_i64(unit + 1, n - 1) && !whole; i++)
+        DT_TRY(arrive(b, i));
+    b->states[unit].whole = true;
+    if (whole)
+        return DT_OK;
+    return config->copies ? complete_unit(b, unit, config->copies, DT_BF16, config->own_copies)
+                          : complete_unit(b, unit, config->weights, DT_F32, config->own_weights);
+}
+
+// ---- weights in a whole array
 
 static dt_status gather(struct dt_buckets *b, struct phase phase)
 {
@@ -165,9 +235,8 @@ dt_status dt_buckets_need(struct dt_buckets *b, int64_t row)
         row++;
     if (row == b->config.n_rows || !b->gathers)
         return DT_OK;
-    // Of bucket k comes part `end` - 1 - k; a bucket that all ranks hold has none.
     int64_t bucket = b->rows[row].first - b->gradients.first;
-    return dt_parts_receive(b, b->weights.first, b->weights.end - bucket);
+    return dt_parts_receive(b, b->weights.first, b->weights.end - bucket); // as of_unit
 }
 
 dt_status dt_buckets_gathered(struct dt_buckets *b)

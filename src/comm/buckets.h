@@ -13,6 +13,9 @@
 // Each level of sharding (enum dt_sharding) keeps less in whole arrays. From DT_SHARD_GRADIENTS on
 // gradients live in a ring (base/ring.h): backward enters one unit after the other, each
 // micro-batch sends its buckets, and their sums are added to this rank's own in a compact array.
+// With DT_SHARD_WEIGHTS what a pass reads is a ring too: it is gathered from the compact arrays of
+// all ranks, a unit ahead of the one that a pass is in, and again in backward. The first and the
+// last unit, and the few ranges that a pass reads in fp32 beside bf16 copies, stay for a step.
 #pragma once
 
 #include "backend/backend.h"
@@ -23,7 +26,7 @@
 struct dt_buckets;
 
 // What is spread over the ranks, each level with those before it.
-enum dt_sharding { DT_SHARD_NOTHING, DT_SHARD_STATES, DT_SHARD_GRADIENTS };
+enum dt_sharding { DT_SHARD_NOTHING, DT_SHARD_STATES, DT_SHARD_GRADIENTS, DT_SHARD_WEIGHTS };
 
 struct dt_buckets_config {
     float *gradients; // [elements] or, with a ring, [ring.elements] fp32 (device memory)
@@ -41,12 +44,17 @@ struct dt_buckets_config {
     bool selftest;            // connecting checks all communicators on known values
     enum dt_sharding shard;   // where there are several ranks; then these are needed:
     enum dt_dtype storage;    // DT_F32, or DT_BF16: a forward pass reads `copies`, and `masters`
-    float *weights;           // [elements] fp32 (device memory)
-    dt_bf16 *copies;          // [elements] bf16 (device memory): weights rounded, where storage is
+    // As a pass reads them, device memory: weights [elements] fp32, and where storage is bf16
+    // copies [elements] of them. With DT_SHARD_WEIGHTS: copies [ring.elements] beside weights
+    // [masters.elements], or weights [ring.elements].
+    float *weights;
+    dt_bf16 *copies;
     struct dt_pieces masters; // ranges of the weights, each of an even number; spans are borrowed
     bool gathers_gradients;   // dt_buckets_gather_gradients is called
-    struct dt_ring ring;      // of the gradients; its units are borrowed. n 0: there is none
+    struct dt_ring ring;      // its units are borrowed. n 0: there is none
     float *own;               // with a ring: the gradients of this rank's pieces, compact
+    float *own_weights;       // with DT_SHARD_WEIGHTS: their weights …
+    dt_bf16 *own_copies;      // … and the copies of these
     double *norms;            // [a norm block's sum each] fp64: zero but for this rank's own
     int64_t n_norms;
 };
@@ -90,6 +98,13 @@ void dt_buckets_add(struct dt_buckets *buckets, bool adds);
 // With a ring, call it before the gradient of `row` and those after it are written, from the first
 // row on: makes the stream wait until its unit's slot is free.
 dt_status dt_buckets_enter(struct dt_buckets *buckets, int64_t row);
+
+// With DT_SHARD_WEIGHTS, call it before a pass: units that share slots are gathered again.
+// `changed`: the pieces of the weights, final on the stream, are not what was gathered before.
+dt_status dt_buckets_begin_pass(struct dt_buckets *buckets, bool changed);
+// In the pass: makes the stream wait until the weights of the unit that has `row` are in its slot.
+// Begins to gather those that come after it in forward or backward.
+dt_status dt_buckets_read(struct dt_buckets *buckets, int64_t row, bool backward);
 
 // Sharded, call it after that wait. Makes the stream wait until the norms are those of all ranks.
 dt_status dt_buckets_sum_norms(struct dt_buckets *buckets);

@@ -600,6 +600,7 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
                                    .length = job->settings.data.seq_len,
                                    .training = training,
                                    .ring_align = ring ? ranks * DT_NORM_BLOCK : 0,
+                                   .ring_weights = ring && dt_job_sharding(job) >= DT_SHARD_WEIGHTS,
                                    .losses = training && job->train && job->train->mixture.n > 1};
 }
 

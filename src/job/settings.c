@@ -122,7 +122,7 @@ static const struct dt_config_key optim_keys[] = {
          "decay of a moving average of the weights, validated and saved as well; 0: off"),
     WHOLE(optim, max_skipped, "10", 1, MANY, "stop after this many skipped steps in a row (not finite, or left out by optim.rollback)", NEUTRAL),
     CHOICE(optim, shard, "false", DT_SHARD_WORDS,
-           "what is spread over the ranks, for less memory on each: the optimizer states (true is the same), or the gradients as well",
+           "what is spread over the ranks, for less memory on each: the optimizer states (true is the same), the gradients as well, or also the weights",
            NEUTRAL),
     WHOLE(optim, rollback, "0", 0, MANY,
           "after this many skipped or spiking steps in a row return to the checkpoint before them and skip their batches; 0: off"),

@@ -30,7 +30,7 @@ enum dt_optimizer_choice { DT_OPTIMIZER_ADAMW, DT_OPTIMIZER_MUON };
 enum dt_comm_choice { DT_COMM_AUTO, DT_COMM_SELF, DT_COMM_MPI, DT_COMM_NCCL };
 enum dt_wire_choice { DT_WIRE_FP32, DT_WIRE_BF16 };
 enum dt_reduce_choice { DT_REDUCE_FAST, DT_REDUCE_REPRODUCIBLE };
-#define DT_SHARD_WORDS "false|true|states|gradients"
+#define DT_SHARD_WORDS "false|true|states|gradients|weights"
 enum dt_shard_choice { DT_SHARD_FALSE, DT_SHARD_TRUE }; // those after them: enum dt_sharding + 1
 enum dt_console_choice { DT_CONSOLE_AUTO, DT_CONSOLE_PROGRESS, DT_CONSOLE_PLAIN };
 

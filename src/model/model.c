@@ -190,17 +190,15 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
     enum dt_recompute recompute = model->config.recompute;
     plan->block = recompute < DT_RECOMPUTE_BLOCK ? border : DT_MEMORY_SCRATCH;
     plan->scan = recompute < DT_RECOMPUTE_SCAN ? border : DT_MEMORY_SCRATCH;
-    if (!net->rows)
-        net->stored = net->weights =
-            dt_plan_view(plan, DT_MEMORY_WEIGHTS, elements, 1, DT_F32).data;
-    if (!net->rows && model->config.storage == DT_BF16)
-        net->stored = dt_plan_view(plan, DT_MEMORY_WEIGHTS_BF16, elements, 1, DT_BF16).data;
+    int64_t ring = parts->params.ring.n > 0 ? parts->params.ring.elements : elements;
+    bool spread = parts->params.ring_weights, bf16 = model->config.storage == DT_BF16;
+    int64_t read = spread ? ring : elements;
+    if (!net->rows && !(spread && bf16)) // else of the rows that a measured pass reads
+        net->stored = net->weights = dt_plan_view(plan, DT_MEMORY_WEIGHTS, read, 1, DT_F32).data;
+    if (!net->rows && bf16)
+        net->stored = dt_plan_view(plan, DT_MEMORY_WEIGHTS_BF16, read, 1, DT_BF16).data;
     if (training)
-        net->gradients =
-            dt_plan_view(plan, DT_MEMORY_GRADIENTS,
-                         parts->params.ring.n > 0 ? parts->params.ring.elements : elements, 1,
-                         DT_F32)
-                .data;
+        net->gradients = dt_plan_view(plan, DT_MEMORY_GRADIENTS, ring, 1, DT_F32).data;
     for (int64_t i = 0; i <= parts->layers; i++)
         model->residual[i] =
             i == 0 || training ? dt_plan_view(plan, border, M, d, DT_F32) : model->residual[0];
@@ -265,11 +263,21 @@ static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
     return DT_OK;
 }
 
-// Places what a measured pass has found: the weights that are kept row by row, in the types in
-// which it reads them, and the int8 weights of linear layers.
-static void place_rows(const struct dt_model *model, struct dt_arena *arenas)
+// Places what a measured pass has found: the masters beside a ring, the weights that are kept row
+// by row, in the types in which it reads them, and the int8 weights of linear layers.
+static void place_rows(struct dt_model *model, struct dt_arena *arenas)
 {
+    struct dt_params *params = &model->parts.params;
     struct dt_arena *int8 = &arenas[DT_MEMORY_WEIGHTS_INT8];
+    int64_t packed = 0;
+    for (int i = 0; i < params->n && params->ring_weights; i++) {
+        int64_t end = i + 1 < params->n ? params->rows[i + 1].offset : params->elements;
+        params->rows[i].packed = packed;
+        packed += params->rows[i].reads_master ? end - params->rows[i].offset : 0;
+    }
+    if (params->ring_weights && model->config.storage == DT_BF16)
+        model->net.weights =
+            dt_arena_take(&arenas[DT_MEMORY_WEIGHTS], packed * (int64_t)sizeof(float));
     for (int i = 0; i < model->parts.params.n; i++) {
         int64_t n = model->parts.params.rows[i].count;
         struct dt_net_row *row = model->net.rows ? &model->net.rows[i] : NULL;
@@ -309,9 +317,10 @@ static dt_status measure(struct dt_model *model)
 }
 
 // Gives each row its place in the ring, if gradients are to be one.
-static dt_status place_in_ring(struct dt_parts *parts, int64_t align)
+static dt_status place_in_ring(struct dt_parts *parts, int64_t align, bool weights)
 {
     struct dt_params *params = &parts->params;
+    params->ring_weights = align > 0 && weights;
     int64_t *ends, n = parts->layers + 2;
     DT_TRY(DT_NEW(&ends, n, "the rows of %lld layers", (long long)n));
     for (int64_t i = 0; i < n; i++) { // a part ends where the one before it in a pass begins
@@ -338,7 +347,7 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
     *model = (struct dt_model){.config = *config, .shape = *shape, .backend = *backend};
     DT_TRY_GOTO(status, fail, dt_model_config_check(&model->config));
     DT_TRY_GOTO(status, fail, parts_create(&model->config, &model->parts));
-    DT_TRY_GOTO(status, fail, place_in_ring(&model->parts, shape->ring_align));
+    DT_TRY_GOTO(status, fail, place_in_ring(&model->parts, shape->ring_align, shape->ring_weights));
     DT_TRY_GOTO(status, fail,
                 DT_NEW(&model->residual, model->parts.layers + 1, "the residual stream"));
     model->net = (struct dt_net){
@@ -486,6 +495,8 @@ dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream)
                                 .x_type = DT_F32,
                                 .y = model->net.stored,
                                 .y_type = DT_BF16};
+    if (model->parts.params.ring_weights)
+        return DT_OK;
     if (model->config.storage == DT_BF16)
         DT_TRY(dt_cast(&model->backend, &args, stream));
     for (int i = 0; i < model->parts.params.n; i++)

@@ -40,7 +40,8 @@ struct dt_model_shape {
     bool int8;                 // linear layers multiply int8: not in training, and see gemm.h
     bool play;                 // a weight is kept in the types alone in which forward reads it
     bool losses;               // dt_model_loss keeps the loss of each position, if the head can
-    int64_t ring_align;        // gradients are a ring (base/ring.h), if the model is large enough
+    int64_t ring_align;        // not 0: gradients are a ring, cut at multiples of it (base/ring.h)
+    bool ring_weights;         // and so is what a pass reads of the weights
 };
 // Adds what this model at this shape allocates on the device, by category; keeps no memory
 // itself. *params is the measured parameter table, free it with dt_params_free; or NULL.
@@ -66,11 +67,13 @@ const struct dt_params *dt_model_params(const struct dt_model *model);
 const struct dt_array_list *dt_model_arrays(const struct dt_model *model); // that it reads
 // Index of the array of token ids, where a model can run on tokens alone; else DT_USER.
 dt_status dt_model_token_array(const struct dt_model *model, int *index);
-// The masters, [elements] fp32 in device memory; NULL with shape.play.
+// The masters, [elements] fp32 in device memory; NULL with shape.play. With shape.ring_weights, of
+// which someone else has the masters: as a pass reads them, [ring.elements], or where storage is
+// bf16 the rows that are read in fp32, one after the other with their padding.
 float *dt_model_weights(struct dt_model *model);
 // Sets all weights from the host's [elements] fp32. Waits for the device.
 dt_status dt_model_set_weights(struct dt_model *model, const float *weights);
-// The weights in bf16, [elements], or NULL where storage is fp32.
+// The weights in bf16, [elements], or of the ring, or NULL where storage is fp32.
 dt_bf16 *dt_model_weights_bf16(struct dt_model *model);
 // Bytes of device memory for its weights: fp32, bf16 and int8, as far as it has them.
 int64_t dt_model_weight_bytes(const struct dt_model *model);
@@ -80,6 +83,7 @@ float *dt_model_gradient(const struct dt_model *model, int row);
 // The rows of linear layers, which are in int8: [rows of the table]; or NULL.
 const struct dt_int8 *dt_model_int8(const struct dt_model *model);
 // Rounds the masters to bf16 and int8 again, after something other than adamw has changed them.
+// Does nothing with shape.ring_weights.
 dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream);
 
 // One micro-batch, device memory.

@@ -15,7 +15,12 @@ const float *dt_net_weight(const struct dt_net *net, int row)
     net->params->rows[row].reads_master = true;
     if (net->rows)
         return net->rows[row].weight;
-    return net->weights ? net->weights + net->params->rows[row].offset : NULL;
+    const struct dt_param *param = &net->params->rows[row];
+    if (!net->weights)
+        return NULL;
+    if (!net->params->ring_weights)
+        return net->weights + param->offset;
+    return net->weights + (net->config->storage == DT_BF16 ? param->packed : param->place);
 }
 
 const void *dt_net_stored(const struct dt_net *net, int row)
@@ -26,8 +31,10 @@ const void *dt_net_stored(const struct dt_net *net, int row)
         net->rows[row].reads_stored = true;
         return net->rows[row].stored;
     }
-    int64_t bytes = net->params->rows[row].offset * dt_dtype_size(net->config->storage);
-    return net->stored ? (const char *)net->stored + bytes : NULL;
+    const struct dt_param *param = &net->params->rows[row];
+    int64_t at = net->params->ring_weights ? param->place : param->offset;
+    return net->stored ? (const char *)net->stored + at * dt_dtype_size(net->config->storage)
+                       : NULL;
 }
 
 float *dt_net_gradient(const struct dt_net *net, int row)

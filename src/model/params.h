@@ -44,9 +44,10 @@ struct dt_param {
     bool frozen; // not trained, but part of the model: its gradient stays 0, and nothing decays it
     bool shared; // with a part that writes this gradient before its owner adds to it
     bool reads_master; // a pass reads its fp32 values: known once a model's passes are measured
-    bool matrix;   // hidden: the weight of a linear layer of a block, which Muon makes orthogonal
-    int64_t place; // with a ring: element of it where the row is
-    float width;   // µP: its fan-in over that of the same row in a model of width mup_base; else 1
+    bool matrix;    // hidden: the weight of a linear layer of a block, which Muon makes orthogonal
+    int64_t place;  // with a ring: element of it where the row is
+    int64_t packed; // with ring_weights and bf16: element of the masters that a pass reads
+    float width; // µP: its fan-in over that of the same row in a model of width mup_base; else 1
 };
 
 struct dt_params {
@@ -62,6 +63,7 @@ struct dt_params {
     int64_t count;              // parameters as the field counts them: sum of file_count
     struct dt_ring ring;        // of the gradients: a unit has the rows of one or more parts; n 0:
                                 // they are a whole array
+    bool ring_weights;          // and of the weights as a pass reads them (model.h)
 };
 
 // Appends a row of `shape` (positive sizes) and gives its index; memory_rows >= shape[0] is the

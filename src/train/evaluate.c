@@ -211,6 +211,8 @@ static dt_status evaluate_batch(struct dt_evaluation *e, int64_t micro_batches,
             .before = e->carry->before, .after = e->carry->after, .stream = e->stream};
         DT_TRY(dt_carry_load(e->carry, e->carry->next, k, e->stream));
         DT_TRY(dt_input_micro_batch(e->input, e->stream, &pass.input));
+        if (e->stepper)
+            DT_TRY(dt_stepper_begin_pass(e->stepper, &pass));
         DT_TRY(dt_model_forward(e->model, &pass));
         DT_TRY(dt_model_loss(e->model, &pass, 0, sums + k % n_sums));
         if (e->by_position)

@@ -7,12 +7,14 @@
 #include "train/carry.h"
 #include "train/metrics.h"
 #include "train/scores.h"
+#include "train/step.h"
 
 enum { DT_DOCUMENT_CLASSES = 63 }; // no file has more than 2^62 tokens
 
 struct dt_evaluation {
     const struct dt_job *job;
     struct dt_model *model;
+    struct dt_stepper *stepper; // in training: the weights may be spread; NULL: they are not
     struct dt_input *input;
     struct dt_carry *carry; // used where the job carries state: its `next` is overwritten
     int64_t max_batches;    // of each source of data.val; 0: all

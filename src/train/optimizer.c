@@ -13,11 +13,15 @@ enum { ITERATIONS = 5 };
 
 struct dt_optimizer_states dt_optimizer_states(const struct dt_optimizer_config *config)
 {
-    return (struct dt_optimizer_states){
-        .n = config->ema > 0 ? 3 : 2,
+    struct dt_optimizer_states states = {
+        .n = 2,
         .list = {{.name = "exp_avg"},
-                 {.name = "exp_avg_sq", .squares = true, .vectors = config->muon},
-                 {.name = "ema", .weights = true}}};
+                 {.name = "exp_avg_sq", .squares = true, .vectors = config->muon}}};
+    if (config->ema > 0)
+        states.list[states.n++] = (struct dt_optimizer_state){.name = "ema", .weights = true};
+    if (config->keeps_weights)
+        states.list[states.n++] = (struct dt_optimizer_state){.name = "weights", .weights = true};
+    return states;
 }
 
 int64_t dt_optimizer_elements(const struct dt_params *params, int64_t held,
@@ -160,6 +164,9 @@ dt_status dt_optimizer_create(const struct dt_backend *backend, struct dt_model 
     if (params->ring.n > 0)
         DT_TRY(allocate(o, pieces->elements * (int64_t)sizeof *o->gradients, &o->gradients,
                         "this rank's gradients"));
+    if (config->keeps_weights && dt_model_config(model)->storage == DT_BF16)
+        DT_TRY(allocate(o, pieces->elements * (int64_t)sizeof *o->copies, &o->copies,
+                        "this rank's weights in bf16"));
     DT_TRY(allocate(o, sizeof *o->lr, &o->lr, "the learning rate"));
     DT_TRY(allocate(o, sizeof *o->sum, &o->sum, "the loss"));
     DT_TRY(allocate(o, sizeof *o->control, &o->control, "the update control"));
@@ -183,7 +190,8 @@ void dt_optimizer_destroy(struct dt_optimizer *o)
 {
     if (!o->backend)
         return;
-    void *memory[] = {o->lr, o->sum, o->control, o->sum_squares, o->spans, o->norms, o->gradients};
+    void *memory[] = {o->lr,    o->sum,   o->control,   o->sum_squares,
+                      o->spans, o->norms, o->gradients, o->copies};
     struct scratch_array list[SCRATCH];
     list_scratch(&o->muon, DT_F32, list);
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
@@ -215,23 +223,48 @@ static float *gradient_at(const struct dt_optimizer *o, const struct dt_held *pi
     return o->gradients ? o->gradients + piece->at : dt_model_gradients(o->model) + piece->first;
 }
 
+static float *weight_at(const struct dt_optimizer *o, const struct dt_held *piece)
+{
+    float *own = dt_optimizer_state(&o->states, "weights");
+    return own ? own + piece->at : dt_model_weights(o->model) + piece->first;
+}
+
+static dt_bf16 *copy_at(const struct dt_optimizer *o, const struct dt_held *piece)
+{
+    dt_bf16 *copies = dt_model_weights_bf16(o->model);
+    if (o->copies)
+        return o->copies + piece->at;
+    return copies ? copies + piece->first : NULL;
+}
+
 dt_status dt_optimizer_start_ema(struct dt_optimizer *o)
 {
-    float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
+    float *ema = dt_optimizer_state(&o->states, "ema");
     for (struct dt_held p = {0}; ema && next_piece(o, &p);)
-        DT_TRY(dt_copy(o->backend, ema + p.at, weights + p.first,
+        DT_TRY(dt_copy(o->backend, ema + p.at, weight_at(o, &p),
                        (p.end - p.first) * (int64_t)sizeof *ema, NULL));
     return dt_stream_sync(o->backend, NULL);
 }
 
+dt_status dt_optimizer_refresh(struct dt_optimizer *o, struct dt_stream *stream)
+{
+    struct dt_cast_args args = {.n = o->states.pieces.elements,
+                                .x = dt_optimizer_state(&o->states, "weights"),
+                                .x_type = DT_F32,
+                                .y = o->copies,
+                                .y_type = DT_BF16};
+    return o->copies ? dt_cast(o->backend, &args, stream) : DT_OK;
+}
+
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream)
 {
-    float *ema = dt_optimizer_state(&o->states, "ema"), *weights = dt_model_weights(o->model);
+    float *ema = dt_optimizer_state(&o->states, "ema");
     for (struct dt_held p = {0}; next_piece(o, &p);) {
+        float *weights = weight_at(o, &p);
         float *spare = gradient_at(o, &p); // of padding it is zero again afterwards
         int64_t bytes = (p.end - p.first) * (int64_t)sizeof *ema;
-        DT_TRY(dt_copy(o->backend, spare, weights + p.first, bytes, stream));
-        DT_TRY(dt_copy(o->backend, weights + p.first, ema + p.at, bytes, stream));
+        DT_TRY(dt_copy(o->backend, spare, weights, bytes, stream));
+        DT_TRY(dt_copy(o->backend, weights, ema + p.at, bytes, stream));
         DT_TRY(dt_copy(o->backend, ema + p.at, spare, bytes, stream));
         DT_TRY(dt_fill(o->backend, spare, 0, bytes, stream));
     }
@@ -306,17 +339,16 @@ static dt_status update_adamw(struct dt_optimizer *o, int64_t first, int64_t end
 {
     const struct dt_pieces *pieces = &o->states.pieces,
                            *of_squares = o->config.muon ? &o->states.others : pieces;
-    dt_bf16 *copies = dt_model_weights_bf16(o->model);
     struct dt_held q = {0};
     for (struct dt_held p = {0}; dt_pieces_next(pieces, pieces->n, first, end, &p);) {
         dt_pieces_next(of_squares, of_squares->n, first, end, &q);
         struct dt_adamw_args adamw = {.n = p.end - p.first,
                                       .first = p.first,
-                                      .weight = dt_model_weights(o->model) + p.first,
+                                      .weight = weight_at(o, &p),
                                       .m = state_at(o, "exp_avg", p.at),
                                       .v = state_at(o, "exp_avg_sq", q.at),
                                       .grad = gradient_at(o, &p),
-                                      .copy = copies ? copies + p.first : NULL,
+                                      .copy = copy_at(o, &p),
                                       .average = state_at(o, "ema", p.at),
                                       .average_decay = o->config.ema,
                                       .beta1 = o->config.beta1,
@@ -396,7 +428,6 @@ static dt_status update_matrix(struct dt_optimizer *o, int index, struct dt_stre
     const struct dt_param_rate *rate = &o->rates[index];
     const enum dt_dtype type = dt_model_config(o->model)->storage;
     const struct dt_pieces *pieces = &o->states.pieces;
-    dt_bf16 *copies = dt_model_weights_bf16(o->model);
     bool first = true;
     for (struct dt_held p = {0};
          dt_pieces_next(pieces, pieces->n, row->offset, row->offset + row->count, &p);
@@ -408,8 +439,8 @@ static dt_status update_matrix(struct dt_optimizer *o, int index, struct dt_stre
                                      .type = type,
                                      .x = (char *)o->muon.x[ITERATIONS % 2] +
                                           (p.first - row->offset) * dt_dtype_size(type),
-                                     .weight = dt_model_weights(o->model) + p.first,
-                                     .copy = copies ? copies + p.first : NULL,
+                                     .weight = weight_at(o, &p),
+                                     .copy = copy_at(o, &p),
                                      .average = state_at(o, "ema", p.at),
                                      .average_decay = o->config.ema,
                                      .decay = row->decay ? o->config.weight_decay * rate->group : 0,

@@ -27,6 +27,7 @@
 // The rest is Muon's, and `groups` and `lr` those of dt_params_rates.
 struct dt_optimizer_config {
     float beta1, beta2, eps, weight_decay, grad_clip, ema;
+    bool keeps_weights; // the masters of the pieces are its own: a state "weights"
     bool muon;
     float momentum;
     const char *groups; // borrowed; NULL: none
@@ -47,6 +48,7 @@ struct dt_optimizer {
     struct dt_optimizer_states states; // device memory
     struct dt_buckets *buckets;        // borrowed; NULL: the states are not sharded
     float *gradients;        // of the pieces, compact, where the model's are a ring; else NULL
+    dt_bf16 *copies;         // of the state "weights", where storage is bf16
     float *lr;               // one: the caller writes it before a step
     struct dt_loss_sum *sum; // one: the global batch's loss
     struct dt_update_control *control; // one
@@ -81,6 +83,8 @@ dt_status dt_optimizer_restore(struct dt_optimizer *optimizer, int64_t updates,
                                int64_t skipped_in_a_row);
 // The moving average starts as the weights are now; nothing where there is none.
 dt_status dt_optimizer_start_ema(struct dt_optimizer *optimizer);
+// Rounds the state "weights" to bf16 again, if there is one, after something else has changed it.
+dt_status dt_optimizer_refresh(struct dt_optimizer *optimizer, struct dt_stream *stream);
 // Swaps the weights (the model's bf16 copies included) and their moving average; a second call
 // undoes it. Called between steps: the gradients are zero afterwards. Sharded: by all ranks
 // together.

@@ -19,10 +19,9 @@ void dt_replicas_plan(const struct dt_backend *backend, const struct dt_params *
 // Array i is the weights, then each state.
 static struct dt_checksum_args checksum(const struct dt_replicas *r, int i)
 {
-    return (struct dt_checksum_args){.n = i == 0 ? dt_model_params(r->model)->elements
+    return (struct dt_checksum_args){.n = i == 0 ? r->elements
                                                  : dt_state_pieces(&r->states, i - 1)->elements,
-                                     .x = i == 0 ? dt_model_weights(r->model)
-                                                 : r->states.list[i - 1].data,
+                                     .x = i == 0 ? r->weights : r->states.list[i - 1].data,
                                      .sum = r->sums + i,
                                      .workspace = r->workspace,
                                      .workspace_bytes = r->workspace_bytes};
@@ -32,9 +31,19 @@ dt_status dt_replicas_create(const struct dt_backend *backend, struct dt_model *
                              const struct dt_optimizer_states *states, int ranks,
                              struct dt_replicas *r)
 {
-    *r = (struct dt_replicas){.backend = backend, .model = model};
-    if (states->pieces.elements == dt_model_params(model)->elements)
+    const struct dt_pieces *pieces = &states->pieces;
+    *r = (struct dt_replicas){.backend = backend,
+                              .weights = dt_optimizer_state(states, "weights"),
+                              .elements = dt_model_params(model)->elements};
+    if (pieces->elements == r->elements)
         r->states = *states;
+    if (!r->weights)
+        r->weights = dt_model_weights(model);
+    else if (pieces->n_own > 0) { // the last piece is all ranks', if there is such a one
+        const struct dt_span *rest = &pieces->spans[pieces->n - 1];
+        r->elements = pieces->n > pieces->n_own ? rest->end - rest->first : 0;
+        r->weights += pieces->elements - r->elements;
+    }
     struct dt_checksum_args args = checksum(r, 0);
     r->workspace_bytes = dt_checksum_workspace(backend, &args);
     DT_TRY(DT_NEW(&r->gathered, ranks * (1 + r->states.n), "comparing %d ranks", ranks));
@@ -89,6 +98,8 @@ static dt_status check_mine(const struct dt_replicas *r, const struct dt_comm_in
 dt_status dt_replicas_compare(struct dt_replicas *r, struct dt_comm *comm, int64_t step)
 {
     const int n = 1 + r->states.n;
+    if (r->elements == 0)
+        return DT_OK;
     dt_comm_progress(comm, step, "comparing replicas");
     for (int i = 0; i < n; i++) {
         struct dt_checksum_args args = checksum(r, i);

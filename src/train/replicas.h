@@ -8,8 +8,9 @@
 #include "model/model.h"
 
 struct dt_replicas {
-    const struct dt_backend *backend; // NULL: not created
-    struct dt_model *model;
+    const struct dt_backend *backend;  // NULL: not created
+    const float *weights;              // [elements]
+    int64_t elements;                  // of each array; 0: no rank has what another has
     struct dt_optimizer_states states; // whole on every rank, or none
     uint64_t *sums;                    // device memory: of the weights and of each state
     void *workspace;
@@ -21,7 +22,7 @@ struct dt_replicas {
 void dt_replicas_plan(const struct dt_backend *backend, const struct dt_params *params,
                       struct dt_memory_plan *plan);
 // `states`: the optimizer's, in device memory; compared where every rank has all of them (not with
-// optim.shard).
+// optim.shard). Of the weights, where each rank keeps its own pieces: what all have.
 dt_status dt_replicas_create(const struct dt_backend *backend, struct dt_model *model,
                              const struct dt_optimizer_states *states, int ranks,
                              struct dt_replicas *replicas);

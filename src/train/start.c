@@ -107,6 +107,7 @@ dt_status dt_trainer_resume(struct trainer *t)
     DT_TRY(dt_broadcast(comm, &t->state, sizeof t->state, 0));
     DT_TRY(dt_job_normalize(t->job, &t->snapshot.host, false));
     DT_TRY(dt_snapshot_share(&t->snapshot, comm));
+    DT_TRY(dt_stepper_weights_changed(t->stepper));
     DT_TRY(dt_carry_share(&t->stepper->carry, comm));
     DT_TRY(
         dt_optimizer_restore(&t->stepper->optimizer, t->state.updates, t->state.skipped_in_a_row));
@@ -247,6 +248,7 @@ dt_status dt_trainer_start(struct trainer *t)
     else {
         DT_TRY(dt_job_check_data(job, true));
         DT_TRY(dt_job_load_weights(job, job->settings.run.init_from, false, &t->snapshot));
+        DT_TRY(dt_stepper_weights_changed(t->stepper));
         DT_TRY(dt_optimizer_start_ema(&t->stepper->optimizer));
     }
 

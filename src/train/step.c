@@ -101,9 +101,16 @@ dt_status dt_stepper_plan(const struct dt_backend *backend, const struct dt_para
     int64_t held = dt_stepper_held(params, config);
     if (params->ring.n > 0)
         dt_memory_plan_add(plan, "own gradients", held * (int64_t)sizeof(float), false);
-    dt_memory_plan_add(
-        plan, "optimizer states",
-        dt_optimizer_elements(params, held, &config->optimizer) * (int64_t)sizeof(float), false);
+    if (params->ring_weights)
+        dt_memory_plan_add(
+            plan, "own weights",
+            held * (int64_t)(sizeof(float) + (config->storage == DT_BF16 ? sizeof(dt_bf16) : 0)),
+            false);
+    dt_memory_plan_add(plan, "optimizer states",
+                       (dt_optimizer_elements(params, held, &config->optimizer) -
+                        (params->ring_weights ? held : 0)) *
+                           (int64_t)sizeof(float),
+                       false);
     dt_memory_plan_add(plan, "muon", scratch, false);
     dt_memory_plan_add(plan, "input", dt_input_bytes(arrays, &config->batch), false);
     dt_memory_plan_add(plan, "device buckets", dt_buckets_bytes(&buckets, n_ranks), false);
@@ -121,6 +128,12 @@ dt_status dt_stepper_plan(const struct dt_backend *backend, const struct dt_para
 static bool has_ring(const struct dt_stepper *s)
 {
     return dt_model_params(s->model)->ring.n > 0;
+}
+
+// And so is what a pass reads of the weights: each gathers its own.
+static bool weights_are_spread(const struct dt_stepper *s)
+{
+    return dt_model_params(s->model)->ring_weights;
 }
 
 static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
@@ -151,6 +164,8 @@ static dt_status create_optimizer_and_buckets(struct dt_stepper *s)
     config.weights = dt_model_weights(s->model);
     config.copies = dt_model_weights_bf16(s->model);
     config.own = s->optimizer.gradients;
+    config.own_weights = dt_optimizer_state(&s->optimizer.states, "weights");
+    config.own_copies = s->optimizer.copies;
     config.sums = (double *)s->optimizer.sum;
     config.norms = s->optimizer.norms;
     config.stream = s->stream;
@@ -300,18 +315,37 @@ static dt_status clear_unwritten(struct dt_stepper *s, int64_t row)
 static dt_status part_begins(void *stepper, int64_t row, bool backward)
 {
     struct dt_stepper *s = stepper;
-    bool measured = s->waits;
-    if (backward && (!has_ring(s) || row == dt_model_params(s->model)->n))
+    bool measured = s->waits, spread = weights_are_spread(s);
+    if (row == dt_model_params(s->model)->n || (backward && !has_ring(s)))
         return DT_OK;
     if (backward) {
+        if (spread)
+            DT_TRY(dt_buckets_read(s->buckets, row, true));
         DT_TRY(dt_buckets_enter(s->buckets, row));
         return clear_unwritten(s, row);
     }
     s->waits = false;
     if (measured)
         DT_TRY(mark(s, WANTED));
-    DT_TRY(dt_buckets_need(s->buckets, row));
+    DT_TRY(spread ? dt_buckets_read(s->buckets, row, false) : dt_buckets_need(s->buckets, row));
     return measured ? mark(s, ARRIVED) : DT_OK;
+}
+
+dt_status dt_stepper_weights_changed(struct dt_stepper *s)
+{
+    s->incomplete |= weights_are_spread(s);
+    return dt_optimizer_refresh(&s->optimizer, s->stream);
+}
+
+dt_status dt_stepper_begin_pass(struct dt_stepper *s, struct dt_pass *pass)
+{
+    bool changed = s->incomplete;
+    if (!weights_are_spread(s))
+        return DT_OK;
+    pass->part_begins = part_begins;
+    pass->context = s;
+    s->incomplete = s->waits = false;
+    return dt_buckets_begin_pass(s->buckets, changed);
 }
 
 dt_status dt_stepper_complete(struct dt_stepper *s)
@@ -332,7 +366,7 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     const double tokens = (double)s->config.tokens;
     const bool first = variant & DT_VARIANT_FIRST, last = variant & DT_VARIANT_LAST,
                gathers = variant & DT_VARIANT_GATHER, ring = has_ring(s), sends = last || ring,
-               tree = s->tree.levels > 0;
+               spread = weights_are_spread(s), tree = s->tree.levels > 0;
     const struct dt_pass pass = {.input = *input,
                                  .before = s->carry.before,
                                  .after = s->carry.after,
@@ -343,11 +377,13 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
                                  .stream = s->stream};
     say(s, "forward");
     s->waits = gathers;
-    if (gathers)
+    if (spread)
+        DT_TRY(dt_buckets_begin_pass(s->buckets, gathers));
+    else if (gathers)
         DT_TRY(dt_buckets_gather(s->buckets));
     DT_TRY(mark(s, LAST_BEGIN));
     DT_TRY(dt_model_forward(s->model, &pass));
-    if (gathers)
+    if (gathers && !spread)
         DT_TRY(dt_buckets_gathered(s->buckets));
     DT_TRY(dt_model_loss(s->model, &pass, 1 / tokens, s->optimizer.sum));
     say(s, "backward");
@@ -377,7 +413,7 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     s->hold = NULL;
     DT_TRY(dt_optimizer_update(&s->optimizer, s->stream));
     DT_TRY(mark(s, UPDATED));
-    if (!s->optimizer.buckets || s->config.between_devices)
+    if (!s->optimizer.buckets || s->config.between_devices || spread)
         return DT_OK;
     say(s, "gathering weights");
     DT_TRY(dt_buckets_gather(s->buckets));
@@ -481,8 +517,9 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
             DT_TRY(dt_micro_tree_carry(&s->tree, i, s->stream));
         DT_TRY(dt_carry_store(&s->carry, s->carry.next, i, s->stream));
     }
-    s->incomplete = s->optimizer.buckets && s->config.between_devices;
-    s->stale = s->incomplete || (s->optimizer.buckets && s->config.storage == DT_BF16);
+    s->incomplete = s->optimizer.buckets && (s->config.between_devices || weights_are_spread(s));
+    s->stale = s->optimizer.buckets && !weights_are_spread(s) &&
+               (s->incomplete || s->config.storage == DT_BF16);
     DT_TRY(dt_carry_commit(&s->carry, s->optimizer.control, s->stream));
 
     DT_TRY(mark(s, END));

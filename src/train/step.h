@@ -107,6 +107,10 @@ dt_status dt_stepper_plan(const struct dt_backend *backend, const struct dt_para
                           const struct dt_stepper_config *config, struct dt_memory_plan *plan);
 // Elements of each optimizer state that this rank will hold.
 int64_t dt_stepper_held(const struct dt_params *params, const struct dt_stepper_config *config);
+// Call it after something else has set the weights, or has swapped them with their average.
+dt_status dt_stepper_weights_changed(struct dt_stepper *stepper);
+// Completes a pass of a model whose weights are spread, which runs between steps on all ranks.
+dt_status dt_stepper_begin_pass(struct dt_stepper *stepper, struct dt_pass *pass);
 // Borrows backend and model; creates its own optimizer, buckets and input.
 dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *model,
                             const struct dt_stepper_config *config, struct dt_stepper **stepper);

@@ -38,6 +38,7 @@ static dt_status evaluate(struct trainer *t, struct dt_scores *scores, struct dt
 {
     struct dt_evaluation e = {.job = t->job,
                               .model = t->model,
+                              .stepper = t->stepper,
                               .input = &t->stepper->input,
                               .carry = &t->stepper->carry,
                               .max_batches = t->job->settings.log.eval_batches,
@@ -65,9 +66,11 @@ static dt_status evaluate_ema(struct trainer *t, double *loss)
     struct dt_optimizer *optimizer = &t->stepper->optimizer;
     struct dt_loss_sum total;
     DT_TRY(dt_optimizer_swap_ema(optimizer, t->stepper->stream));
+    DT_TRY(dt_stepper_weights_changed(t->stepper));
     DT_TRY(evaluate(t, NULL, &total, NULL));
     *loss = mean_loss(&total);
     DT_TRY(dt_optimizer_swap_ema(optimizer, t->stepper->stream));
+    DT_TRY(dt_stepper_weights_changed(t->stepper));
     return dt_stream_sync(&t->job->backend, t->stepper->stream); // a save may follow
 }
 

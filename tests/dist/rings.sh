@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# optim.shard = gradients: a rank keeps the gradients of its pieces alone, and nothing else changes: through any levels,
-# ranks and resumes the bits of one rank, whose gradients are whole. The model is deep enough that layers share slots.
+# optim.shard = gradients and weights: a rank keeps those of its pieces alone, and nothing else changes: through any
+# levels, ranks and resumes the bits of one rank, which has all. The model is deep enough that layers share slots.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
@@ -20,10 +20,10 @@ same() { # a, b: weights, averages, carried states and losses
     done
     check "$1 and $2 have the same losses" cmp <(train_lines runs/$1/metrics.jsonl) <(train_lines runs/$2/metrics.jsonl)
 }
-path() { # name, key=value …: two steps on four ranks with gradients, two on two with states, two on two with gradients
+path() { # name, key=value …: two steps on four ranks with weights, two on two with states, two on two with gradients
     local name=$1
     shift
-    train "$name" 4 run.steps=6 optim.shard=gradients "$@"
+    train "$name" 4 optim.shard=weights "$@"
     rm -r runs/$name/checkpoints/step-0000000[46]
     train "$name" 2 optim.shard=states "$@"
     rm -r "runs/$name/$last"
@@ -39,23 +39,28 @@ same tree-path tree
 muon=(comm.reduce=reproducible data.micro_batch=2 data.val= optim.name=muon)
 train muon 1 "${muon[@]}"
 train muon-path 4 "${muon[@]}" optim.shard=gradients
+rm -r "runs/muon-path/$last"
+train muon-path 2 "${muon[@]}" optim.shard=weights comm.verify_replicas=1
 same muon-path muon
 # Summed in another order: micro-batch by micro-batch over ranks. 1e-5 relative is what the project promises.
 train fast 2 data.micro_batch=2 data.val=
-train fast-rings 2 data.micro_batch=2 data.val= optim.shard=gradients
+train fast-rings 2 data.micro_batch=2 data.val= optim.shard=weights
 check "micro-batches summed over ranks one by one" same_losses runs/fast-rings/metrics.jsonl runs/fast/metrics.jsonl 1e-5
 
 # The plan: slots, and this rank's pieces, as many as of each optimizer state.
 row() { # of a plan, file
     sed -n "s/^  $1  *\([0-9.]*\) MiB/\1/p" "$2"
 }
-for shard in false states gradients; do
+for shard in false states gradients weights; do
     check "--check" ranks 4 --check small.ini optim.shard=$shard >$shard.txt 2>&1
 done
 gradients=$(row gradients gradients.txt) own=$(row 'own gradients' gradients.txt)
 check "gradients of a rank: $gradients and $own MiB of $(row gradients false.txt)" awk -v ring="$gradients" -v own="$own" \
     -v whole="$(row gradients false.txt)" -v states="$(row 'optimizer states' gradients.txt)" \
     'BEGIN { exit !(ring + own < whole && 2 * own - states <= 0.15 && states - 2 * own <= 0.15) }' # of rounding
+check "weights of a rank: $(row weights weights.txt) and $(row 'own weights' weights.txt) MiB of $(row weights false.txt)" \
+    awk -v ring="$(row weights weights.txt)" -v own="$(row 'own weights' weights.txt)" -v whole="$(row weights false.txt)" \
+    -v gradients="$gradients" -v other="$own" 'BEGIN { exit !(ring + own < whole && ring == gradients && own == other) }'
 check "… less than with states alone" awk -v a="$(row total gradients.txt)" -v b="$(row total states.txt)" 'BEGIN { exit !(a < b) }'
-refused "a level that is none" "optim.shard: 'moments' is not one of the choices .*false | true | states | gradients" "$dtrain" --check small.ini optim.shard=moments
+refused "a level that is none" "optim.shard: 'moments' is not one of the choices .*false | true | states | gradients | weights" "$dtrain" --check small.ini optim.shard=moments
 finish

@@ -89,7 +89,7 @@ static void open_sharded(struct sharded *s, enum dt_dtype wire, enum dt_dtype st
                                            .n_rows = SHARDED_ROWS,
                                            .bucket_bytes = bucket_bytes,
                                            .wire = wire,
-                                           .shard = true,
+                                           .shard = DT_SHARD_STATES,
                                            .storage = storage,
                                            .weights = calloc((size_t)n, sizeof(float)),
                                            .norms = s->norms,
@@ -241,37 +241,129 @@ static void check_sharded(enum dt_dtype wire, enum dt_dtype storage, int64_t buc
     close_sharded(&s);
 }
 
-// ---- gradients in a ring
+// ---- in a ring
 
 enum { PARTS = 9, RING_ROWS = 2 * PARTS, MICRO_BATCHES = 2 };
 
+struct ringed {
+    struct dt_buckets *buckets;
+    struct dt_buckets_config config;
+    struct dt_pieces pieces;
+    int64_t ends[RING_ROWS];
+};
+
 // Two rows a part, which end anywhere; parts between the first and the last share slots.
+static void open_ring(struct ringed *r, enum dt_dtype wire, enum dt_dtype storage,
+                      enum dt_sharding shard, int64_t bucket_bytes)
+{
+    int64_t align = comm->info.size * (int64_t)DT_NORM_BLOCK, parts[PARTS], n = 0;
+    bool spread = shard == DT_SHARD_WEIGHTS;
+    for (int i = 0; i < PARTS; i++) {
+        r->ends[2 * i] = n += 64 * (1 + i);
+        r->ends[2 * i + 1] = parts[i] = n +=
+            dt_round_up(i == 0 ? 1000 : align + align / (2 + i), 64);
+    }
+    struct dt_buckets_config *config = &r->config;
+    *config = (struct dt_buckets_config){.elements = n,
+                                         .row_ends = r->ends,
+                                         .n_rows = RING_ROWS,
+                                         .bucket_bytes = bucket_bytes,
+                                         .wire = wire,
+                                         .storage = storage,
+                                         .shard = shard,
+                                         .gathers_gradients = true,
+                                         .n_norms = dt_ceil_div(n, DT_NORM_BLOCK)};
+    CHECK_OK(dt_ring_create(parts, PARTS, align, &config->ring));
+    CHECK_INT(config->ring.n, PARTS);
+    if (storage == DT_BF16)
+        config->masters = masters;
+    CHECK_OK(dt_buckets_pieces(config, &backend, &comm->info, &r->pieces));
+    size_t ring = (size_t)config->ring.elements, held = (size_t)r->pieces.elements;
+    config->gradients = calloc(ring, sizeof(float));
+    config->own = calloc(held, sizeof(float));
+    config->norms = calloc((size_t)config->n_norms, sizeof(double));
+    config->weights = calloc(storage == DT_F32 && spread ? ring : (size_t)n, sizeof(float));
+    config->own_weights = spread ? calloc(held, sizeof(float)) : NULL;
+    config->copies = storage == DT_BF16 ? calloc(ring, sizeof(dt_bf16)) : NULL;
+    config->own_copies = storage == DT_BF16 ? calloc(held, sizeof(dt_bf16)) : NULL;
+    CHECK_OK(dt_buckets_create(comm, &backend, config, &r->buckets));
+}
+
+static void close_ring(struct ringed *r)
+{
+    void *memory[] = {r->config.gradients, r->config.own,    r->config.norms,
+                      r->config.weights,   r->config.copies, r->config.own_weights,
+                      r->config.own_copies};
+    dt_buckets_destroy(r->buckets);
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        free(memory[i]);
+    free(r->config.ring.units);
+    free(r->pieces.spans);
+}
+
+// The weights of the unit that has `row`, as a pass reads them: as many as are not the owners'.
+static int64_t count_stale_in_slot(const struct ringed *r, int64_t row, int step)
+{
+    const struct dt_buckets_config *config = &r->config;
+    const struct dt_unit *u = &config->ring.units[row / 2];
+    int64_t stale = 0;
+    for (int64_t e = u->first; e < u->end; e++) {
+        float x = weight(e, step);
+        dt_bf16 copy = dt_f32_to_bf16(x);
+        int64_t at = dt_ring_at(u, e);
+        stale += (config->copies ? memcmp(&config->copies[at], &copy, sizeof copy)
+                                 : memcmp(&config->weights[at], &x, sizeof x)) != 0;
+    }
+    for (struct dt_held h = {0};
+         dt_pieces_next(&config->masters, config->masters.n, u->first, u->end, &h);)
+        for (int64_t e = h.first; e < h.end; e++) {
+            float x = weight(e, step);
+            stale += memcmp(&config->weights[h.at + e - h.first], &x, sizeof x) != 0;
+        }
+    return stale;
+}
+
+// Passes forward and backward, forward alone as a validation does, and again after an update.
+static void check_spread_weights(enum dt_dtype storage)
+{
+    struct ringed r;
+    open_ring(&r, DT_F32, storage, DT_SHARD_WEIGHTS, 1 << 20);
+    const struct dt_buckets_config *config = &r.config;
+    for (int step = 0; step < STEPS; step++) {
+        for (struct dt_held p = {0};
+             dt_pieces_next(&r.pieces, r.pieces.n, 0, config->elements, &p);)
+            for (int64_t e = p.first; e < p.end; e++) {
+                config->own_weights[p.at + e - p.first] = weight(e, step);
+                if (config->own_copies)
+                    config->own_copies[p.at + e - p.first] = dt_f32_to_bf16(weight(e, step));
+            }
+        for (int pass = 0; pass < 3; pass++) {
+            int64_t stale = 0;
+            CHECK_OK(dt_buckets_begin_pass(r.buckets, pass == 0));
+            for (int64_t row = RING_ROWS - 2; row >= 0; row -= 2) {
+                CHECK_OK(dt_buckets_read(r.buckets, row, false));
+                stale += count_stale_in_slot(&r, row, step);
+            }
+            for (int64_t row = 2; row < RING_ROWS && pass != 1; row += 2) {
+                CHECK_OK(dt_buckets_read(r.buckets, row, true));
+                stale += count_stale_in_slot(&r, row, step);
+            }
+            CHECK(stale == 0, "step %d, pass %d: %lld elements are stale", step, pass,
+                  (long long)stale);
+        }
+    }
+    close_ring(&r);
+}
+
 static void check_ring(enum dt_dtype wire, int64_t bucket_bytes)
 {
-    int64_t align = comm->info.size * (int64_t)DT_NORM_BLOCK, ends[RING_ROWS], parts[PARTS];
-    int64_t n = 0, wrong = 0;
-    for (int i = 0; i < PARTS; i++) {
-        ends[2 * i] = n += 64 * (1 + i);
-        ends[2 * i + 1] = parts[i] = n += dt_round_up(i == 0 ? 1000 : align + align / (2 + i), 64);
-    }
-    struct dt_buckets_config config = {.elements = n,
-                                       .row_ends = ends,
-                                       .n_rows = RING_ROWS,
-                                       .bucket_bytes = bucket_bytes,
-                                       .wire = wire,
-                                       .shard = DT_SHARD_GRADIENTS,
-                                       .gathers_gradients = true,
-                                       .n_norms = dt_ceil_div(n, DT_NORM_BLOCK)};
-    struct dt_pieces pieces;
-    struct dt_buckets *buckets;
-    CHECK_OK(dt_ring_create(parts, PARTS, align, &config.ring));
-    CHECK_INT(config.ring.n, PARTS);
-    CHECK_OK(dt_buckets_pieces(&config, &backend, &comm->info, &pieces));
-    config.gradients = calloc((size_t)config.ring.elements, sizeof(float));
-    config.own = calloc((size_t)pieces.elements, sizeof(float));
-    config.weights = calloc((size_t)n, sizeof(float));
-    config.norms = calloc((size_t)config.n_norms, sizeof(double));
-    CHECK_OK(dt_buckets_create(comm, &backend, &config, &buckets));
+    struct ringed r;
+    open_ring(&r, wire, DT_F32, DT_SHARD_GRADIENTS, bucket_bytes);
+    const struct dt_buckets_config config = r.config;
+    const struct dt_pieces pieces = r.pieces;
+    struct dt_buckets *buckets = r.buckets;
+    int64_t n = config.elements, wrong = 0;
+    const int64_t *ends = r.ends;
     for (int step = 0; step < STEPS; step++) {
         for (int k = 0; k < MICRO_BATCHES; k++) {
             dt_buckets_add(buckets, k > 0);
@@ -306,13 +398,7 @@ static void check_ring(enum dt_dtype wire, int64_t bucket_bytes)
     CHECK_OK(dt_buckets_enter(buckets, 2 * DT_RING_SLOTS)); // the first to share a slot is the next
     CHECK_FAILS(dt_buckets_enter(buckets, RING_ROWS - 1), DT_MACHINE, "before earlier ones");
     dt_error_clear();
-    dt_buckets_destroy(buckets);
-    free(config.gradients);
-    free(config.own);
-    free(config.weights);
-    free(config.norms);
-    free(config.ring.units);
-    free(pieces.spans);
+    close_ring(&r);
 }
 
 static void check_misuse(void)
@@ -398,7 +484,7 @@ static void check_planned_bytes(void)
     config.wire = DT_F32;
     CHECK_INT(dt_buckets_bytes(&config, 2), 0);
     CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 56);
-    config.shard = true;
+    config.shard = DT_SHARD_STATES;
     config.n_norms = 3;
     config.elements = 5 * DT_NORM_BLOCK; // four of them sharded over two or four ranks
     CHECK_INT(dt_buckets_held(&config, 1), 5 * DT_NORM_BLOCK);
@@ -441,6 +527,8 @@ int main(void)
     comm->table = uncounted;
     check_ring(DT_F32, 1 << 20);
     check_ring(DT_BF16, 1 << 30);
+    check_spread_weights(DT_F32);
+    check_spread_weights(DT_BF16);
     check_misuse();
     check_misuse_of_sums();
     check_planned_bytes();

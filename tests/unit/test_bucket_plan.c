@@ -194,7 +194,7 @@ static void test_sharded(void)
                                                       .bucket_bytes = sizes[i],
                                                       .order = DT_SUM_TREE,
                                                       .between_devices = true,
-                                                      .shard = true};
+                                                      .shard = DT_SHARD_STATES};
             for (int64_t k = 0; k < p.n; k++) {
                 CHECK_INT(p.spans[k].first, at);
                 at = p.spans[k].end;

@@ -574,7 +574,7 @@ static void check_late_weights(void)
                                              .bucket_bytes = row * (int64_t)sizeof(float),
                                              .stream = stream,
                                              .between_devices = true,
-                                             .shard = true,
+                                             .shard = DT_SHARD_STATES,
                                              .weights = weights.device,
                                              .norms = norms,
                                              .n_norms = n / DT_NORM_BLOCK};
