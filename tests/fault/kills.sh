@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One run under comm.reduce = reproducible that is killed N times at random (one rank, all ranks, or mpirun; at any
-# instant from its start-up on) and resumed each time on another random number of ranks, with and without optim.shard:
+# instant from its start-up on) and resumed each time on another random number of ranks, with another random optim.shard:
 # no checkpoint is lost, and it ends with the curve and the bits of a run that was left alone.
 #   kills.sh DTRAIN INTERPOSE N [SEED [RANKS …]]     a seed of 0: a random one
 library=$2 kills=$3 seed=${4:-0}
@@ -19,15 +19,15 @@ cat >>small.ini <<END
 every = $every
 keep = 3
 END
-sed -i -e "s/^steps = .*/&0/;s/^precision = .*/&\nthreads = 1/" -e "s/^batch = .*/&\nmicro_batch = 2/" -e "s/^every = 1$/every = 1\neval_every = 50\neval_batches = 1/" small.ini
+# A block of the norm for each of four ranks: there is something to spread.
+sed -i -e 's/^d_model = .*/d_model = 136/;s/^seq_len = .*/seq_len = 16/' -e "s/^steps = .*/&0/;s/^precision = .*/&\nthreads = 1/" -e "s/^batch = .*/&\nmicro_batch = 2/" -e "s/^every = 1$/every = 1\neval_every = 50\neval_batches = 1/" small.ini
 settings=(small.ini run.steps=$steps comm.reduce=reproducible)
 "$dtrain" "${settings[@]}" run.name=whole >whole.log 2>&1 || { tail -n 5 whole.log >&2; exit 1; }
-name=killed
+name=killed levels=(false states gradients weights)
 # Every write takes a while, so that the run goes at a human pace, and many kills come in the middle of a save.
 slowly=(env FAULT="call=write path=runs/killed/ at=1 times=0 do=8" LD_PRELOAD="$library")
 fast_mpirun=("${local_mpirun[@]}")
 local_mpirun=("${slowly[@]}" "${fast_mpirun[@]}")
-"$dtrain" --check "${settings[@]}" optim.shard=true >shard.log 2>&1 && can_shard=1 || can_shard=0
 
 newest() { # step of the newest checkpoint, 0: none
     local last
@@ -36,8 +36,8 @@ newest() { # step of the newest checkpoint, 0: none
 }
 begin() { # sets n and the command's arguments at random
     n=${ranks[RANDOM % ${#ranks[@]}]}
-    shard=$((RANDOM % 2 * can_shard))
-    start "$n" "${settings[@]}" run.name=killed "optim.shard=$([ $shard = 1 ] && echo true || echo false)"
+    shard=${levels[RANDOM % ${#levels[@]}]}
+    start "$n" "${settings[@]}" run.name=killed "optim.shard=$shard"
 }
 reaches() { # step, by its own console lines: the curve still holds steps that it will train again
     for _ in $(seq 600); do
@@ -83,7 +83,7 @@ for i in $(seq "$kills"); do
         sleep 0.1
     done
     now=$(newest)
-    echo "kill $i: $who of $n$([ $shard = 1 ] && echo ', sharded') at step $(steps_done killed), newest checkpoint $now"
+    echo "kill $i: $who of $n, shard $shard, at step $(steps_done killed), newest checkpoint $now"
     check "kill $i ($who of $n): the checkpoint of step $from was lost, the newest is $now" test "$now" -ge "$from"
     check "kill $i: the start before it resumed from step $from: $(grep -a resuming killed.log)" \
         eval '[ "$from" = 0 ] || ! grep -aq "step [0-9]*/" killed.log || grep -q "resuming from .*at step $from$" killed.log'
