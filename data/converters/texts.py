@@ -2,8 +2,10 @@
 piece by piece. What is damaged is refused with the file and the byte, line or row."""
 import codecs
 import json
+import math
 import os
 import struct
+import tokenize
 import zlib
 
 import numpy as np
@@ -131,11 +133,21 @@ def tokens_of(path, array, first=True):
 
 
 def numpy_file(path, _):
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, SyntaxError, zlib.error) as error:
-        raise Refused(f"{path}: damaged, or not of NumPy ({os.path.getsize(path)} bytes): {error}") from None
-    yield from tokens_of(path, array)
+    size, form = os.path.getsize(path), np.lib.format
+    with open(path, "rb") as file:
+        try:
+            read = form.read_array_header_1_0 if form.read_magic(file) == (1, 0) else form.read_array_header_2_0
+            shape, _, kind = read(file)
+        except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:
+            raise Refused(f"{path}: byte 0: damaged, or no array of NumPy: {error}") from None
+        begin = file.tell()
+    expected = begin + math.prod(shape) * kind.itemsize
+    if size != expected and not kind.hasobject:
+        raise Refused(f"{path}: ends at byte {size}, its header says {expected}: it is damaged")
+    if size > begin and kind.kind in "iu":
+        yield from tokens_of(path, np.memmap(path, kind, "r", begin, shape))
+    elif size > begin:
+        raise Refused(f"{path}: holds {kind}, not integers")
 
 
 # Of a file of llm.c: its magic number, version, type of tokens. The header is 256 int32.
