@@ -106,6 +106,13 @@ void dt_print_wrapped(FILE *out, int column, int indent, const char *text)
     fprintf(out, "%s\n", lines);
 }
 
+void dt_print_line(const char *format, ...)
+{
+    char text[4096]; // what is longer is cut
+    DT_PRINT_ARGUMENTS(text, sizeof text, format);
+    dt_print_wrapped(stdout, 0, 4, text);
+}
+
 const char *dt_duration(double seconds, char text[DT_DURATION_TEXT])
 {
     long long s = seconds > 0 ? (long long)(seconds + 0.5) : 0;

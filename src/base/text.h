@@ -37,6 +37,8 @@ bool dt_append_wrapped(char *out, size_t size, const char *text, int column, int
                        int columns);
 // Prints the text so, dt_columns wide, and a newline. Longer than a help text may be: it is cut.
 void dt_print_wrapped(FILE *out, int column, int indent, const char *text);
+// The same on stdout, with an indent of 4.
+void dt_print_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // "0:07", "1:02:03"; rounded to seconds, not negative.
 enum { DT_DURATION_TEXT = 32 };
 const char *dt_duration(double seconds, char text[DT_DURATION_TEXT]);

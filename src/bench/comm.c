@@ -172,25 +172,23 @@ static void print_header(const struct bench *b)
 {
     if (b->route.json || b->info->rank != 0)
         return;
-    printf("# %d rank%s on %lld host%s, %s%s\n", b->info->size, b->info->size == 1 ? "" : "s",
+    printf("# %d rank%s on %lld host%s, %s\n%s", b->info->size, b->info->size == 1 ? "" : "s",
            (long long)b->hosts, b->hosts == 1 ? "" : "s", dt_comm_mpi_version(),
-           b->info->size == 1     ? "; one rank sends nothing: start several with mpirun or srun"
-           : is_oversubscribed(b) ? "; more ranks than cores: they take turns, so these times "
-                                    "are longer than with enough cores"
+           b->info->size == 1     ? "# one rank sends nothing: start several with mpirun or srun\n"
+           : is_oversubscribed(b) ? "# more ranks than cores: they take turns, so these times are "
+                                    "longer than with\n# enough cores\n"
                                   : "");
     if (b->options->pairs)
         return;
-    printf("# size: bytes of the array (reduce-scatter, all-gather: the blocks of all ranks).\n"
-           "# time: from a barrier until the slowest rank is done, in place. algbw: size / median "
-           "time, 1e9 bytes/s.\n"
-           "# busbw: algbw x 2 (n - 1) / n of an all-reduce, (n - 1) / n of reduce-scatter and "
-           "all-gather, 1 of the\n"
-           "# others: what a link carries, comparable between numbers of ranks. broadcast: from "
-           "the last rank;\n"
-           "# exchange: both ways at once, by ranks half the job apart. wrong: values, over all "
-           "ranks.\n"
-           "# %-7s %-14s %-4s %11s %10s %5s %10s %10s %10s %8s %8s %6s\n",
-           "backend", "collective", "sum", "size", "count", "type", "min us", "median us", "max us",
+    printf("# size: bytes of the array of %s (reduce-scatter, all-gather: the blocks\n"
+           "# of all ranks). time: from a barrier until the slowest rank is done, in\n"
+           "# place. algbw: size / median time, 1e9 bytes/s. busbw: algbw x 2 (n - 1) / n of\n"
+           "# an all-reduce, (n - 1) / n of reduce-scatter and all-gather, 1 of the others:\n"
+           "# what a link carries, comparable between numbers of ranks. broadcast: from the\n"
+           "# last rank; exchange: both ways at once, by ranks half the job apart. wrong:\n"
+           "# values, over all ranks.\n"
+           "# %-4s %-14s %-4s %11s %9s %9s %7s %7s %5s\n",
+           dt_dtype_name(b->type), "by", "collective", "sum", "size", "median us", "max us",
            "algbw", "busbw", "wrong");
 }
 
@@ -230,11 +228,9 @@ static void print_row(const struct bench *b, struct row *row)
                (long long)row->count, dt_dtype_name(b->type), dt_bench_best(clock) * 1e6,
                median * 1e6, most * 1e6, algbw, busbw, (long long)row->wrong, (long long)clock->n);
     else
-        printf("  %-7s %-14s %-4s %11lld %10lld %5s %10.2f %10.2f %10.2f %8.3f %8.3f %6lld\n",
-               b->route.name, dt_operation_kinds[row->operation].name, order_name(row),
-               (long long)row->bytes, (long long)row->count, dt_dtype_name(b->type),
-               dt_bench_best(clock) * 1e6, median * 1e6, most * 1e6, algbw, busbw,
-               (long long)row->wrong);
+        printf("  %-4s %-14s %-4s %11lld %9.2f %9.2f %7.3f %7.3f %5lld\n", b->route.name,
+               dt_operation_kinds[row->operation].name, order_name(row), (long long)row->bytes,
+               median * 1e6, most * 1e6, algbw, busbw, (long long)row->wrong);
 }
 
 // ---- all rows of a backend
@@ -276,13 +272,12 @@ static dt_status measure_operation(struct bench *b, enum dt_operation operation,
         DT_TRY(measure_sizes(b, row));
         if (b->route.json || b->info->rank != 0 || row->first_bytes == 0)
             continue;
-        printf("# %s %s%s: %.1f us at %lld bytes (the first call %.1f us)", b->route.name,
+        printf("# %s %s%s: %.1f us at %lld bytes (the first call %.1f us)\n", b->route.name,
                dt_operation_kinds[operation].name, row->order == DT_SUM_TREE ? " by a tree" : "",
                row->latency * 1e6, (long long)row->first_bytes, row->connecting * 1e6);
         if (row->best_bus > 0)
-            printf("; best busbw %.3f GB/s at %lld bytes", row->best_bus,
+            printf("# best busbw %.3f GB/s at %lld bytes\n", row->best_bus,
                    (long long)row->best_bytes);
-        putchar('\n');
     }
     return DT_OK;
 }

@@ -77,8 +77,8 @@ static void judge_kind(struct pairs *p, bool between)
             }
     p->typical[between] = dt_bench_median_of(p->list, n);
     if (n > 0 && !p->route->json)
-        printf("# %s %lld pairs %s: median %.3f GB/s; slowest %.3f GB/s: ranks %d on %s and %d on "
-               "%s\n",
+        printf("# %s %lld pairs %s: median %.3f GB/s\n"
+               "#   slowest %.3f GB/s: ranks %d on %s and %d on %s\n",
                p->route->name, (long long)n, between ? "between hosts" : "within hosts",
                p->typical[between] / 1e9, p->rates[a * p->n + b] / 1e9, b, p->hosts[b], a,
                p->hosts[a]);
@@ -143,8 +143,8 @@ dt_status dt_bench_pairs(const struct dt_bench_route *route, int64_t bytes)
     if (info->rank != 0)
         goto out;
     if (!route->json)
-        printf("# %s: GB/s each way while every two ranks exchange %lld bytes, best of %d; as many "
-               "pairs at a time as there are\n",
+        printf("# %s: GB/s each way while every two ranks exchange %lld bytes, best of %d;\n"
+               "# as many pairs at a time as there are\n",
                route->name, (long long)bytes, REPEATS);
     print_matrix(&p);
     judge_kind(&p, false);

@@ -6,6 +6,7 @@
 
 #include "base/list.h"
 #include "base/memory.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,11 +47,11 @@ static void print_machine(const struct dt_bench_rig *rig, const struct dt_bench_
                m->limits.copy / 1e9, m->limits.gemm_f32 / 1e9, m->limits.gemm_bf16 / 1e9,
                m->limits.exps / 1e9, m->limits.exp2s / 1e9, m->limits.lanes / 1e9);
     else
-        printf("%s\n%s, %d threads; copy %.1f GB/s; GEMM fp32 %.0f, bf16 %.0f GFLOP/s; "
-               "exponentials %.2f G/s (the scan's %.2f)\n\n",
-               rig->info.name, precision, m->threads, m->limits.copy / 1e9,
-               m->limits.gemm_f32 / 1e9, m->limits.gemm_bf16 / 1e9, m->limits.exps / 1e9,
-               m->limits.exp2s / 1e9);
+        dt_print_line("%s, %s, %d threads; copy %.1f GB/s; GEMM fp32 %.0f, bf16 %.0f GFLOP/s; "
+                      "exponentials %.2f G/s (the scan's %.2f)",
+                      rig->info.name, precision, m->threads, m->limits.copy / 1e9,
+                      m->limits.gemm_f32 / 1e9, m->limits.gemm_bf16 / 1e9, m->limits.exps / 1e9,
+                      m->limits.exp2s / 1e9);
 }
 
 static void print_row(const struct row *row, int64_t calls, const struct dt_op_floor *floor,
@@ -70,9 +71,9 @@ static void print_row(const struct row *row, int64_t calls, const struct dt_op_f
             c->bytes, gbs, c->flops, gflops, exps, gexps, floor->seconds * 1e3, floor->bound,
             share);
     else
-        printf("%-25s %-34s %5lld %9.4f %9.4f %8.2f %7.2f %8.3f %8.1f %6.2f %9.4f %-5s %5.2f\n",
-               row->op, row->shape, (long long)calls, ms, best * 1e3, c->bytes / 1e6, gbs,
-               c->flops / 1e9, gflops, gexps, floor->seconds * 1e3, floor->bound, share);
+        printf("%-25s %s\n  %4lld %9.4f %9.4f %7.2f %7.2f %8.1f %6.2f %9.4f %-5s %5.2f\n", row->op,
+               row->shape, (long long)calls, ms, best * 1e3, c->bytes / 1e6, gbs, gflops, gexps,
+               floor->seconds * 1e3, floor->bound, share);
 }
 
 // Returns the index of `pointer` in the flat array `base`, or -1; `base` may be NULL.
@@ -231,9 +232,8 @@ static void print_all(const struct dt_bench_options *options, const struct ops *
     double median = 0, best = 0, floor = 0;
     print_machine(&ops->rig, machine, options->json);
     if (!options->json)
-        printf("%-25s %-34s %5s %9s %9s %8s %7s %8s %8s %6s %9s %-5s %5s\n", "op", "shape", "calls",
-               "ms", "best ms", "MB", "GB/s", "GFLOP", "GFLOP/s", "Gexp/s", "floor ms", "bound",
-               "of it");
+        printf("\n%-25s %s\n %5s %9s %9s %7s %7s %8s %6s %9s %-5s %5s\n", "op", "shape", "calls",
+               "ms", "best ms", "MB", "GB/s", "GFLOP/s", "Gexp/s", "floor ms", "bound", "of it");
     for (size_t op = 0; op < sizeof op_names / sizeof *op_names; op++)
         for (const struct row *row = ops->rows; row < ops->rows + ops->n; row++) {
             if (strcmp(row->op, op_names[op]) != 0 || row->clock.n == 0)
@@ -246,7 +246,7 @@ static void print_all(const struct dt_bench_options *options, const struct ops *
             floor += calls * least.seconds;
         }
     if (!options->json)
-        printf("\nops of a step: %.1f ms, %.1f ms by each op's best time, floor %.1f ms (%.2f)\n",
+        printf("\nops of a step: %.1f ms, %.1f ms by each op's best, floor %.1f ms (%.2f)\n",
                median * 1e3, best * 1e3, floor * 1e3, floor / best);
 }
 

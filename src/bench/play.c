@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "job/device.h"
 #include "play/player.h"
 
@@ -62,9 +63,9 @@ static void print(const struct dt_bench_options *options, const struct playing *
                p->model.layers, (long long)p->model.d_model, weights, (long long)p->params.count,
                mb, (long long)p->info.state, median, best);
     else
-        printf(
+        dt_print_line(
             "%s, %s weights: %.1f us per playing step (best %.1f), %.2f MB of weights, state of a "
-            "stream %lld bytes\n",
+            "stream %lld bytes",
             p->model.layers, weights, median, best, mb, (long long)p->info.state);
 }
 

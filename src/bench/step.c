@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/round.h"
+#include "base/text.h"
 #include "job/job.h"
 
 #include <stdio.h>
@@ -108,12 +109,13 @@ static void print(const struct dt_bench_rig *rig, const struct figures *f, bool 
                  f->last.graphs > 0 ? "graphs" : "no graphs");
     if (f->mfu > 0)
         snprintf(mfu, sizeof mfu, " (MFU %.1f %%)", f->mfu * 100);
-    printf("%s, %s: %lld steps of %lld x %lld tokens, %.1f ms (best %.1f), %.0f tokens/s, %.1f "
-           "GFLOP/s%s, peak %.0f MiB; per step: device idle %.3f ms, host idle %.3f ms, waiting "
-           "for data %.3f ms; loss %.4f\n",
-           dt_dtype_name(c->storage), where, steps, batch, length, ms, best_ms, f->tokens_per_s,
-           f->gflops, mfu, f->peak_mb, f->idle_ms, f->host_wait_ms, f->data_wait_ms,
-           f->last.control.loss);
+    dt_print_line(
+        "%s, %s: %lld steps of %lld x %lld tokens, %.1f ms (best %.1f), %.0f tokens/s, %.1f "
+        "GFLOP/s%s, peak %.0f MiB; per step: device idle %.3f ms, host idle %.3f ms, waiting "
+        "for data %.3f ms; loss %.4f",
+        dt_dtype_name(c->storage), where, steps, batch, length, ms, best_ms, f->tokens_per_s,
+        f->gflops, mfu, f->peak_mb, f->idle_ms, f->host_wait_ms, f->data_wait_ms,
+        f->last.control.loss);
 }
 
 dt_status dt_bench_step(const struct dt_bench_options *options)

@@ -17,13 +17,6 @@
 #include <string.h>
 
 // One line, broken where it is too long for a terminal.
-__attribute__((format(printf, 1, 2))) static void print_line(const char *format, ...)
-{
-    char text[4 * DT_DATA_TEXT];
-    DT_PRINT_ARGUMENTS(text, sizeof text, format);
-    dt_print_wrapped(stdout, 0, 4, text);
-}
-
 static void print_bytes(const char *what, int64_t bytes)
 {
     if (bytes > 0)
@@ -34,8 +27,9 @@ static void print_sources(const struct dt_dataset *data)
 {
     for (int i = 0; data->n_sources > 1 && i < data->n_sources; i++) {
         const struct dt_source *source = &data->sources[i];
-        print_line("  source %s: %lld %s, %lld windows", source->name, (long long)source->n_shards,
-                   source->n_shards == 1 ? "shard" : "shards", (long long)source->windows);
+        dt_print_line("  source %s: %lld %s, %lld windows", source->name,
+                      (long long)source->n_shards, source->n_shards == 1 ? "shard" : "shards",
+                      (long long)source->windows);
     }
 }
 
@@ -56,8 +50,8 @@ static void print_mixture(const struct dt_job *job)
                 dt_append(shares, sizeof shares, ", from step %lld", (long long)from + 1);
             dt_append(shares, sizeof shares, " %.4g %%", 100 * share);
         }
-        print_line("mixture: %s%s, %.3g epochs over the run", train->sources[i].name, shares,
-                   steps * (double)job->settings.data.batch / (double)train->sources[i].windows);
+        dt_print_line("mixture: %s%s, %.3g epochs over the run", train->sources[i].name, shares,
+                      steps * (double)job->settings.data.batch / (double)train->sources[i].windows);
     }
 }
 
@@ -68,13 +62,14 @@ static void print_frames(const struct dt_dataset *data)
     for (int64_t i = 0; i < layout->n_ids; i++)
         dt_append(tables, sizeof tables, "%s%lld", i ? ", " : " (tables of ",
                   (long long)layout->ids[i]);
-    print_line("  %lld episodes, a window every %lld frames (data.stride); a frame has %lld values "
-               "and %lld ids%s%s, the targets %lld",
-               (long long)data->episodes, (long long)data->shards[0].stride,
-               (long long)layout->frame_width, (long long)layout->n_ids, tables,
-               layout->n_ids ? ")" : "", (long long)layout->target_width);
-    print_line("  inputs %s; targets %s%s%s", data->inputs, data->targets,
-               data->rules.weights[0] ? "; weights " : "", data->rules.weights);
+    dt_print_line(
+        "  %lld episodes, a window every %lld frames (data.stride); a frame has %lld values "
+        "and %lld ids%s%s, the targets %lld",
+        (long long)data->episodes, (long long)data->shards[0].stride,
+        (long long)layout->frame_width, (long long)layout->n_ids, tables, layout->n_ids ? ")" : "",
+        (long long)layout->target_width);
+    dt_print_line("  inputs %s; targets %s%s%s", data->inputs, data->targets,
+                  data->rules.weights[0] ? "; weights " : "", data->rules.weights);
 }
 
 static void print_dataset(const char *name, const struct dt_dataset *data)
@@ -82,17 +77,17 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
     if (!data)
         return;
     bool frames = data->layout.target_width > 0;
-    print_line("%s: %lld %s (%s), %lld %s, %lld windows of %lld", name, (long long)data->n_shards,
-               data->n_shards == 1 ? "shard" : "shards", data->kind->name, (long long)data->tokens,
-               frames ? "frames" : "tokens", (long long)data->windows,
-               (long long)data->rules.seq_len);
+    dt_print_line("%s: %lld %s (%s), %lld %s, %lld windows of %lld", name,
+                  (long long)data->n_shards, data->n_shards == 1 ? "shard" : "shards",
+                  data->kind->name, (long long)data->tokens, frames ? "frames" : "tokens",
+                  (long long)data->windows, (long long)data->rules.seq_len);
     if (frames)
         print_frames(data);
     print_sources(data);
     for (int64_t i = 0; i < data->n_shards && i < 8; i++) {
         char types[DT_SHARD_TYPES];
-        print_line("  %s  %s x %lld", data->shards[i].path, dt_shard_types(&data->shards[i], types),
-                   (long long)data->shards[i].count);
+        dt_print_line("  %s  %s x %lld", data->shards[i].path,
+                      dt_shard_types(&data->shards[i], types), (long long)data->shards[i].count);
     }
     if (data->n_shards > 8)
         printf("  … and %lld more\n", (long long)(data->n_shards - 8));
@@ -117,7 +112,7 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
     print_bytes("free now", device->memory_free);
     print_bytes("reserved", dt_job_reserved_memory(job, device));
     if (dt_job_sharding(job) != DT_SHARD_NOTHING && job->comm->info.size > 1)
-        print_line(
+        dt_print_line(
             "optim.shard saves %.1f MiB on each of %d ranks",
             (double)(dt_memory_plan_bytes(&whole, unified) - dt_memory_plan_bytes(&plan, unified)) /
                 0x1p20,
@@ -130,11 +125,11 @@ static void print_batch(const struct dt_job *job)
     int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
     const char *unit = dt_model_unit(&job->model);
     char arrays[DT_DATA_TEXT] = "";
-    print_line("batch: %lld sequences of %lld %s = %lld %s per step: ranks %d x micro-batches "
-               "%lld x sequences %lld",
-               (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
-               job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
-               (long long)job->micro_batch);
+    dt_print_line("batch: %lld sequences of %lld %s = %lld %s per step: ranks %d x micro-batches "
+                  "%lld x sequences %lld",
+                  (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
+                  job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
+                  (long long)job->micro_batch);
     const struct dt_loader_config loader = dt_job_train_loader(job);
     struct dt_array_list list;
     int64_t bytes = 0;
@@ -145,9 +140,9 @@ static void print_batch(const struct dt_job *job)
                   dt_dtype_name(spec->type), (long long)spec->width);
         bytes += dt_array_bytes(spec, job->local_batch * length);
     }
-    print_line("arrays: %s; a batch has %.1f KiB per rank", arrays, (double)bytes / 0x1p10);
+    dt_print_line("arrays: %s; a batch has %.1f KiB per rank", arrays, (double)bytes / 0x1p10);
     if (dt_job_sum_order(job) == DT_SUM_TREE)
-        print_line(
+        dt_print_line(
             "sums: one binary tree over %lld micro-batches, the same on up to that many ranks",
             (long long)(batch / job->micro_batch));
     printf("order: blocks of %lld window%s, %s\n", (long long)job->settings.data.block,
@@ -220,9 +215,10 @@ static void print_duration(const struct dt_job *job, const struct dt_device_info
         printf("duration: not estimated here; after its first step the run shows the time left\n");
         return;
     }
-    print_line("duration: about %s for %lld steps of %.3g ms: %s; without validation and "
-               "checkpoints",
-               dt_duration(seconds * (double)left, duration), (long long)left, 1e3 * seconds, how);
+    dt_print_line("duration: about %s for %lld steps of %.3g ms: %s; without validation and "
+                  "checkpoints",
+                  dt_duration(seconds * (double)left, duration), (long long)left, 1e3 * seconds,
+                  how);
 }
 
 dt_status dt_cmd_print_plan(const struct dt_job *job, bool all)
@@ -238,16 +234,16 @@ dt_status dt_cmd_print_plan(const struct dt_job *job, bool all)
         else
             dt_config_print_set(job->config, stdout);
         printf(all ? "\n" : "(all keys, with their defaults: dtrain --check --all)\n\n");
-        print_line("device: %s (%s)", device.name, device.features);
+        dt_print_line("device: %s (%s)", device.name, device.features);
         print_dataset("training data", job->train);
         print_dataset("validation data", job->val);
-        print_line("model: %.3f M parameters, %s storage, %.2f MFLOP per %.5s in training",
-                   (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
-                   dt_model_flops_per_token(&job->model) * 1e-6,
-                   dt_model_unit(&job->model)); // without its plural's s
+        dt_print_line("model: %.3f M parameters, %s storage, %.2f MFLOP per %.5s in training",
+                      (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
+                      dt_model_flops_per_token(&job->model) * 1e-6,
+                      dt_model_unit(&job->model)); // without its plural's s
         if (dt_model_reads_tokens(&job->model) &&
             dt_hf_type_text(&job->model, type, sizeof type) == DT_OK)
-            print_line("checkpoints: model_type %s", type);
+            dt_print_line("checkpoints: model_type %s", type);
         print_batch(job);
         if (!dt_job_uses_device_comm(job))
             printf("communication: %s\n", job->comm->info.backend);
@@ -256,7 +252,7 @@ dt_status dt_cmd_print_plan(const struct dt_job *job, bool all)
         else
             dt_error_clear(); // raised again below, by dt_train_check_resources
         if (job->resume[0])
-            print_line("would resume from %s", job->resume);
+            dt_print_line("would resume from %s", job->resume);
         status = print_memory(job, &device);
     }
     if (status == DT_OK)

@@ -32,6 +32,10 @@ alike() { # what, share, rounding
         END { exit bad || NR == 0 }' || fail "$1 is not what follows from the other numbers"
 }
 
+check_width() { # file
+    awk 'length($0) > 80 { print; bad = 1 } END { exit bad }' "$1" || fail "$1: lines of more than 80 columns"
+}
+
 # All but the ops of other kinds of model.
 list=$(sed -nE 's/^ *[WX]\(([a-z0-9_]+)\).*/\1/p' "$ops" |
     grep -E '^(gemm|embed|rmsnorm_residual|conv1d|scan|xent|sum_squares|update|adamw|checksum|cast|accumulate|commit|stamp|spin)')
@@ -40,7 +44,7 @@ list=$(sed -nE 's/^ *[WX]\(([a-z0-9_]+)\).*/\1/p' "$ops" |
 for precision in fp32 bf16; do
     "$dtrain" bench $size --precision $precision --warm --json >ops.json
     check_json ops.json
-    "$dtrain" bench $size --precision $precision --micro-batch 1 >ops.txt
+    COLUMNS=80 "$dtrain" bench $size --precision $precision --micro-batch 1 >ops.txt
     # The ops of other kinds of layers follow below.
     for op in $(echo "$list" | grep -vE '^(rnn|silu_gate|attention|ssd|gated_rmsnorm|policy|bias)'); do
         grep -q "\"op\":\"$op\"" ops.json || fail "$precision: no line of JSON for $op"
@@ -85,12 +89,13 @@ for precision in fp32 bf16; do
     [ $precision = bf16 ] || cut -d' ' -f3,4 gemm.numbers | alike "bytes of products" 0 0
     each=28 # weight, gradient and two moments, of which three are written
     [ $precision = fp32 ] || each=30
-    awk -v each=$each '$1 == "adamw" { print $(NF - 7), each * $2 / 1e6 }' ops.txt | alike "megabytes in the table" 0 0.006
-    awk '$1 == "adamw" { print $(NF - 6), $(NF - 7) / $(NF - 8) }' ops.txt | alike "GB/s in the table" 0.05 0.01
-    awk 'NF > 12 && $(NF - 1) ~ /copy|exp|issue|gemm/ { sum += $(NF - 10) * $(NF - 9) }
+    awk -v each=$each '$1 == "adamw" { n = $2; getline; print $(NF - 6), each * n / 1e6 }' ops.txt | alike "megabytes in the table" 0 0.006
+    awk '$1 == "adamw" { getline; print $(NF - 5), $(NF - 6) / $(NF - 7) }' ops.txt | alike "GB/s in the table" 0.05 0.01
+    check_width ops.txt
+    awk 'NF == 10 && $9 ~ /copy|exp|issue|gemm/ { sum += $1 * $2 }
         /^ops of a step/ { print $5, sum }' ops.txt | alike "milliseconds of a step" 0.01 0.06
-    awk 'NF > 12 && $(NF - 1) ~ /copy|exp|issue|gemm/ { best += $(NF - 10) * $(NF - 8); floor += $(NF - 10) * $(NF - 2) }
-        /^ops of a step/ { print $7, best; print $15, floor; print 10 * substr($17, 2), 10 * floor / best }' ops.txt | alike "best times and floors of a step" 0.01 0.3
+    awk 'NF == 10 && $9 ~ /copy|exp|issue|gemm/ { best += $1 * $3; floor += $1 * $8 }
+        /^ops of a step/ { print $7, best; print $14, floor; print 10 * substr($16, 2), 10 * floor / best }' ops.txt | alike "best times and floors of a step" 0.01 0.3
 done
 
 "$dtrain" bench $size --layers "gru mlp lstm attention" --json >kinds.json
@@ -127,8 +132,9 @@ for field in idle_ms host_wait_ms data_wait_ms graphs; do
     grep -q "\"$field\":" step.json || fail "--step --json: no $field"
 done
 # Its line for people: 2 sequences of 33 tokens.
-"$dtrain" bench --step $size --d-model 256 --precision fp32 >step.txt
-sed -nE 's|^fp32, 1 threads: [0-9]+ steps of 2 x 33 tokens, (.*) ms \(best (.*)\), (.*) tokens/s, (.*) GFLOP/s, peak .*|\1 \2 \3 \4|p' step.txt >step.numbers
+COLUMNS=80 "$dtrain" bench --step $size --d-model 256 --precision fp32 >step.txt
+check_width step.txt
+paste -sd' ' step.txt | tr -s ' ' | sed -nE 's|^fp32, 1 threads: [0-9]+ steps of 2 x 33 tokens, (.*) ms \(best (.*)\), (.*) tokens/s, (.*) GFLOP/s, peak .*|\1 \2 \3 \4|p' >step.numbers
 awk '{ print $3, 66000 / $1 }' step.numbers | alike "tokens/s in text" 0 "$(awk '{ print 66000 * 0.06 / ($1 * $1) }' step.numbers)"
 awk '{ print $4, $3 * (2 * (6 * (256 * 1024 + 512 * 24 + 16 * 512 + 512 * 256) + 27 * 512 * 4) + 6 * 100 * 256) / 1e9; print $2 <= $1, 1 }' step.numbers |
     alike "GFLOP/s in text" 1e-3 0.06
@@ -162,7 +168,7 @@ done
 "$dtrain" bench --play --layers mamba --d-model 64 --json --seconds 0.01 --precision fp32 >play.json
 awk -v mb="$(values model_mb play.json)" -v n="$(values parameters play.json)" 'BEGIN { print mb, 4 * n / 1e6 }' | alike model_mb 0.02 0
 [ "$(values parameters play.json)" = 49152 ] || fail "parameters of a layer of mamba and 256 embeddings of width 64: $(cat play.json)"
-"$dtrain" bench --play --layers mamba --d-model 64 --seconds 0.01 --precision fp32 | tail -n 1 >play.txt
+"$dtrain" bench --play --layers mamba --d-model 64 --seconds 0.01 --precision fp32 | paste -sd' ' | tr -s ' ' >play.txt
 grep -q "^mamba\*1, fp32 weights: .* us per playing step (best .*), $(values model_mb play.json | awk '{ printf "%.2f", $1 }') MB of weights, state of a stream $(values state_bytes play.json) bytes$" play.txt ||
     fail "$(cat play.txt)"
 awk -v state="$(values state_bytes play.json)" 'BEGIN { exit !(state >= 4 * 128 * 19 && state < 4 * 128 * 19 + 256) }' ||
