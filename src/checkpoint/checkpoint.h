@@ -31,7 +31,7 @@
 // on resume.
 struct dt_order_keys {
     int64_t seed, batch, seq_len, block, reset_token;
-    bool shuffle, reset_after, carry_state;
+    bool shuffle, reset_after, carry_state, reverse_complement;
     // Keys of datasets of frames; zeros for others.
     int64_t stride, time_axis;
     double val_fraction;

@@ -60,6 +60,7 @@ static const struct dt_config_key fields[] = {
     LATER_ROW(FLOAT, "data.val_fraction", order.val_fraction, "val_fraction", "0", .max = 0.5),
     LATER_ROW(INT, "data.stride", order.stride, "stride", "0", .max = DT_JSON_INT_MAX),
     LATER_ROW(BOOL, "data.carry_state", order.carry_state, "carry_state", "false"),
+    LATER_ROW(BOOL, "data.reverse_complement", order.reverse_complement, "reverse_complement", "false"),
     LATER_ROW(STRING, "", order.mixture, "mixture", ""),
     LATER_ROW(INT, "", best_step, "best_step", "0", .max = DT_JSON_INT_MAX),
     LATER_ROW(FLOAT, "", best_loss, "best_loss", "0", .min = -1e300, .max = 1e300),

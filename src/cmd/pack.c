@@ -8,9 +8,10 @@
 #include <limits.h>
 
 struct options {
-    const char *output, *tokenizer;
+    const char *output, *tokenizer, *bed;
     int format; // enum dt_pack_format
-    int64_t shard_mb, vocab, seed, rows, length, items;
+    int soft_masked;
+    int64_t shard_mb, vocab, seed, rows, length, items, max_n;
     double val;
     bool force;
 };
@@ -19,18 +20,18 @@ static const struct dt_option options[] = {
     {DT_OPTION(TEXT, output, "", "folder for the shards; created if missing", .required = true),
      .letter = 'o', .argument = "DIR"},
     {DT_OPTION(
-        CHOICE, format, "text", "text|u8|u16|u32",
-        "text: bytes as tokens, one document per file; u8, u16, u32: raw little-endian tokens")},
+        CHOICE, format, "text", "text|u8|u16|u32|fasta",
+        "text: bytes as tokens, one document per file; u8, u16, u32: raw little-endian tokens; "
+        "fasta: DNA (also .gz), a letter as a token, one document per sequence")},
     {.key = DT_CONFIG_WHOLE(struct options, shard_mb, "shard-mb", "64", 1, 0x1p40,
                             "largest shard, in 2^20 bytes of tokens")},
     {DT_OPTION(REAL, val, "0.05", 0, 0.9999999,
-               "validation fraction: of the text files, or the tail of the tokens if there is only "
-               "one file or the tokens are raw; 0: none"),
+               "validation fraction: of the text files, sequences or intervals, or the tail of the "
+               "tokens if there is only one or the tokens are raw; 0: none"),
      .argument = "FRACTION"},
     {DT_OPTION(WHOLE, vocab, "auto", 1, 0x1p32,
-               "vocabulary size, greater than every token; auto: 256 for text and u8, else the "
-               "largest token "
-               "+ 1",
+               "vocabulary size, greater than every token; auto: 256 for text and u8, 12 "
+               "for fasta, else the largest token + 1",
                .auto_word = "auto")},
     {DT_OPTION(TEXT, tokenizer, "",
                "folder of the tokenizer that made the tokens: training refuses another"),
@@ -43,6 +44,14 @@ static const struct dt_option options[] = {
     {DT_OPTION(WHOLE, items, "auto", 1, 0x1p31,
                "TASK: tokens to copy, or pairs to recall, in a row; auto: as published",
                .auto_word = "auto")},
+    {DT_OPTION(TEXT, bed, "",
+               "fasta: intervals to pack (NAME FIRST END), and the side of each where the fourth "
+               "column says train, valid or test (left out)"),
+     .argument = "FILE"},
+    {.key = DT_CONFIG_WHOLE(struct options, max_n, "max-n", "100", 0, 0x1p40,
+                            "fasta: longer runs of N are left out, and end a document")},
+    {.key = DT_CONFIG_CHOICE(struct options, soft_masked, "soft-masked", "keep", "keep|n",
+                             "fasta: lower-case letters are read as upper-case ones, or as N")},
     {DT_OPTION(FLAG, force, "false", "replace the shards in DIR")},
     {.key = {0}},
 };
@@ -60,16 +69,25 @@ static int64_t chosen(int64_t option, int64_t published)
     return option > 0 ? option : published;
 }
 
-// The options that a task reads; the others are an error where they are given.
+// An option that does not apply to what is packed is an error where it is given.
 static dt_status configure_task(const struct dt_call *call, struct dt_pack_config *config)
 {
     const struct options *o = call->options;
     const struct dt_task *task = call->n_words == 1 ? dt_task_find(call->words[0]) : NULL;
-    const char *const foreign[2][3] = {{"rows", "length", "items"}, {"format"}};
-    for (int i = 0; i < 3 && foreign[task != NULL][i]; i++)
-        if (dt_call_given(call, foreign[task != NULL][i]))
+    bool fasta = !task && config->format == DT_PACK_FASTA;
+    const char *what = task ? task->name : fasta ? "--format fasta" : "files";
+    const struct {
+        const char *name;
+        bool applies;
+    } demands[] = {
+        {"rows", task != NULL},   {"length", task != NULL}, {"items", task != NULL},
+        {"format", task == NULL}, {"vocab", !fasta},        {"bed", fasta},
+        {"max-n", fasta},         {"soft-masked", fasta},
+    };
+    for (size_t i = 0; i < sizeof demands / sizeof *demands; i++)
+        if (!demands[i].applies && dt_call_given(call, demands[i].name))
             return DT_FAIL(DT_USER, "leave it out", "pack: --%s does not apply to %s",
-                           foreign[task != NULL][i], task ? task->name : "files");
+                           demands[i].name, what);
     if (!task)
         return DT_OK;
     config->task = task;
@@ -93,6 +111,9 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
         .vocab_size = o->vocab,
         .seed = (uint64_t)o->seed,
         .force = o->force,
+        .bed = o->bed,
+        .max_n = o->max_n,
+        .mask = o->soft_masked,
         .progress = dt_log_is_terminal(),
     };
     struct dt_pack_result result;
@@ -120,7 +141,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 const struct dt_command dt_cmd_pack = {
     .name = "pack",
     .usage = "-o DIR [options] INPUT… | TASK",
-    .help = "pack text, raw token files or a synthetic task into HDF5 shards",
+    .help = "pack text, raw tokens, DNA or a synthetic task into HDF5 shards",
     .about =
         "Writes HDF5 shards (DIR/train-00000.h5 …, DIR/val-00000.h5 …) from files, or from all "
         "files in folders. Within folders, hidden files are skipped and, with --format text, "

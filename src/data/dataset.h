@@ -47,9 +47,10 @@ struct dt_target {
 // How shards are read, from the configuration. Zeros are the defaults; no pointers, since every
 // rank gets a copy as bytes.
 struct dt_scan_rules {
-    int64_t seq_len;    // 0: any; then no windows are counted
-    int64_t vocab_size; // tokens; 0: any
-    bool carry;         // state is carried: rows of pairs may be several windows long
+    int64_t seq_len;         // 0: any; then no windows are counted
+    int64_t vocab_size;      // tokens; 0: any
+    bool carry;              // state is carried: rows of pairs may be several windows long
+    bool reverse_complement; // tokens: shards must have the attribute complement
     // The keys below are for frames.
     char format[DT_DATA_NAME]; // name of a reader kind; "" or "auto": recognised by the datasets
     // Datasets of an episode: PATH, PATH[i], PATH[i:j] (columns i to j - 1), each also with :id*N

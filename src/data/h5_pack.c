@@ -140,12 +140,14 @@ dt_status dt_shard_start_document(struct dt_shard_writer *writer)
     return DT_OK;
 }
 
-static dt_status write_attribute(const char *path, hid_t array, const char *name, uint64_t value)
+// n 0: a scalar.
+static dt_status write_attribute(const char *path, hid_t array, const char *name, dt_dtype type,
+                                 hsize_t n, const void *values)
 {
     dt_status status = DT_OK;
-    hid_t space = H5Screate(H5S_SCALAR), u64 = H5T_STD_U64LE;
-    hid_t attribute = H5Acreate2(array, name, u64, space, H5P_DEFAULT, H5P_DEFAULT);
-    if (attribute < 0 || H5Awrite(attribute, u64, &value) < 0)
+    hid_t space = n > 0 ? H5Screate_simple(1, &n, NULL) : H5Screate(H5S_SCALAR);
+    hid_t attribute = H5Acreate2(array, name, dt_h5_type(type), space, H5P_DEFAULT, H5P_DEFAULT);
+    if (attribute < 0 || H5Awrite(attribute, dt_h5_type(type), values) < 0)
         status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     if (attribute >= 0)
         H5Aclose(attribute);
@@ -164,15 +166,22 @@ static dt_status put_array(struct dt_shard_writer *writer, const char *name, con
 static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
 {
     hid_t hashes, starts;
-    uint64_t n = (uint64_t)writer->n_starts;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } counts[] = {
+        {DT_STARTS_COUNT, (uint64_t)writer->n_starts},
+        {"bytes", (uint64_t)writer->count},
+        {DT_STARTS_HASH, dt_xxh3(writer->starts, (size_t)writer->n_starts * sizeof(uint64_t))},
+    };
+    const uint64_t block = DT_HASH_BLOCK;
     DT_TRY(put_array(writer, hash_kind->dataset, writer->hashes, writer->n_hashes, &hashes));
-    DT_TRY(write_attribute(writer->path, hashes, DT_H5_HASH_BLOCK, DT_HASH_BLOCK));
+    DT_TRY(write_attribute(writer->path, hashes, DT_H5_HASH_BLOCK, DT_U64, 0, &block));
     if (documents) {
         DT_TRY(put_array(writer, "/doc_starts", writer->starts, writer->n_starts, &starts));
-        DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_COUNT, n));
-        DT_TRY(write_attribute(writer->path, writer->tokens, "bytes", (uint64_t)writer->count));
-        DT_TRY(write_attribute(writer->path, writer->tokens, DT_STARTS_HASH,
-                               dt_xxh3(writer->starts, (size_t)n * sizeof *writer->starts)));
+        for (int i = 0; i < 3; i++)
+            DT_TRY(write_attribute(writer->path, writer->tokens, counts[i].name, DT_U64, 0,
+                                   &counts[i].value));
     }
     herr_t failed = H5Fclose(writer->file); // the library may write, and fail, only here
     writer->file = -1;
@@ -279,17 +288,20 @@ dt_status dt_pairs_write(const char *path, dt_dtype type, int64_t rows, int64_t 
     return status == DT_OK ? dt_fsync_file(path) : status;
 }
 
-dt_status dt_shard_set_vocab(const char *path, const char *name, int64_t vocab_size,
-                             uint64_t tokenizer)
+dt_status dt_shard_set_attributes(const char *path, const char *name,
+                                  const struct dt_shard_attributes *a)
 {
     dt_h5_enter(NULL);
     hid_t access = dt_h5_access(), file = H5Fopen(path, H5F_ACC_RDWR, access);
     hid_t tokens = file < 0 ? -1 : H5Dopen2(file, name, H5P_DEFAULT);
+    uint64_t vocab_size = (uint64_t)a->vocab_size;
     dt_status status = tokens < 0
                            ? dt_h5_fail(DT_MACHINE, "open", path, NULL)
-                           : write_attribute(path, tokens, "vocab_size", (uint64_t)vocab_size);
-    if (status == DT_OK && tokenizer != 0)
-        status = write_attribute(path, tokens, "tokenizer_xxh64", tokenizer);
+                           : write_attribute(path, tokens, "vocab_size", DT_U64, 0, &vocab_size);
+    if (status == DT_OK && a->tokenizer != 0)
+        status = write_attribute(path, tokens, "tokenizer_xxh64", DT_U64, 0, &a->tokenizer);
+    if (status == DT_OK && a->complement)
+        status = write_attribute(path, tokens, DT_COMPLEMENT, DT_U8, vocab_size, a->complement);
     H5Pclose(access);
     if (file >= 0 && H5Fclose(file) < 0 && status == DT_OK)
         status = dt_h5_fail(DT_MACHINE, "write", path, NULL);

@@ -27,7 +27,13 @@ typedef void (*dt_fill_rows)(void *context, int64_t first, int64_t n, int32_t *i
 // DT_I32), and syncs it.
 dt_status dt_pairs_write(const char *path, dt_dtype type, int64_t rows, int64_t length,
                          dt_fill_rows fill, void *context);
-// Adds the attribute vocab_size and, where it is not 0, tokenizer_xxh64 to the dataset `name` of a
-// finished shard and syncs it.
-dt_status dt_shard_set_vocab(const char *path, const char *name, int64_t vocab_size,
-                             uint64_t tokenizer);
+// Attributes that are known when all shards are written.
+struct dt_shard_attributes {
+    int64_t vocab_size;
+    uint64_t tokenizer;        // tokenizer_xxh64; 0: none
+    const uint8_t *complement; // [vocab_size] the token on the other strand; NULL: no DNA
+};
+#define DT_COMPLEMENT "complement"
+// Adds them to the dataset `name` of a finished shard and syncs it.
+dt_status dt_shard_set_attributes(const char *path, const char *name,
+                                  const struct dt_shard_attributes *attributes);

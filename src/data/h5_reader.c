@@ -187,6 +187,10 @@ dt_status dt_reader_open(const char *path, const struct dt_scan_rules *rules,
     dt_h5_enter(path);
     dt_status status = r->kind ? r->kind->open(r, rules, shard) : open_file(r, path, rules, shard);
     dt_h5_leave();
+    if (status == DT_OK && rules->reverse_complement && !r->kind->strands)
+        status = DT_FAIL(DT_USER, "remove the key, or pack DNA with dtrain pack --format fasta",
+                         "%s holds %s: data.reverse_complement is for tokens of DNA", path,
+                         r->kind->name);
     shard->kind = status == DT_OK ? r->kind : NULL;
     if (status != DT_OK) {
         dt_reader_close(r);

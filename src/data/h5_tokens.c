@@ -6,19 +6,49 @@
 #include "data/tokens.h"
 
 #include "base/memory.h"
+#include "base/rng.h"
 #include "data/columns.h"
 #include "data/h5_chunks.h"
 #include "data/h5_hashes.h"
+#include "data/h5_pack.h"
 #include "data/h5_reader.h"
 #include "data/h5_starts.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+enum { STRAND = 256 }; // tokens that a table of complements has
+
 struct stream {
     struct dt_h5_hashes hashes[DT_H5_HASH_KINDS];
     struct dt_h5_starts starts;
+    uint8_t complement[STRAND]; // of DNA: the token on the other strand
 };
+
+// The attribute complement gives each token below vocab_size its partner.
+static dt_status open_complement(struct dt_reader *reader, bool needed, uint8_t *complement)
+{
+    const struct dt_h5_array *tokens = &reader->arrays[0];
+    struct dt_h5_array array;
+    bool found, good;
+    DT_TRY(dt_h5_attribute_open(&reader->file, "/tokens/@" DT_COMPLEMENT, &array, &found));
+    int64_t n = array.shape[1];
+    dt_status status = DT_OK;
+    good = found && array.type == DT_U8 && tokens->type == DT_U8 && n <= STRAND;
+    for (int i = 0; i < STRAND; i++)
+        complement[i] = (uint8_t)i;
+    if (good)
+        status = dt_h5_array_read(&array, 0, 1, complement);
+    for (int64_t i = 0; good && i < n; i++)
+        good = complement[i] < n && complement[complement[i]] == i;
+    dt_h5_array_close(&array);
+    DT_TRY(status);
+    if (good || !(found || needed))
+        return DT_OK;
+    return DT_H5_REJECT(tokens, "pack DNA with dtrain pack --format fasta",
+                        found ? "has an attribute complement that does not pair the tokens"
+                              : "has no attribute complement, which data.reverse_complement needs");
+}
 
 static dt_status open_tokens(struct dt_reader *reader, const struct dt_scan_rules *rules,
                              struct dt_shard *shard)
@@ -43,6 +73,7 @@ static dt_status open_tokens(struct dt_reader *reader, const struct dt_scan_rule
         shard->hash_block = dt_max_i64(shard->hash_block, hashes->block);
     }
     DT_TRY(dt_h5_starts_open(&reader->file, tokens, &stream->starts));
+    DT_TRY(open_complement(reader, rules->reverse_complement, stream->complement));
     shard->doc_starts = stream->starts.found;
     dt_h5_chunks_note(tokens, shard);
     return DT_OK;
@@ -173,14 +204,27 @@ static dt_status documents(struct dt_reader *reader, const struct dt_shard *shar
     return dt_h5_starts_lengths(&stream->starts, from, n, lengths);
 }
 
-// A block is its document starts, where batches have them, then tokens as read.
+// Document starts of n positions and of the one after them.
+static int64_t marks_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
+                           int64_t n)
+{
+    return dt_tokens_have_reset(dataset, rules) ? dt_reader_align(n + 1) : 0;
+}
+
+static int64_t strand_bytes(const struct dt_read_rules *rules)
+{
+    return rules->reverse_complement ? STRAND : 0;
+}
+
+// A block is the complements, where windows of the other strand are read, document starts, where
+// batches have them, then tokens as read.
 static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                            const struct dt_shard *shard, int64_t windows)
 {
     int64_t n = windows * dataset->rules.seq_len;
     // A token before (it may end a document), a label after.
     int64_t bytes = dt_tokens_read_bytes(shard, n + 2);
-    return bytes + (dt_tokens_have_reset(dataset, rules) ? dt_reader_align(n) : 0);
+    return bytes + strand_bytes(rules) + marks_bytes(dataset, rules, n);
 }
 
 static dt_status read_tokens(struct dt_reader *reader, const struct dt_dataset *dataset,
@@ -191,25 +235,49 @@ static dt_status read_tokens(struct dt_reader *reader, const struct dt_dataset *
     int64_t T = dataset->rules.seq_len, from = block->first * T;
     int64_t before = from > 0, n = dt_min_i64(block->windows * T, shard->count - from);
     int64_t after = from + n < shard->count; // a label
-    bool reset = dt_tokens_have_reset(dataset, rules);
-    uint8_t *starts = (uint8_t *)block->memory;
+    int64_t marks = marks_bytes(dataset, rules, block->windows * T), strand = strand_bytes(rules);
+    uint8_t *starts = (uint8_t *)block->memory + strand;
     const void *tokens;
-    int64_t marks = reset ? dt_reader_align(block->windows * T) : 0;
     DT_TRY(dt_tokens_read(reader, from - before, before + n + after, rules->verify,
-                          block->memory + marks, &tokens));
+                          block->memory + strand + marks, &tokens));
     block->data = dt_tokens_at(shard->type, tokens, before);
-    if (!reset)
+    memcpy(block->memory, stream->complement, (size_t)strand);
+    if (marks == 0)
         return DT_OK;
-    memset(starts + n, 0, (size_t)(block->windows * T - n));
+    memset(starts, 0, (size_t)marks);
     if (n < block->windows * T)
         starts[n] = 1; // what follows the shard's end is no part of its last document
     if (shard->doc_starts)
-        DT_TRY(dt_h5_starts_mark(&stream->starts, from, n, starts));
+        DT_TRY(dt_h5_starts_mark(&stream->starts, from, n + after, starts));
     else
-        dt_tokens_mark_starts(rules, shard->type, block->data, n, before, starts);
+        dt_tokens_mark_starts(rules, shard->type, block->data, n + after, before, starts);
     if (block->first == 0)
         starts[0] = 1; // a segment starts with a document
     return DT_OK;
+}
+
+// Makes a window that of the other strand: its T + 1 tokens in reverse order, each as its
+// complement. marks[p], p <= T: a document starts at token p, and so ends there on this strand.
+static void reverse_complement(const uint8_t *complement, int64_t T, const uint8_t *marks,
+                               int32_t *ids, int32_t *labels, uint8_t *reset)
+{
+    int32_t last = labels[T - 1];
+    for (int64_t t = 0; t < T; t++)
+        labels[t] = complement[ids[T - 1 - t]];
+    memmove(ids + 1, labels, (size_t)(T - 1) * sizeof *ids);
+    ids[0] = complement[last];
+    for (int64_t t = 0; reset && t < T; t++)
+        reset[t] = t > 0 && marks[T + 1 - t];
+}
+
+// The choice depends on seed, epoch, shard and window alone.
+static bool is_reversed(const struct dt_read_rules *rules, const struct dt_block *block,
+                        int64_t window)
+{
+    struct dt_philox rng =
+        dt_philox_init(rules->seed, (uint32_t)block->epoch,
+                       UINT64_C(1) << 63 | (uint64_t)block->shard << 40 | (uint64_t)window);
+    return rules->reverse_complement && (dt_philox_u32(&rng) & 1);
 }
 
 static dt_status write_window(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
@@ -219,8 +287,9 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
     int64_t T = dataset->rules.seq_len, at = (window - block->first) * T;
     const void *tokens = dt_tokens_at(shard->type, block->data, at);
     char where[64];
+    const uint8_t *marks = (const uint8_t *)block->memory + strand_bytes(rules) + at;
     if (rows[DT_TOKENS_RESET])
-        memcpy(rows[DT_TOKENS_RESET], block->memory + at, (size_t)T);
+        memcpy(rows[DT_TOKENS_RESET], marks, (size_t)T);
     int32_t *ids = rows[DT_TOKENS_IDS], *labels = rows[DT_TOKENS_LABELS];
     int64_t n = dt_min_i64(T, shard->count - 1 - window * T); // that have a label
     uint64_t largest = dt_tokens_widen(shard->type, tokens, n, ids, labels);
@@ -228,9 +297,13 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
         ids[i] = i == n ? (int32_t)dt_tokens_get(shard->type, tokens, n) : 0;
         labels[i] = rules->masking.on && i == n ? ids[i] : DT_IGNORED;
     }
-    dt_tokens_mask(dataset, rules, block, window, rows);
-    if (largest < (uint64_t)rules->vocab_size)
+    if (largest < (uint64_t)rules->vocab_size) {
+        if (is_reversed(rules, block, window))
+            reverse_complement((const uint8_t *)block->memory, T, marks, ids, labels,
+                               rows[DT_TOKENS_RESET]);
+        dt_tokens_mask(dataset, rules, block, window, rows);
         return DT_OK;
+    }
     int64_t i = dt_tokens_find(shard->type, tokens, n + 1, rules->vocab_size);
     snprintf(where, sizeof where, "/tokens at offset %" PRId64, window * T + i);
     return dt_tokens_fail(shard, where, dt_tokens_get(shard->type, tokens, i), rules->vocab_size);
@@ -239,6 +312,7 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
 const struct dt_reader_kind dt_tokens_reader = {
     .name = "tokens",
     .unit = "tokens",
+    .strands = true,
     .datasets = {"/tokens"},
     .open = open_tokens,
     .close = close_tokens,

@@ -1,15 +1,13 @@
 // Packs files into shards: finds the files, divides them into two sides, streams each side into
 // shards under temporary names, then publishes them all. Memory does not grow with the corpus.
-#include "data/pack.h"
+#include "data/packer.h"
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/rng.h"
 #include "base/round.h"
-#include "data/h5_pack.h"
 #include "data/tokens.h"
 
 #include <dirent.h>
@@ -20,54 +18,34 @@
 #include <unistd.h>
 
 enum { SNIFF = 8192 }; // bytes that are searched for a zero
-enum { CHUNK = 1 << 20, TRAIN = 0, VAL = 1, SIDES = 2, BYTE_VOCAB = 256, NAME = 64 };
-static const char *const side_name[SIDES] = {"train", "val"};
-
-struct input {
-    char *path;
-    int64_t bytes;       // > 0
-    int64_t train_bytes; // the first ones; the others are for validation
-};
-
-struct inputs {
-    struct input *at;
-    int64_t n;
-    int64_t skipped; // binary or unreadable, in folders
-};
-
-struct side {
-    int64_t tokens, n_shards;
-    int64_t created; // shards that exist under temporary names
-};
-
-struct packer {
-    const struct dt_pack_config *config;
-    dt_dtype type;
-    int64_t size; // bytes of a token
-    struct inputs files;
-    struct side side[SIDES]; // of a task: rows in place of tokens
-    char *chunk;             // [CHUNK]
-    int64_t *scratch;        // of a task
-    int64_t largest;
-    struct dt_shard_writer *writer; // of the shard being written
-    int64_t left;                   // tokens that it still needs
-    int64_t total_bytes, done_bytes;
-    double started, drawn; // seconds
-};
+enum { BYTE_VOCAB = 256, NAME = 64 };
+static const char *const side_name[DT_SIDES] = {"train", "val"};
 
 // ---- the files
 
 struct walk {
     const struct dt_pack_config *config;
-    struct inputs *files;
+    struct dt_pack_files *files;
     bool has_output; // `output` is valid
     struct stat output;
 };
 
+// NAME.fa, .fasta, .fna or .ffn, each also with .gz after it.
+static bool is_fasta_name(const char *path)
+{
+    size_t n = strlen(path);
+    n -= n > 3 && strcmp(path + n - 3, ".gz") == 0 ? 3 : 0;
+    for (const char *const *end = (const char *const[]){".fa", ".fasta", ".fna", ".ffn", NULL};
+         *end; end++)
+        if (n > strlen(*end) && strncmp(path + n - strlen(*end), *end, strlen(*end)) == 0)
+            return true;
+    return false;
+}
+
 // A file that was found in a folder is skipped if it cannot be used; a named one is an error.
 static dt_status add_path(struct walk *walk, const char *path, bool named)
 {
-    struct inputs *files = walk->files;
+    struct dt_pack_files *files = walk->files;
     char head[SNIFF];
     int fd;
     int64_t bytes;
@@ -79,17 +57,19 @@ static dt_status add_path(struct walk *walk, const char *path, bool named)
         return DT_OK;
     }
     DT_TRY(status);
-    bool wanted = named || walk->config->format != DT_PACK_TEXT;
-    if (!wanted) { // text has no zero byte
+    bool wanted = true;
+    if (!named && walk->config->format == DT_PACK_TEXT) { // text has no zero byte
         ssize_t n = pread(fd, head, sizeof head, 0);
         wanted = n >= 0 && !memchr(head, 0, (size_t)n);
+    } else if (!named && walk->config->format == DT_PACK_FASTA) {
+        wanted = is_fasta_name(path);
     }
     close(fd);
     files->skipped += !wanted;
     if (!wanted || bytes == 0)
         return DT_OK;
     DT_TRY(dt_list_grow(&files->at, files->n, sizeof *files->at));
-    files->at[files->n] = (struct input){NULL, bytes, 0};
+    files->at[files->n] = (struct dt_pack_input){NULL, bytes, 0};
     DT_TRY(dt_memory_text(&files->at[files->n].path, "%s", path));
     files->n++;
     return DT_OK;
@@ -137,7 +117,7 @@ static dt_status visit(void *context, FTS *tree, FTSENT *entry)
 // Finds every regular file that is not empty among the inputs, in their order; files of folders in
 // bytewise order of names, without those in the output folder. Links to folders are not followed,
 // to avoid loops and duplicates; links to files are.
-static dt_status find_files(const struct dt_pack_config *config, struct inputs *files)
+static dt_status find_files(const struct dt_pack_config *config, struct dt_pack_files *files)
 {
     struct walk walk = {.config = config, .files = files};
     walk.has_output = stat(config->output, &walk.output) == 0;
@@ -150,32 +130,39 @@ static dt_status find_files(const struct dt_pack_config *config, struct inputs *
                    config->inputs[0], config->n_inputs > 1 ? " …" : "", files->skipped);
 }
 
-// Divides by file: of n >= 2 files round(fraction * n), drawn at random, are for validation, at
-// least one on each side. They are moved, in the order drawn, after the others, which keep their
-// order: the first ones, which short evaluations read, are then like the rest.
-static dt_status split_files(struct inputs *files, double fraction, uint64_t seed)
+int64_t dt_packer_draw(uint64_t seed, double fraction, int64_t n, int64_t *order)
 {
-    int64_t n = files->n, n_val = (int64_t)llround(fraction * (double)n), n_train = 0;
+    struct dt_philox rng = dt_philox_init(seed, 0, 0);
+    int64_t n_val = dt_min_i64(dt_max_i64(llround(fraction * (double)n), 1), n - 1);
+    for (int64_t i = 0; i < n; i++)
+        order[i] = i;
+    for (int64_t i = 0; i < n_val; i++) {
+        int64_t j = i + (int64_t)dt_philox_below(&rng, (uint64_t)(n - i)), chosen = order[j];
+        order[j] = order[i];
+        order[i] = chosen;
+    }
+    return n_val;
+}
+
+// Divides by file: those drawn for validation are moved, in the order drawn, after the others,
+// which keep their order: the first ones, which short evaluations read, are then like the rest.
+static dt_status split_files(struct dt_pack_files *files, double fraction, uint64_t seed)
+{
+    int64_t n = files->n, n_train = 0;
     int64_t *order;
-    struct input *sorted;
+    struct dt_pack_input *sorted;
     DT_TRY(DT_NEW(&order, n, "the order of %" PRId64 " files", n));
     dt_status status = DT_NEW(&sorted, n, "splitting %" PRId64 " files", n);
     if (status != DT_OK) {
         free(order);
         return status;
     }
-    struct dt_philox rng = dt_philox_init(seed, 0, 0);
-    n_val = n_val < 1 ? 1 : n_val > n - 1 ? n - 1 : n_val;
-    for (int64_t i = 0; i < n; i++) {
-        order[i] = i;
+    int64_t n_val = dt_packer_draw(seed, fraction, n, order);
+    for (int64_t i = 0; i < n; i++)
         files->at[i].train_bytes = files->at[i].bytes;
-    }
     for (int64_t i = 0; i < n_val; i++) {
-        int64_t j = i + (int64_t)dt_philox_below(&rng, (uint64_t)(n - i)), chosen = order[j];
-        order[j] = order[i];
-        order[i] = chosen;
-        files->at[chosen].train_bytes = 0;
-        sorted[n - n_val + i] = files->at[chosen];
+        files->at[order[i]].train_bytes = 0;
+        sorted[n - n_val + i] = files->at[order[i]];
     }
     for (int64_t i = 0; i < n; i++)
         if (files->at[i].train_bytes > 0)
@@ -195,7 +182,7 @@ static void shard_name(int side, int64_t i, bool temporary, char name[NAME])
              temporary ? ".tmp" : "");
 }
 
-static dt_status shard_path(const struct packer *packer, int side, int64_t i, bool temporary,
+static dt_status shard_path(const struct dt_packer *packer, int side, int64_t i, bool temporary,
                             char *path)
 {
     char name[NAME];
@@ -203,25 +190,25 @@ static dt_status shard_path(const struct packer *packer, int side, int64_t i, bo
     return dt_path(path, "%s/%s", packer->config->output, name);
 }
 
-static void draw_progress(struct packer *packer)
+void dt_packer_progress(struct dt_packer *packer)
 {
     enum { CELLS = 30 };
     char bar[CELLS + 1] = "", line[160];
-    double now = dt_seconds(), done = (double)packer->done_bytes;
+    double now = dt_seconds(), done = (double)packer->done;
     if (!packer->config->progress || now - packer->drawn < 0.1)
         return;
     packer->drawn = now;
-    double part = done / (double)packer->total_bytes, rate = done / (now - packer->started + 1e-9);
+    double part = done / (double)packer->total, rate = done / (now - packer->started + 1e-9);
     for (int i = 0; i < CELLS; i++)
         bar[i] = i < part * CELLS ? '#' : '.';
     snprintf(line, sizeof line, "packing [%s] %3.0f %%  %.0f/%.0f MB  %.0f MB/s  %.0f s left", bar,
-             100 * part, done / 1e6, (double)packer->total_bytes / 1e6, rate / 1e6,
-             ((double)packer->total_bytes - done) / (rate + 1));
+             100 * part, done / 1e6, (double)packer->total / 1e6, rate / 1e6,
+             ((double)packer->total - done) / (rate + 1));
     dt_log_live(line);
 }
 
 // Of a task: which rows are for training.
-static dt_status divide_rows(struct packer *packer)
+static dt_status divide_rows(struct dt_packer *packer)
 {
     const struct dt_pack_config *config = packer->config;
     int64_t val = (int64_t)(config->val_fraction * (double)config->rows), row;
@@ -229,49 +216,42 @@ static dt_status divide_rows(struct packer *packer)
     if (config->rows < 1 || config->shape.vocab > INT32_MAX ||
         __builtin_mul_overflow(config->shape.length, 2 * packer->size, &row))
         return DT_FAIL(DT_USER, "give smaller numbers", "--rows, --length or --vocab is too large");
-    packer->side[TRAIN].tokens = config->rows - val;
-    packer->side[VAL].tokens = val;
-    for (int side = 0; side < SIDES; side++)
-        packer->side[side].n_shards =
-            dt_ceil_div(packer->side[side].tokens, dt_max_i64(config->shard_bytes / row, 1));
-    packer->total_bytes = config->rows;
+    packer->side[DT_TRAIN].tokens = config->rows - val;
+    packer->side[DT_VAL].tokens = val;
+    packer->total = config->rows;
     return DT_NEW(&packer->scratch, config->shape.length + config->shape.vocab + 1,
                   "numbers of a task");
 }
 
 // Decides which bytes of each file are for training; the rest is for validation.
-static dt_status divide(struct packer *packer)
+static dt_status divide(struct dt_packer *packer)
 {
     const struct dt_pack_config *config = packer->config;
-    struct inputs *files = &packer->files;
+    struct dt_pack_files *files = &packer->files;
     for (int64_t i = 0; i < files->n; i++) {
-        const struct input *file = &files->at[i];
+        const struct dt_pack_input *file = &files->at[i];
         if (file->bytes % packer->size != 0)
             return DT_FAIL(DT_USER, "choose the --format that the file was written in",
                            "%s has %" PRId64 " bytes, not a multiple of %" PRId64, file->path,
                            file->bytes, packer->size);
-        packer->total_bytes += file->bytes;
+        packer->total += file->bytes;
     }
     if (config->format == DT_PACK_TEXT && files->n > 1 && config->val_fraction > 0) {
         DT_TRY(split_files(files, config->val_fraction, config->seed));
     } else {
-        int64_t tokens = packer->total_bytes / packer->size;
+        int64_t tokens = packer->total / packer->size;
         int64_t train = tokens - (int64_t)(config->val_fraction * (double)tokens);
         int64_t left = train * packer->size;
         for (int64_t i = 0; i < files->n; i++) {
-            struct input *file = &files->at[i];
+            struct dt_pack_input *file = &files->at[i];
             file->train_bytes = dt_min_i64(left, file->bytes);
             left -= file->train_bytes;
         }
     }
     for (int64_t i = 0; i < files->n; i++) {
-        const struct input *file = &files->at[i];
-        packer->side[TRAIN].tokens += file->train_bytes / packer->size;
-        packer->side[VAL].tokens += (file->bytes - file->train_bytes) / packer->size;
-    }
-    for (int side = 0; side < SIDES; side++) {
-        int64_t most = config->shard_bytes / packer->size;
-        packer->side[side].n_shards = dt_ceil_div(packer->side[side].tokens, most);
+        const struct dt_pack_input *file = &files->at[i];
+        packer->side[DT_TRAIN].tokens += file->train_bytes / packer->size;
+        packer->side[DT_VAL].tokens += (file->bytes - file->train_bytes) / packer->size;
     }
     return DT_OK;
 }
@@ -279,7 +259,7 @@ static dt_status divide(struct packer *packer)
 // What to do with shards in the output folder.
 enum sweep { SWEEP_REFUSE, SWEEP_TEMPORARY, SWEEP_STALE };
 
-static dt_status sweep_output(const struct packer *packer, enum sweep sweep)
+static dt_status sweep_output(const struct dt_packer *packer, enum sweep sweep)
 {
     const char *output = packer->config->output;
     DIR *folder = opendir(output);
@@ -291,9 +271,9 @@ static dt_status sweep_output(const struct packer *packer, enum sweep sweep)
         char path[DT_PATH], again[NAME] = "";
         int64_t i = dash ? strtoll(dash + 1, NULL, 10) : 0;
         int side = -1;
-        while (strcmp(name, again) != 0 && ++side < SIDES)
+        while (strcmp(name, again) != 0 && ++side < DT_SIDES)
             shard_name(side, i, sweep == SWEEP_TEMPORARY, again);
-        if (side == SIDES || (sweep == SWEEP_STALE && i < packer->side[side].n_shards))
+        if (side == DT_SIDES || (sweep == SWEEP_STALE && i < packer->side[side].n_shards))
             continue;
         if (sweep == SWEEP_REFUSE)
             status = DT_FAIL(DT_USER, "choose another folder, or replace them with --force",
@@ -307,26 +287,32 @@ static dt_status sweep_output(const struct packer *packer, enum sweep sweep)
 }
 
 // The path of the next shard of a side, and how many tokens it gets.
-static dt_status next_shard(struct packer *packer, int side, char *path, int64_t *tokens)
+static dt_status next_shard(struct dt_packer *packer, int side, char *path, int64_t *tokens)
 {
-    struct side *s = &packer->side[side];
+    struct dt_pack_side *s = &packer->side[side];
     DT_TRY(shard_path(packer, side, s->created, true, path));
     *tokens = s->tokens / s->n_shards + (s->created < s->tokens % s->n_shards);
     s->created++;
     return DT_OK;
 }
 
-static dt_status begin_shard(struct packer *packer, int side)
+static dt_status begin_shard(struct dt_packer *packer, int side)
 {
+    struct dt_pack_side *s = &packer->side[side];
     char path[DT_PATH];
-    if (packer->writer)
+    if (s->writer)
         return DT_OK;
-    DT_TRY(next_shard(packer, side, path, &packer->left));
-    return dt_shard_create(path, packer->type, packer->left, &packer->writer);
+    DT_TRY(next_shard(packer, side, path, &s->left));
+    return dt_shard_create(path, packer->type, s->left, &s->writer);
+}
+
+static bool has_documents(const struct dt_packer *packer)
+{
+    return packer->config->format == DT_PACK_TEXT || packer->config->format == DT_PACK_FASTA;
 }
 
 struct task_rows {
-    struct packer *packer;
+    struct dt_packer *packer;
     int side;
     int64_t first; // row of the side that is the shard's first
 };
@@ -334,20 +320,20 @@ struct task_rows {
 static void fill_rows(void *context, int64_t first, int64_t n, int32_t *ids, int32_t *labels)
 {
     const struct task_rows *rows = context;
-    struct packer *packer = rows->packer;
+    struct dt_packer *packer = rows->packer;
     const struct dt_pack_config *config = packer->config;
     int64_t length = config->shape.length;
     for (int64_t i = 0; i < n; i++)
         config->task->fill(&config->shape, config->seed, rows->side, rows->first + first + i,
                            ids + i * length, labels + i * length, packer->scratch);
-    packer->done_bytes += n;
-    draw_progress(packer);
+    packer->done += n;
+    dt_packer_progress(packer);
 }
 
-static dt_status write_rows(struct packer *packer, int side)
+static dt_status write_rows(struct dt_packer *packer, int side)
 {
     struct task_rows rows = {.packer = packer, .side = side};
-    const struct side *s = &packer->side[side];
+    const struct dt_pack_side *s = &packer->side[side];
     char path[DT_PATH];
     for (int64_t n = 0; s->created < s->n_shards; rows.first += n) {
         DT_TRY(next_shard(packer, side, path, &n));
@@ -357,34 +343,40 @@ static dt_status write_rows(struct packer *packer, int side)
     return DT_OK;
 }
 
-static dt_status feed(struct packer *packer, int side, const char *tokens, int64_t n)
+dt_status dt_packer_start_document(struct dt_packer *packer, int side)
 {
-    while (n > 0) {
+    DT_TRY(begin_shard(packer, side));
+    return dt_shard_start_document(packer->side[side].writer);
+}
+
+dt_status dt_packer_append(struct dt_packer *packer, int side, const void *tokens, int64_t n)
+{
+    struct dt_pack_side *s = &packer->side[side];
+    for (const char *from = tokens; n > 0;) {
         DT_TRY(begin_shard(packer, side));
-        int64_t some = dt_min_i64(n, packer->left);
-        DT_TRY(dt_shard_append(packer->writer, tokens, some));
-        tokens += some * packer->size;
+        int64_t some = dt_min_i64(n, s->left);
+        DT_TRY(dt_shard_append(s->writer, from, some));
+        from += some * packer->size;
         n -= some;
-        packer->left -= some;
-        if (packer->left == 0) {
-            struct dt_shard_writer *writer = packer->writer;
-            packer->writer = NULL;
-            DT_TRY(dt_shard_finish(writer, packer->config->format == DT_PACK_TEXT));
+        s->left -= some;
+        if (s->left == 0) {
+            struct dt_shard_writer *writer = s->writer;
+            s->writer = NULL;
+            DT_TRY(dt_shard_finish(writer, has_documents(packer)));
         }
     }
     return DT_OK;
 }
 
-static dt_status pack_bytes(struct packer *packer, int side, const struct input *file, int fd)
+static dt_status pack_bytes(struct dt_packer *packer, int side, const struct dt_pack_input *file,
+                            int fd)
 {
-    int64_t end = side == TRAIN ? file->train_bytes : file->bytes, bytes;
+    int64_t end = side == DT_TRAIN ? file->train_bytes : file->bytes, bytes;
     int64_t vocab_size = packer->config->vocab_size;
-    for (int64_t at = side == TRAIN ? 0 : file->train_bytes; at < end; at += bytes) {
-        bytes = dt_min_i64(end - at, CHUNK);
-        if (at == 0 && packer->config->format == DT_PACK_TEXT) {
-            DT_TRY(begin_shard(packer, side));
-            DT_TRY(dt_shard_start_document(packer->writer));
-        }
+    for (int64_t at = side == DT_TRAIN ? 0 : file->train_bytes; at < end; at += bytes) {
+        bytes = dt_min_i64(end - at, DT_PACK_CHUNK);
+        if (at == 0 && has_documents(packer))
+            DT_TRY(dt_packer_start_document(packer, side));
         DT_TRY(dt_pread_all(fd, file->path, packer->chunk, bytes, at));
         int64_t n = bytes / packer->size, i = n;
         packer->largest =
@@ -397,23 +389,21 @@ static dt_status pack_bytes(struct packer *packer, int side, const struct input 
                            ", outside the vocabulary of %" PRId64,
                            file->path, at / packer->size + i,
                            dt_tokens_get(packer->type, packer->chunk, i), vocab_size);
-        DT_TRY(feed(packer, side, packer->chunk, n));
-        packer->done_bytes += bytes;
-        draw_progress(packer);
+        DT_TRY(dt_packer_append(packer, side, packer->chunk, n));
+        packer->done += bytes;
+        dt_packer_progress(packer);
     }
     return DT_OK;
 }
 
-static dt_status write_side(struct packer *packer, int side)
+static dt_status write_files(struct dt_packer *packer, int side)
 {
     dt_status status = DT_OK;
-    if (packer->config->task)
-        return write_rows(packer, side);
     for (int64_t i = 0; i < packer->files.n && status == DT_OK; i++) {
-        const struct input *file = &packer->files.at[i];
+        const struct dt_pack_input *file = &packer->files.at[i];
         int64_t bytes;
         int fd;
-        if (file->train_bytes == (side == TRAIN ? 0 : file->bytes))
+        if (file->train_bytes == (side == DT_TRAIN ? 0 : file->bytes))
             continue; // nothing for this side
         DT_TRY(dt_open_read(file->path, &fd, &bytes));
         status = pack_bytes(packer, side, file, fd);
@@ -422,26 +412,42 @@ static dt_status write_side(struct packer *packer, int side)
     return status;
 }
 
-static int64_t vocabulary(const struct packer *packer)
+static dt_status write_sides(struct dt_packer *packer)
+{
+    if (packer->config->format == DT_PACK_FASTA)
+        return dt_fasta_write(packer);
+    for (int side = 0; side < DT_SIDES; side++)
+        DT_TRY((packer->config->task ? write_rows : write_files)(packer, side));
+    return DT_OK;
+}
+
+static int64_t vocabulary(const struct dt_packer *packer)
 {
     if (packer->config->task)
         return packer->config->shape.vocab;
     if (packer->config->vocab_size > 0)
         return packer->config->vocab_size;
+    if (packer->config->format == DT_PACK_FASTA)
+        return DT_DNA_VOCAB;
     return packer->type == DT_U8 ? BYTE_VOCAB : packer->largest + 1;
 }
 
 // Once every file is whole, only names change: publishing cannot run out of space.
-static dt_status publish(struct packer *packer)
+static dt_status publish(struct dt_packer *packer)
 {
+    const struct dt_shard_attributes attributes = {
+        .vocab_size = vocabulary(packer),
+        .tokenizer = packer->config->tokenizer,
+        .complement = packer->config->format == DT_PACK_FASTA ? dt_dna_complement : NULL,
+    };
     char from[DT_PATH], to[DT_PATH];
-    for (int side = 0; side < SIDES; side++)
+    for (int side = 0; side < DT_SIDES; side++)
         for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
             DT_TRY(shard_path(packer, side, i, true, from));
-            DT_TRY(dt_shard_set_vocab(from, packer->config->task ? "/input_ids" : "/tokens",
-                                      vocabulary(packer), packer->config->tokenizer));
+            DT_TRY(dt_shard_set_attributes(from, packer->config->task ? "/input_ids" : "/tokens",
+                                           &attributes));
         }
-    for (int side = 0; side < SIDES; side++)
+    for (int side = 0; side < DT_SIDES; side++)
         for (int64_t i = 0; i < packer->side[side].n_shards; i++) {
             DT_TRY(shard_path(packer, side, i, true, from));
             DT_TRY(shard_path(packer, side, i, false, to));
@@ -452,19 +458,16 @@ static dt_status publish(struct packer *packer)
     return dt_fsync_dir(packer->config->output);
 }
 
-static dt_status write_output(struct packer *packer)
+static dt_status write_output(struct dt_packer *packer)
 {
     DT_TRY(dt_make_dirs(packer->config->output));
-    if (!packer->config->force)
-        DT_TRY(sweep_output(packer, SWEEP_REFUSE));
     DT_TRY(sweep_output(packer, SWEEP_TEMPORARY)); // of a run that was killed
-    packer->started = packer->drawn = dt_seconds();
-    DT_TRY(DT_NEW(&packer->chunk, CHUNK, "a buffer"));
-    dt_status status = write_side(packer, TRAIN);
-    if (status == DT_OK)
-        status = write_side(packer, VAL);
-    dt_shard_abandon(packer->writer);
-    packer->writer = NULL;
+    DT_TRY(DT_NEW(&packer->chunk, DT_PACK_CHUNK, "a buffer"));
+    dt_status status = write_sides(packer);
+    for (int side = 0; side < DT_SIDES; side++) {
+        dt_shard_abandon(packer->side[side].writer);
+        packer->side[side].writer = NULL;
+    }
     if (status == DT_OK)
         status = publish(packer);
     if (status != DT_OK) {
@@ -476,7 +479,7 @@ static dt_status write_output(struct packer *packer)
     return status;
 }
 
-static dt_status pack(struct packer *packer)
+static dt_status pack(struct dt_packer *packer)
 {
     const struct dt_pack_config *config = packer->config;
     if (config->n_inputs < 1 && !config->task)
@@ -487,13 +490,21 @@ static dt_status pack(struct packer *packer)
     if (config->shard_bytes < (int64_t)sizeof(uint32_t))
         return DT_FAIL(DT_USER, "give a larger size", "shards of %" PRId64 " bytes are too small",
                        config->shard_bytes);
+    bool was_there = dt_file_exists(config->output);
+    int64_t unit = packer->size; // bytes of what side.tokens counts
+    if (was_there && !config->force)
+        DT_TRY(sweep_output(packer, SWEEP_REFUSE));
+    packer->started = packer->drawn = dt_seconds();
     if (config->task) {
         DT_TRY(divide_rows(packer));
+        unit *= 2 * config->shape.length; // input_ids and labels
     } else {
         DT_TRY(find_files(config, &packer->files));
-        DT_TRY(divide(packer));
+        DT_TRY(config->format == DT_PACK_FASTA ? dt_fasta_scan(packer) : divide(packer));
     }
-    bool was_there = dt_file_exists(config->output);
+    for (int side = 0; side < DT_SIDES; side++)
+        packer->side[side].n_shards =
+            dt_ceil_div(packer->side[side].tokens, dt_max_i64(config->shard_bytes / unit, 1));
     dt_status status = write_output(packer);
     if (status != DT_OK && !was_there)
         rmdir(config->output); // empty again
@@ -502,8 +513,11 @@ static dt_status pack(struct packer *packer)
 
 dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *result)
 {
-    static const dt_dtype types[] = {DT_U8, DT_U8, DT_U16, DT_U32};
-    struct packer packer = {.config = config, .type = types[config->format]};
+    static const dt_dtype types[] = {
+        [DT_PACK_TEXT] = DT_U8, [DT_PACK_U8] = DT_U8,    [DT_PACK_U16] = DT_U16,
+        [DT_PACK_U32] = DT_U32, [DT_PACK_FASTA] = DT_U8,
+    };
+    struct dt_packer packer = {.config = config, .type = types[config->format]};
     if (config->task) // labels may be DT_IGNORED
         packer.type = config->shape.vocab <= INT8_MAX + 1    ? DT_I8
                       : config->shape.vocab <= INT16_MAX + 1 ? DT_I16
@@ -513,12 +527,13 @@ dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *re
     dt_log_live(NULL);
     *result = (struct dt_pack_result){
         .files = packer.files.n,
-        .train_tokens = packer.side[TRAIN].tokens,
-        .val_tokens = packer.side[VAL].tokens,
-        .train_shards = packer.side[TRAIN].n_shards,
-        .val_shards = packer.side[VAL].n_shards,
+        .train_tokens = packer.side[DT_TRAIN].tokens,
+        .val_tokens = packer.side[DT_VAL].tokens,
+        .train_shards = packer.side[DT_TRAIN].n_shards,
+        .val_shards = packer.side[DT_VAL].n_shards,
         .vocab_size = vocabulary(&packer),
     };
+    dt_fasta_free(packer.fasta);
     free(packer.chunk);
     free(packer.scratch);
     for (int64_t i = 0; i < packer.files.n; i++)

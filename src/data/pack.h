@@ -1,5 +1,6 @@
 // Writes shards: text files or folders become byte tokens (u8, vocabulary 256), raw little-endian
-// u8/u16/u32 files become tokens. Each shard holds /tokens (contiguous, unfiltered, attribute
+// u8/u16/u32 files become tokens, FASTA files (also .gz) become bases (u8, vocabulary 12, attribute
+// complement). Each shard holds /tokens (contiguous, unfiltered, attribute
 // vocab_size), /tokens_xxh3 (uint64 per block of block_bytes, an attribute, 16 KiB) and, for text,
 // /doc_starts (one document per file). All shards are written under temporary names and renamed
 // when the last is complete: a failure leaves no new file and does not change old shards. A
@@ -12,7 +13,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum dt_pack_format { DT_PACK_TEXT, DT_PACK_U8, DT_PACK_U16, DT_PACK_U32 };
+enum dt_pack_format { DT_PACK_TEXT, DT_PACK_U8, DT_PACK_U16, DT_PACK_U32, DT_PACK_FASTA };
+
+// The tokens of DNA (fasta.c), and the one that each is on the other strand.
+enum { DT_DNA_VOCAB = 12 };
+extern const uint8_t dt_dna_complement[DT_DNA_VOCAB];
 
 struct dt_pack_config {
     const struct dt_task *task; // NULL: files. Then `shape` and `rows` count, and no inputs.
@@ -31,8 +36,12 @@ struct dt_pack_config {
     int64_t vocab_size; // must exceed every token. 0: 256 for text and u8, else largest token + 1
     uint64_t tokenizer; // attribute tokenizer_xxh64 of the shards; 0: none
     uint64_t seed;      // of the split by file
-    bool force;         // replace shards in `output`, which else are an error
-    bool progress;      // show a live line
+    // FASTA.
+    const char *bed; // a BED file: its intervals are packed, not whole sequences; NULL: none
+    int64_t max_n;   // longer runs of N are left out, and end a document
+    bool mask;       // lower-case letters become N
+    bool force;      // replace shards in `output`, which else are an error
+    bool progress;   // show a live line
 };
 
 struct dt_pack_result {

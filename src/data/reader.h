@@ -39,8 +39,9 @@ struct dt_read_rules {
                          // start of a segment and of each row of pairs
     bool reset_after;    // … after the token instead of at it
     struct dt_masking masking;
-    bool verify; // check stored checksums of what is read
-    bool carry;  // batches have "reset", 1 where a segment starts at the least
+    bool verify;             // check stored checksums of what is read
+    bool carry;              // batches have "reset", 1 where a segment starts at the least
+    bool reverse_complement; // half of the windows are those of the other strand
     // Frames: (x - mean) / deviation, both [F], 0 of a missing number, in fp32, then rounded to
     // frames_type (fp32 or bf16). NULL: as stored; then the columns `bytes`, of dt_dataset.bytes,
     // are an array of their own.
@@ -76,6 +77,7 @@ struct dt_reader_kind {
     const char *unit;   // what dt_shard.count counts: "tokens", "rows"
     const char *source; // value of data.train that means data without files; NULL: HDF5 shards, …
     const char *datasets[DT_READER_DATASETS]; // … recognised by these: all must be there
+    bool strands;                             // it reads DNA: rules->reverse_complement
     const struct dt_episode_schema *schema;   // where episodes are; NULL: the kind has none. Its
                                               // groups recognise a kind without `datasets`
 

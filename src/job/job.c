@@ -319,6 +319,7 @@ static dt_status scan_data(struct dt_job *job, bool trains)
     struct dt_scan_rules rules;
     const char *glob;
     DT_TRY(scan_rules(job, "data.mask", s->data.mask, "train", &rules));
+    rules.reverse_complement = s->data.reverse_complement;
     DT_TRY_NOTE(dt_dataset_scan(s->data.train, &rules, &job->train), "scanning data.train = %s",
                 s->data.train);
     DT_TRY(val_rules(job, &glob, &rules));
@@ -551,6 +552,7 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
                                                 .masking = dt_model_masking(&job->model),
                                                 .verify = s->data.verify,
                                                 .carry = s->data.carry_state,
+                                                .reverse_complement = s->data.reverse_complement,
                                                 .mean = as_stored ? NULL : job->mean,
                                                 .deviation = as_stored ? NULL : job->deviation,
                                                 .missing = job->mean,
@@ -576,6 +578,7 @@ struct dt_loader_config dt_job_val_loader(const struct dt_job *job)
     config.sequential = true;
     config.run = 0;
     config.parts = job->settings.data.carry_state;
+    config.rules.reverse_complement = false; // of training alone
     return config;
 }
 

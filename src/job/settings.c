@@ -90,6 +90,8 @@ static struct dt_config_key data_keys[] = {
     FLAG(data, carry_state, "false", "carry recurrent state from each window to the next of its sequence; needs shuffle = false"),
     WHOLE(data, reset_token, "-1", -1, INT32_LAST, "token that starts a document; -1: none"),
     FLAG(data, reset_after, "false", "a document starts after the reset token, not at it"),
+    FLAG(data, reverse_complement, "false",
+         "DNA (dtrain pack --format fasta): half of the windows, drawn anew each epoch, are the other strand's"),
     FLAG(data, verify, "true", "check the shards' checksums while reading", NEUTRAL),
     FLAG(data, allow_changed, "false", "resume although shards differ from those of the checkpoint, as after a repair",
          NEUTRAL),
@@ -365,6 +367,9 @@ static void check_data(struct check *check)
         reject(check, "data.carry_state data.stride data.seq_len",
                "true needs windows that follow each other: leave data.stride (%lld: %s) at auto",
                (long long)s->data.stride, origin(check, "data.stride"));
+    if (s->data.carry_state && s->data.reverse_complement)
+        reject(check, "data.reverse_complement data.carry_state",
+               "true reads windows of the other strand, which no state continues");
     if (s->data.reset_after && s->data.reset_token < 0)
         reject(check, "data.reset_after data.reset_token",
                "true needs data.reset_token, which is -1: none");

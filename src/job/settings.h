@@ -57,7 +57,8 @@ struct dt_settings {
         int64_t stride, time_axis;            // stride 0: auto, seq_len
         int64_t mixture_from;
         double val_fraction;
-        bool shuffle, carry_state, reset_after, verify, normalize, allow_changed;
+        bool shuffle, carry_state, reset_after, reverse_complement, verify, normalize,
+            allow_changed;
     } data;
     struct {
         int name; // enum dt_optimizer_choice

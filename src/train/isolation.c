@@ -206,6 +206,7 @@ static dt_status read_window(struct check *c, int64_t shard, int64_t window)
     struct dt_read_rules rules = dt_job_train_loader(job).rules;
     struct dt_reader *reader;
     void *rows[DT_BATCH_ARRAYS] = {0};
+    rules.reverse_complement = false;
     rules.carry = true; // `reset` is there, whatever the data has
     c->yields = (struct dt_array_list){0};
     job->train->kind->arrays(job->train, &rules, &c->yields);

@@ -22,7 +22,8 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
                                                .reset_token = s->data.reset_token,
                                                .shuffle = s->data.shuffle,
                                                .reset_after = s->data.reset_after,
-                                               .carry_state = s->data.carry_state},
+                                               .carry_state = s->data.carry_state,
+                                               .reverse_complement = s->data.reverse_complement},
                                      .storage = (int)job->model.storage};
     const struct dt_scan_rules *rules = &job->train->rules;
     if (job->train->layout.target_width > 0) {

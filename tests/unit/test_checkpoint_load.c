@@ -23,7 +23,7 @@ static void test_round_trip(bool tied)
     struct small_model model = small_model_make(tied), blank = make_blank(tied);
     struct dt_checkpoint_arrays arrays = arrays_of(&model);
     struct dt_trainer_state state = state_at(1000);
-    state.order.carry_state = true;
+    state.order.carry_state = state.order.reverse_complement = true;
     state.best_step = 900;
     state.best_loss = 2.7182818284590451; // a double's seventeen digits
     state.evaluations_since_best = 2;
@@ -66,6 +66,7 @@ static void test_round_trip(bool tied)
     CHECK(got.order.val_fraction == 0.1, "%.17g", got.order.val_fraction);
     CHECK_STR(got.order.episodes, "subject_*/trial_?");
     CHECK_INT(got.order.carry_state, true);
+    CHECK_INT(got.order.reverse_complement, true);
     CHECK_INT(got.best_step, 900);
     CHECK(got.best_loss == state.best_loss, "best loss %.17g", got.best_loss);
     CHECK_INT(got.evaluations_since_best, 2);

@@ -202,6 +202,8 @@ static void test_between_keys(void)
         {{{"data.carry_state=true"}}, "data.carry_state: true needs windows in file order"},
         {{{"data.carry_state=true", "data.shuffle=false", "data.stride=3"}},
          "data.carry_state: true needs windows that follow each other"},
+        {{{"data.carry_state=true", "data.shuffle=false", "data.reverse_complement=true"}},
+         "data.reverse_complement: true reads windows of the other strand"},
         {{{"data.val_fraction=0.1", "data.val_mask=expert"}},
          "data.val_fraction: it holds episodes of data.train out: leave data.val_mask (command "
          "line) "
