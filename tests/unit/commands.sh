@@ -51,7 +51,7 @@ says 'cannot write all of the output' error.txt
 run 2 bench --bach=3
 says "unknown option --bach: did you mean '--batch'?" error.txt
 says 'dtrain bench --help' error.txt
-wrong "--format: 'u17' is not one of the choices: did you mean 'u16'? (allowed: text | u8 | u16 | u32)" pack --format u17 -o x y
+wrong "--format: 'u17' is not one of the choices: did you mean 'u16'? (allowed: text | u8 | u16 | u32 | fasta)" pack --format u17 -o x y
 wrong "--tokens: '1e3' is not a whole number" sample x --tokens 1e3
 wrong '--tokens needs a value' sample x --tokens
 wrong '--force takes no value' pack --force=yes -o x y
@@ -110,7 +110,10 @@ for device in rtx3070-8 rtx3060-12 rtx4090-24 rtx5090-32 a100-40 h100-80 h200-14
     longest=$window
 done
 
-# The sizes of the ready configuration, in millions of parameters.
+# The sizes of the ready configurations, in millions of parameters.
+run 0 --check --propose --device h200-141 "$(dirname "$0")/../../launch/caduceus.ini" data.train=synthetic:random data.val= \
+    log.eval_every=0 run.device=cpu data.reverse_complement=false
+says '7.725 M parameters' out.txt
 recipe=$(dirname "$0")/../../launch/mamba.ini
 while read -r size millions; do
     # shellcheck disable=SC2046 # words of a line

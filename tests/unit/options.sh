@@ -14,6 +14,8 @@ sed -e 's/^vocab_size.*/heads = a:bernoulli*2 b:categorical*5/' -e "s/^\(train\|
 yes 'many words' | head -c 1200000 >large.txt
 mkdir mine && echo '{}' >mine/tokenizer.json
 one=text/$(ls text | head -n 1)
+{ echo '>chr1' && echo ACGTac && head -c 100 /dev/zero | tr '\0' N && echo gt; } >dna.fa
+echo 'chr1 2 9' >dna.bed
 
 # What each command is given besides the option, and what of its results must not change by chance.
 pack() { rm -rf packed && "$dtrain" pack -o packed "$@" text && (cd packed && sha256sum ./*); }
@@ -22,6 +24,7 @@ pack_raw() { rm -rf packed && "$dtrain" pack -o packed --format u8 "$@" "$one" &
 pack_again() { "$dtrain" pack -o packed "$@" text; }
 pack_to() { rm -rf packed && "$dtrain" pack "$@" text && ls packed; }
 pack_task() { rm -rf packed && "$dtrain" pack -o packed --rows 30 "$@" mqar && (cd packed && sha256sum ./*); }
+pack_dna() { rm -rf packed && "$dtrain" pack -o packed --format fasta "$@" dna.fa && (cd packed && sha256sum ./*); }
 pack_rows() { rm -rf packed && "$dtrain" pack -o packed "$@" --length 8 induction && (cd packed && sha256sum ./*); }
 isolation() { "$dtrain" verify "$@" small.ini; }
 order() { "$dtrain" order small.ini "$@"; }
@@ -77,6 +80,9 @@ pack vocab auto 300 pack
 pack vocab auto 300 pack_raw
 pack tokenizer '' mine pack
 pack seed 1337 1 pack
+pack bed '' dna.bed pack_dna
+pack max-n 100 99 pack_dna
+pack soft-masked keep n pack_dna
 pack force false - pack_again
 pack rows 100000 1000 pack_rows
 pack length auto 256 pack_task
