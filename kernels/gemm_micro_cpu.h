@@ -19,15 +19,15 @@ _Static_assert(MOST_ROWS % ROWS == 0 && MOST_COLUMNS % (VECTORS * LANES) == 0, "
 typedef float NAME(vector)
     __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
-// c[i, j] = keep · c[i, j] + Σ_p a[i·row_step + p·k_step] · b[p·b_step + j], added in the order of
-// p, with `rows` rows and `vectors` registers of columns.
+// c[i, j] = Σ_p a[i·row_step + p·k_step] · b[p·b_step + j], added in the order of p, with `rows`
+// rows and `vectors` registers of columns. The sum begins with c where it `goes_on`; keep · c comes
+// last.
 TARGET static inline __attribute__((always_inline)) void
 NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t b_step, int rows,
               int vectors)
 {
     NAME(vector) sum[ROWS][VECTORS];
     const float *a = x->a, *b = x->b;
-    bool adds = x->keep != 0.0f;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         float *c = x->c + i * x->ldc;
@@ -36,8 +36,8 @@ NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t 
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) {
             sum[i][j] = (NAME(vector)){0};
-            if (adds)
-                sum[i][j] = x->keep * *(const NAME(vector) *)(c + j * LANES);
+            if (x->goes_on)
+                sum[i][j] = *(const NAME(vector) *)(c + j * LANES);
         }
     }
     for (int64_t p = 0; p < x->k; p++) {
@@ -56,8 +56,12 @@ NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t 
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++)
-            *(NAME(vector) *)(x->c + i * x->ldc + j * LANES) = sum[i][j];
+        for (int j = 0; j < vectors; j++) {
+            NAME(vector) *to = (NAME(vector) *)(x->c + i * x->ldc + j * LANES);
+            if (x->keep != 0.0f)
+                sum[i][j] += x->keep * *to;
+            *to = sum[i][j];
+        }
 }
 
 // Panels of A are [ROWS, BLOCK_K] or, where A is transposed, [k, ROWS]. Half of B's registers do

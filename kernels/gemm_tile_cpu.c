@@ -27,7 +27,8 @@ struct panels {
     const float *a, *b;
     float *c;
     int64_t ldc;
-    float keep; // factor of the c that is added to; 0: it is not read
+    bool goes_on; // the sum begins with c
+    float keep;   // factor of the c that is added to it; 0: c is not read
 };
 
 struct dt_gemm_kernel {
@@ -319,7 +320,7 @@ static void multiply_edge(const struct dt_gemm_kernel *kernel, const struct pane
     struct panels y = *x;
     y.c = aside;
     y.ldc = kernel->columns;
-    for (int64_t i = 0; i < m && x->keep != 0.0f; i++)
+    for (int64_t i = 0; i < m && x->goes_on; i++)
         memcpy(aside + i * y.ldc, x->c + i * x->ldc, (size_t)n * sizeof *aside);
     kernel->multiply(&y, trans_a, n);
     for (int64_t i = 0; i < m; i++)
@@ -354,7 +355,7 @@ void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args
                                .a = a,
                                .b = b,
                                .ldc = tile->c.stride,
-                               .keep = tile->accumulate || p > 0 ? 1.0f : 0.0f};
+                               .goes_on = tile->accumulate || p > 0};
         fill_b(kernel, tile, b, p, here);
         for (int64_t i = 0; i < tile->c.rows; i += rows) {
             int64_t m = dt_min_i64(rows, tile->c.rows - i);
