@@ -20,7 +20,7 @@ struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *
                                               struct dt_arena *arena)
 {
     struct dt_attention_shared shared = {.in = in,
-                                         .kernel = dt_gemm_kernel(dt_onednn_isa(), DT_F32),
+                                         .kernel = dt_gemm_kernel(dt_cpu_isa(), DT_F32),
                                          .before = in->k0 ? in->window - 1 : 0,
                                          .pitch = dt_round_up(in->width, DT_DIRECT_COLUMNS),
                                          .heads = in->n_head / in->n_kv_head,

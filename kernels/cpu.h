@@ -7,13 +7,8 @@
 
 #include "kernels/ops.h"
 
-#include <stdbool.h>
-
-struct dt_gemm_cpu; // the inner product, oneDNN's engine and primitives (gemm_cpu.c)
-
 struct dt_device {
     int threads; // >= 1, of every parallel region
-    struct dt_gemm_cpu *gemm;
     int64_t memory_in_use; // bytes; changed atomically
 };
 
@@ -26,7 +21,3 @@ struct dt_device {
 DT_OPS_BY_WORKSPACE(DECLARE_BOTH, DECLARE)
 #undef DECLARE
 #undef DECLARE_BOTH
-
-dt_status dt_gemm_cpu_open(struct dt_gemm_cpu **gemm);
-void dt_gemm_cpu_close(struct dt_gemm_cpu *gemm); // NULL is fine
-bool dt_gemm_cpu_prefers_bf16(void);              // a step with bf16 storage is faster

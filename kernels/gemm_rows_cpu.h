@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/gemm.h"
-#include "kernels/onednn.h"
+#include "kernels/isa_cpu.h"
 
 bool dt_gemm_rows_suits(const struct dt_gemm_args *args);
 int64_t dt_gemm_rows_workspace(const struct dt_gemm_args *args);

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/gemm.h"
-#include "kernels/onednn.h"
+#include "kernels/isa_cpu.h"
 
 struct dt_gemm_kernel; // the inner product for one instruction set
 

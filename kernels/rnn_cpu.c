@@ -27,7 +27,7 @@ struct packed {
 
 static struct packed packed_of(int64_t k, int64_t n, float *panels)
 {
-    return (struct packed){dt_gemm_kernel(dt_onednn_isa(), DT_F32), k, n, dt_round_up(n, COLUMNS),
+    return (struct packed){dt_gemm_kernel(dt_cpu_isa(), DT_F32), k, n, dt_round_up(n, COLUMNS),
                            panels};
 }
 

@@ -99,7 +99,7 @@ struct ssd_engine {
 static inline struct ssd_engine
 ssd_take_engine(struct dt_arena *arena, const struct dt_ssd_inputs *in, const struct ssd_sizes *s)
 {
-    enum dt_cpu_isa isa = dt_onednn_isa();
+    enum dt_cpu_isa isa = dt_cpu_isa();
     int64_t most = dt_max_i64(s->q, dt_max_i64(s->n, s->p));
     return (struct ssd_engine){
         .kernel = dt_gemm_kernel(isa, DT_F32),

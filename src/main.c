@@ -35,7 +35,7 @@ static void choose_waiting(char **argv)
 }
 
 // The main thread may use more stack at once. For other threads, those of libraries included, glibc
-// has read the limit by now; oneDNN's code generator uses more than 200 KiB of stack.
+// has read the limit by now.
 static dt_status raise_stack_limit(void)
 {
     enum { LEAST = 1 << 20, USUAL = 8 << 20 };

@@ -26,7 +26,7 @@ struct dt_device_info {
     int threads;         // host threads that ops use
     bool bf16;           // bf16 GEMM in hardware
     bool bf16_faster;    // bf16 storage trains faster than fp32: precision = auto chooses it
-    char features[128];  // "avx512 bf16, oneDNN 2.6.3"
+    char features[128];  // "avx512 bf16"
     char id[64];         // "GPU-5f1c…", unique to the device; "" where ranks may share it
     double peak_flops;   // per second, of dense bf16 GEMM with fp32 sums, as in the data sheet; 0:
                          // unknown

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "base/round.h"
 #include "kernels/cpu.h"
-#include "kernels/onednn.h"
+#include "kernels/isa_cpu.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -48,12 +48,8 @@ static dt_status cpu_open(int index, int threads, struct dt_device **device)
                        "CPU device %d with %d threads: must be 0 … %d", index, threads,
                        MAX_THREADS);
     struct dt_device *d;
+    DT_TRY(dt_cpu_isa_open());
     DT_TRY(DT_NEW(&d, 1, "the CPU device"));
-    dt_status status = dt_gemm_cpu_open(&d->gemm);
-    if (status != DT_OK) {
-        free(d);
-        return status;
-    }
     d->threads = threads ? threads : cores();
     *device = d;
     return DT_OK;
@@ -61,7 +57,6 @@ static dt_status cpu_open(int index, int threads, struct dt_device **device)
 
 static void cpu_close(struct dt_device *device)
 {
-    dt_gemm_cpu_close(device->gemm);
     free(device);
 }
 
@@ -69,15 +64,15 @@ static dt_status cpu_info(struct dt_device *device, struct dt_device_info *info)
 {
     char model[96], available[64];
     *info = (struct dt_device_info){.threads = device->threads,
-                                    .bf16 = dt_onednn_isa() >= DT_ISA_AVX512_BF16,
-                                    .bf16_faster = dt_gemm_cpu_prefers_bf16()};
+                                    .bf16 = dt_cpu_isa() >= DT_ISA_AVX512_BF16,
+                                    .bf16_faster = dt_cpu_prefers_bf16()};
     dt_proc_value("/proc/cpuinfo", "model name", model, sizeof model);
     dt_proc_value("/proc/meminfo", "MemAvailable", available, sizeof available);
     snprintf(info->name, sizeof info->name, "%s, %d thread%s", model[0] ? model : "CPU",
              device->threads, device->threads == 1 ? "" : "s");
     info->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     info->memory_free = strtoll(available, NULL, 10) * 1024; // the file counts in kB
-    dt_onednn_describe(info->features, sizeof info->features);
+    snprintf(info->features, sizeof info->features, "%s", dt_cpu_isa_name());
     return DT_OK;
 }
 

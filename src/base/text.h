@@ -21,7 +21,7 @@
 bool dt_append(char *text, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 // Appends, of the parts of `text` that commas and parentheses separate, those that `other` lacks:
-// "avx2" where it is "AMD (avx2, oneDNN 3.1)" and the other "AMD (avx512, oneDNN 3.1)". The whole
+// "avx2" where it is "AMD (avx2)" and the other "AMD (avx512)". The whole
 // text where it lacks none.
 void dt_append_difference(char *out, size_t size, const char *text, const char *other);
 // Reads "10:12": whole numbers from 1 to 10^15, the first not above the last.

@@ -83,7 +83,7 @@ dt_status dt_job_name_origin(const struct dt_config *config, dt_status status);
 dt_status dt_job_check_launch(const struct dt_job *job, enum dt_purpose purpose);
 // Settings that the device does not allow in training.
 dt_status dt_job_check_device(const struct dt_job *job);
-// "AMD EPYC 9575F (avx512 bf16, oneDNN 2.6.3)": the model of this rank's device, without its
+// "AMD EPYC 9575F (avx512 bf16)": the model of this rank's device, without its
 // threads, on which no bit depends, and what it can do.
 dt_status dt_job_describe_device(const struct dt_job *job, char text[DT_DEVICE_TEXT]);
 // Checks that NCCL is available if training would use it.

@@ -1,6 +1,5 @@
 // Signals are received on a thread of their own, by sigwait, and are blocked on all others: a
-// handler could not run where GEMM does (oneDNN's generated code uses the stack pointer for other
-// things, seen in 2.6.3: a frame would overwrite the heap one time in fifteen). A blocked signal
+// handler could call almost nothing, and would interrupt libraries anywhere. A blocked signal
 // stays pending, also through execv: none is lost, and none ends the process, from the first line
 // of main on.
 #include "train/signals.h"

@@ -179,7 +179,7 @@ unequal() { # what, pattern, mpirun's words for the ranks …
 $(grep -c 'run.allow_unequal_nodes = true' err)" = "1 1"
 }
 ranks_here=("$dtrain" --check small.ini data.batch=12)
-other_isa=(env ONEDNN_MAX_CPU_ISA=SSE41)
+other_isa=(env DTRAIN_MAX_ISA=plain)
 unequal "two kinds of CPU" "$(uname -n) \(rank 1\) has plain x86-64, $(uname -n) \(rank 0\) has [^(]*$" \
     -np 1 "${ranks_here[@]}" : -np 1 "${other_isa[@]}" "${ranks_here[@]}"
 if unshare --uts true 2>/dev/null; then

@@ -426,8 +426,7 @@ int main(int argc, char **argv)
     sigemptyset(&ends);
     sigaddset(&ends, SIGCHLD);
     sigprocmask(SIG_BLOCK, &ends, NULL);
-    setenv("ONEDNN_MAX_CPU_ISA", "SSE41", 1); // making faster code takes longer than the training
-    dt_dataset_hdf5_version();                // the library starts once, here
+    dt_dataset_hdf5_version(); // the library starts once, here
     make_scratch();
     snprintf(text, sizeof text, "[model]\nvocab_size = 64\n%s", common_ini);
     put_text(in_scratch("tokens.ini"), text);

@@ -615,7 +615,7 @@ static int usage(void)
         "  FAMILY   such as scan or policy; all when none is named\n"
         "  --model  the shapes of the 130M model in place of small, awkward ones\n"
         "  --order  of the simulated device's threads: all, ascending, descending, random, warp\n"
-        "  --isa    ONEDNN_MAX_CPU_ISA for the CPU: AVX512_CORE, AVX2, SSE41\n"
+        "  --isa    DTRAIN_MAX_ISA for the CPU: avx512, avx2, plain\n"
         "  --list   the cases with their numbers; --case runs one of them, --from\n"
         "           it and those after it, --every each Nth\n"
         "Exit code 3: \"the device is lost in case N\", and later cases did not run.\n");
@@ -650,7 +650,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0)
             p.every = atoi(argv[++i]);
         else if (strcmp(argv[i], "--isa") == 0 && i + 1 < argc)
-            setenv("ONEDNN_MAX_CPU_ISA", argv[++i], 1);
+            setenv("DTRAIN_MAX_ISA", argv[++i], 1);
         else if (!p.name && argv[i][0] != '-')
             p.name = argv[i];
         else

@@ -24,8 +24,8 @@ setup 1 'dnf install gcc'
 setup 1 'Libraries under your own prefix are found through CMAKE_PREFIX_PATH'
 program ninja 'exit 0'
 program mpirun 'exit 0'
-program cmake 'echo "  Could NOT find DNNL (missing: DNNL_LIBRARY)"; exit 1'
-setup 1 'Could NOT find DNNL (missing: DNNL_LIBRARY)'
+program cmake 'echo "  Could NOT find ZLIB (missing: ZLIB_LIBRARY)"; exit 1'
+setup 1 'Could NOT find ZLIB (missing: ZLIB_LIBRARY)'
 program cmake 'exit 0'
 setup 0
 check "silent where dtrain can be built: $(cat setup.log)" test ! -s setup.log

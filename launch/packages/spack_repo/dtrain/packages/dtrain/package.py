@@ -22,7 +22,6 @@ class Dtrain(CMakePackage):
     depends_on("pkgconfig", type="build")
     depends_on("mpi@3:")
     depends_on("hdf5@1.10.5:")
-    depends_on("onednn@2:")
     depends_on("cjson")
     depends_on("xxhash@0.8:")
     depends_on("hwloc@2:")
