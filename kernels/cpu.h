@@ -8,7 +8,7 @@
 #include "kernels/ops.h"
 
 struct dt_device {
-    int threads; // >= 1, of every parallel region
+    int threads;           // >= 1, of every parallel region
     int64_t memory_in_use; // bytes; changed atomically
 };
 
