@@ -20,6 +20,13 @@ show() { # files …: each with its name
         case $file in *.json) members <"$file" ;; *) cat "$file" ;; esac
     done
 }
+each() { # command, more words of it …: all that it says with each of them, one after another
+    local words
+    for words in "${@:2}"; do
+        echo "[$words] exit code $({ eval "$1 $words" >each.out 2>each.error </dev/null; echo $?; })"
+        cat each.out - < <(sed 's/^/! /' each.error)
+    done
+}
 ops() { # profile.json: the rows of ops, with what of them no clock gives
     members <"$1" | tr -d '\n' | sed 's/}, {/\n/g' | grep ' op"\|"op"' |
         sed -E 's/"(seconds|max_seconds)":[^,]*,//g; s/.*"lane"/"lane"/; s/\}.*//' | sort
