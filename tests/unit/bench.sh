@@ -242,33 +242,3 @@ step in simt_gpu_bench: graphs
 reader type tokens read_gb_per_s reader_gb_per_s ratio checked_gb_per_s checked_ratio
 EOF
 [ -z "$(comm -23 found.txt known.txt)" ] || fail "fields without a check: $(comm -23 found.txt known.txt)"
-
-refuse() {
-    local code=0
-    "$dtrain" bench "$@" >out.txt 2>error.txt || code=$?
-    [ $code -eq 2 ] || fail "dtrain bench $*: exit code $code, not 2"
-    [ -s error.txt ] || fail "dtrain bench $*: no message"
-}
-refuse --bogus
-refuse --d-model
-refuse --d-model 0
-refuse --d-model 12x
-refuse --d-model nan
-refuse --device tpu
-refuse --model 7b
-refuse --reader --device cpu
-refuse --batch 1.5
-refuse --precision half
-refuse --json=1
-refuse --step --reader
-refuse --step --warm
-refuse --step --device cpu --cuda-graph true
-refuse --cuda-graph true
-refuse --reader --batch 4
-refuse some.h5
-refuse --reader nosuch.h5
-refuse --reader error.txt
-refuse --batch 6 --micro-batch 4
-refuse --threads 4096
-refuse --comm --first 1G --last 1
-"$dtrain" bench --help | grep -q -- --micro-batch
