@@ -52,7 +52,7 @@ blank() { # stdin, where these depend on the machine, the clock or a library: in
         -e 's/\x1b\[K//g; s/\r/\n/g; s/[0-9]+ (tokens|frames)\/s/~ \1\/s/g; s/[0-9.]+ [MGT]FLOP\/s/~ FLOP\/s/g; s/ETA [0-9:]+/ETA ~/g' \
         -e 's/(total time) [0-9:]+/\1 ~/; s/(where the time went|ops): .*/\1: ~/; s/dtrain: .*: rank ([0-9]+ on) .*/dtrain: ~: rank \1 ~/; s/( ranks?) on .*, ([0-9]+ steps)/\1 on ~, \2/' \
         -e 's/^(device:|  free now|  reserved) .*/\1 ~/; s/about [0-9:]+ (for [0-9]+ steps of) [0-9.e+]+ ms/about ~ \1 ~ ms/' \
-        -e "s#$PWD#~#g; s#$repository#~#g; s#/[^ ':;,]*dt-test-[A-Za-z0-9]{6}#~#g; s/\b$(hostname)\b/~/g; s/(tfevents)\.[^ ]*/\1.~/; s/(only) [0-9]+ cores? may/\1 ~ may/; s/[0-9.]+ GiB(, without swap)/~ GiB\1/" \
+        -e "s#$PWD#~#g; s#$repository#~#g; s#/[^ ':;,]*dt-test-[A-Za-z0-9]{6}#~#g; s/\b$(hostname)\b/~/g; s/(tfevents)\.[^ ]*/\1.~/; s/(has hash|says) [0-9a-f]{16}/\1 ~/g; s/(only) [0-9]+ cores? may/\1 ~ may/; s/[0-9.]+ GiB(, without swap)/~ GiB\1/" \
         -e '/predicted [0-9]+ %, about|MPI took [0-9.]+ s to start/d'
 }
 while IFS= read -r line; do
@@ -75,8 +75,9 @@ awk 'function same(a, b) { # but for the last digits of decimals
         }
         return a == b && n == m
     }
-    NR == FNR { want[++lines] = $0; next }
-    { print FNR <= lines && same(want[FNR], $0) ? want[FNR] : $0 }' "$transcript" given.txt >near.txt
+    /^\$ / { command = $0; row = 0 }
+    NR == FNR { want[command, ++row] = $0; next }
+    { print same(want[command, ++row], $0) ? want[command, row] : $0 }' "$transcript" given.txt >near.txt
 [ ! "${RENEW:-}" ] || cp near.txt "$transcript"
 check "these lines of ${transcript#"$repository/"} are not what is given" diff -U2 "$transcript" near.txt >&2
 finish
