@@ -168,5 +168,7 @@ dt_status dt_bench_estimate(const struct dt_job *job, double *seconds, int64_t *
     dt_bench_rig_close(&rig);
     *tokens = options.batch * length;
     *seconds *= (double)(job->local_batch * job->settings.data.seq_len) / (double)*tokens;
+    if (dt_job_segment(job) < job->settings.data.seq_len) // forward runs twice
+        *seconds *= 4.0 / 3;
     return status;
 }

@@ -130,6 +130,10 @@ static void print_batch(const struct dt_job *job)
                   (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
                   job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
                   (long long)job->micro_batch);
+    if (dt_job_segment(job) < length)
+        dt_print_line("segments: %lld of %lld %s a window, forward twice (model.segment)",
+                      (long long)dt_ceil_div(length, dt_job_segment(job)),
+                      (long long)dt_job_segment(job), unit);
     const struct dt_loader_config loader = dt_job_train_loader(job);
     struct dt_array_list list;
     int64_t bytes = 0;

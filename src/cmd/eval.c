@@ -191,12 +191,15 @@ static dt_status evaluate(struct dt_job *job, const struct options *o)
     struct dt_model *model = NULL;
     struct dt_input input = {0};
     struct dt_carry carry = {0};
+    struct dt_segments segments = {0};
+    DT_TRY(dt_job_settle_segment(job));
     struct dt_snapshot snapshot = {0};
     struct dt_model_shape shape = dt_job_shape(job, false);
     struct dt_stepper_config step = dt_job_stepper(job);
     struct dt_evaluation e = {.job = job,
                               .input = &input,
                               .carry = &carry,
+                              .segments = &segments,
                               .max_batches = job->settings.log.eval_batches};
     struct dt_outputs outputs;
     dt_status status;
@@ -211,6 +214,8 @@ static dt_status evaluate(struct dt_job *job, const struct options *o)
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out,
                 dt_input_create(&job->backend, dt_model_arrays(model), &step.batch, &input));
+    DT_TRY_GOTO(status, out,
+                dt_segments_create(&job->backend, model, &shape, &step.batch, &segments));
     if (job->settings.data.carry_state)
         DT_TRY_GOTO(status, out, dt_carry_create(&job->backend, model, &step.batch, NULL, &carry));
     DT_TRY_GOTO(
@@ -229,6 +234,7 @@ out:
     free(e.documents);
     dt_input_destroy(&input);
     dt_carry_destroy(&carry);
+    dt_segments_destroy(&segments);
     dt_snapshot_destroy(&snapshot);
     dt_model_destroy(model);
     return status;

@@ -106,8 +106,8 @@ static void print_plan(const struct dt_predict_plan *plan)
     else
         printf("context: none: the model has no recurrent state\n");
     if (carries && !job->settings.data.carry_state)
-        printf("  (in training it was zero at the start of each window of %lld)\n",
-               (long long)plan->length);
+        printf("  (in training it was zero at the start of each window of %s)\n",
+               dt_config_find(job->config, "data.seq_len")->text);
     printf("passes: %lld side by side, %lld %s at a time, in %lld %s, on %d %s\n",
            (long long)plan->streams, (long long)plan->length, unit, (long long)plan->n_groups,
            plan->n_groups == 1 ? "group" : "groups", job->comm->info.size,

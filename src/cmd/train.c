@@ -3,6 +3,7 @@
 #include "train/train.h"
 #include "cmd/cmd.h"
 #include "comm/job_control.h"
+#include "train/memory.h"
 
 #include <limits.h>
 
@@ -57,6 +58,8 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
         return DT_FAIL(DT_USER, "dtrain --check --propose [--device NAME] CONFIG",
                        given->propose ? "--propose needs --check" : "--device needs --propose");
     dt_status status = dt_job_open(comm, purpose, call->words, call->n_words, &job);
+    if (status == DT_OK)
+        status = dt_job_settle_segment(&job);
     if (status == DT_OK && !check)
         status = dt_train(&job);
     else if (status == DT_OK && comm->info.rank == 0)

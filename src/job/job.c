@@ -460,6 +460,9 @@ static dt_status check_rates(const struct dt_job *job)
                : (dt_error_restore(&error), error.code);
 }
 
+// Positions of an episode in a pass, whose state goes on to the next, with model.segment = auto.
+enum { PREDICTED_AT_ONCE = 8192 };
+
 dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const *words,
                       int n_words, struct dt_job *job)
 {
@@ -470,6 +473,9 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const
     dt_comm_progress(comm, 0, "reading the configuration");
     DT_TRY(share_config(job, words, n_words));
     DT_TRY(dt_agree(comm, root ? dt_job_check_launch(job, purpose) : DT_OK));
+    if (purpose == DT_PURPOSE_WHOLE && s->model.segment != 0)
+        job->settings.data.seq_len = dt_min_i64(
+            s->data.seq_len, s->model.segment > 0 ? s->model.segment : PREDICTED_AT_ONCE);
     job->local_batch = s->data.batch / comm->info.size;
     job->micro_batch = s->data.micro_batch > 0 ? s->data.micro_batch : job->local_batch;
     DT_TRY(dt_run_folder_path(s, job->run_path));
@@ -600,7 +606,7 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
     int64_t ranks = job->comm->info.size;
     bool ring = training && ranks > 1 && dt_job_sharding(job) >= DT_SHARD_GRADIENTS;
     return (struct dt_model_shape){.sequences = job->micro_batch,
-                                   .length = job->settings.data.seq_len,
+                                   .length = dt_job_segment(job),
                                    .training = training,
                                    .ring_align = ring ? ranks * DT_NORM_BLOCK : 0,
                                    .ring_weights = ring && dt_job_sharding(job) >= DT_SHARD_WEIGHTS,

@@ -106,6 +106,12 @@ dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays
 // the same data, which then read nothing.
 dt_status dt_job_check_data(struct dt_job *job, bool keeps);
 void dt_job_free_blocks(struct dt_job *job);
+// Positions that a pass has at a time: those of a window, or of a segment (model.segment).
+static inline int64_t dt_job_segment(const struct dt_job *job)
+{
+    int64_t segment = job->model.segment, length = job->settings.data.seq_len;
+    return segment > 0 && segment < length ? segment : length;
+}
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training);
 enum dt_sharding dt_job_sharding(const struct dt_job *job);
 // Whether the ranks take turns in the slots of a batch, a micro-batch each: else a rank's micro-

@@ -169,6 +169,8 @@ dt_status dt_job_resolve_model(struct dt_job *job)
     enum dt_dtype storage = job->model.storage;
     job->model = job->settings.model;
     job->model.storage = storage;
+    if (job->model.segment >= job->settings.data.seq_len)
+        job->model.segment = 0;
     if (dir[0] && !job->resume[0]) // what is resumed was verified when it was found
         DT_TRY(dt_checkpoint_verify_weights(dir));
     if (dir[0])

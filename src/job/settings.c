@@ -335,6 +335,11 @@ static void check_tree(struct check *check)
         least /= 2;
     for (int64_t fits = least; fits <= batch && fits > 0; fits *= 2)
         dt_append(allowed, sizeof allowed, "%s%lld", fits > least ? ", " : "", (long long)fits);
+    if (s->model.segment < 0)
+        reject(check, "model.segment comm.reduce",
+               "auto follows the memory, and comm.reduce = reproducible (%s), whose bits depend on "
+               "it, needs a number",
+               origin(check, "comm.reduce"));
     if (micro == 0)
         reject(check, "data.micro_batch data.batch comm.reduce",
                "required with comm.reduce = reproducible (%s), whose bits depend on it; allowed "

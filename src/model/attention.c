@@ -12,6 +12,8 @@
 
 #include <math.h>
 
+enum { SEGMENT_UNIT = 128 }; // a segment of whole chunks on every backend
+
 // The arrays of a pass, M rows of storage type.
 struct arrays {
     struct dt_view qkv, y;  // [M, (H + 2 G) E], [M, H·E]
@@ -80,6 +82,16 @@ static dt_status check(const struct dt_model_config *c)
     if (v->n_head % v->n_kv_head != 0)
         return DT_FAIL(DT_USER, hint, "model.n_kv_head is %lld; it must divide model.n_head = %lld",
                        (long long)v->n_kv_head, (long long)v->n_head);
+    if (c->segment > 0 && v->attn_window > c->segment) {
+        char fits[64];
+        snprintf(fits, sizeof fits, "use model.segment = %lld or more, or 0",
+                 (long long)dt_round_up(v->attn_window, SEGMENT_UNIT));
+        return DT_FAIL(
+            DT_USER, fits,
+            "model.segment is %lld, shorter than model.attn_window = %lld: the keys that "
+            "each border keeps would be more than a segment has",
+            (long long)c->segment, (long long)v->attn_window);
+    }
     if (v->attn_window == 0)
         return DT_FAIL(DT_USER, "set it to the number of positions that each one attends to",
                        "model.attn_window is auto, but no data.seq_len gives its value");

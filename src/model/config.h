@@ -39,6 +39,7 @@ struct dt_model_config {
     int64_t pad_vocab_multiple;
     enum dt_quantize quantize;
     enum dt_recompute recompute;
+    int64_t segment;           // positions of a window that a pass has at a time; 0: all; -1: auto
     _Alignas(8) char own[256]; // structs of the kinds' own (dt_model_own)
     // No keys, the job decides:
     int64_t bos_token, eos_token, pad_token; // ids in config.json, for whoever generates; -1: none

@@ -33,6 +33,10 @@ const struct dt_config_key dt_model_fields[] = {
         .json = "quantize"),
     ROW(CHOICE, AT(recompute), "none", DT_RECOMPUTE_WORDS,
         "what the backward pass recomputes to save memory", .neutral = true),
+    ROW(WHOLE, AT(segment), "0", 0, INT32_MAX,
+        "run a window this many positions at a time, with the memory of these: same result, forward "
+        "runs twice; auto: the most that fit; 0: whole windows",
+        .auto_word = "auto", .auto_value = -1, .neutral = true),
     {0},
 };
 // clang-format on

@@ -565,15 +565,27 @@ static int64_t place_state(const struct dt_parts *parts, int64_t sequences, bool
     return arena.used;
 }
 
-dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t sequences,
-                               int64_t *bytes)
+static dt_status state_bytes(const struct dt_model_config *config, int64_t sequences,
+                             bool gradients, int64_t *bytes)
 {
     struct dt_parts parts;
     dt_status status = parts_create(config, &parts);
     if (status == DT_OK)
-        *bytes = place_state(&parts, sequences, false, dt_arena_measure(), NULL);
+        *bytes = place_state(&parts, sequences, gradients, dt_arena_measure(), NULL);
     parts_free(&parts);
     return status;
+}
+
+dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t sequences,
+                               int64_t *bytes)
+{
+    return state_bytes(config, sequences, false, bytes);
+}
+
+dt_status dt_model_state_gradient_bytes(const struct dt_model_config *config, int64_t sequences,
+                                        int64_t *bytes)
+{
+    return state_bytes(config, sequences, true, bytes);
 }
 
 static dt_status create_state(struct dt_model *model, int64_t sequences, bool gradients,

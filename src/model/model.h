@@ -109,6 +109,8 @@ void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state
 // All arrays of a state are one block of device memory of this size.
 dt_status dt_model_state_bytes(const struct dt_model_config *config, int64_t sequences,
                                int64_t *bytes);
+dt_status dt_model_state_gradient_bytes(const struct dt_model_config *config, int64_t sequences,
+                                        int64_t *bytes);
 void *dt_model_state_memory(const struct dt_model_state *state);
 // Array `index` of a layer; NULL if `state` is NULL, or the array is empty (width 0).
 void *dt_model_state_array(const struct dt_model_state *state, int64_t layer, int index);
@@ -133,6 +135,10 @@ struct dt_pass {
     // from the first to the last and backward from the last to the first.
     const struct dt_model_state *dafter;
     struct dt_model_state *dbefore;
+    // The window of which `input` is the part from position `at` on, and `before` and `after` are
+    // states within it, but at its ends; NULL: the input is a whole window.
+    const struct dt_model_input *window;
+    int64_t at;
     int64_t first;              // which sequence of these states is the pass's first
     bool accumulate;            // weight gradients: += (a later micro-batch), else =
     dt_grad_ready grad_ready;   // called in backward; or NULL

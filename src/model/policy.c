@@ -77,6 +77,11 @@ static dt_status check(const struct dt_model_config *config)
 {
     struct dt_outputs all;
     DT_TRY(outputs(config, &all));
+    for (int k = 0; config->segment != 0 && k < all.n; k++)
+        if (all.list[k].pool != DT_POOL_NONE)
+            return DT_FAIL(DT_USER, "set model.segment = 0",
+                           "model.segment: %s pools its window (/%s), which is not built yet",
+                           all.list[k].name, dt_pool_name[all.list[k].pool]);
     for (int k = 0; all.autoregressive && k < all.n; k++)
         if (all.list[k].pool != DT_POOL_NONE)
             return DT_FAIL(DT_USER, "set model.autoregressive = false",

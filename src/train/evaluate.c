@@ -96,7 +96,8 @@ static int64_t bytes_of(const struct dt_view *view)
 }
 
 // Adds what is predicted at the positions of a pass, or in its windows, to the scores. Windows need
-// less room than positions, which come first; all micro-batches have the same shape.
+// less room than positions, which come first, and a last segment no more than those before it; all
+// micro-batches have the same shape.
 static dt_status score(const struct dt_evaluation *e, const struct dt_pass *pass, bool windows,
                        struct predictions *host)
 {
@@ -176,7 +177,7 @@ static dt_status add_losses(struct dt_evaluation *e, const struct dt_pass *pass,
     int64_t B = pass->input.sequences, L = pass->input.length;
     struct predictions *rows = &host->predictions;
     struct dt_row_losses on;
-    if (!dt_model_row_losses(e->model, &pass->input, &on))
+    if (!dt_segments_row_losses(e->segments, &pass->input, &on))
         return DT_OK;
     DT_TRY(copy_out(e, &rows->losses, on.losses, B * L * (int64_t)sizeof *on.losses));
     DT_TRY(copy_out(e, &rows->labels, on.labels, B * L * (int64_t)sizeof *on.labels));
@@ -209,16 +210,22 @@ static dt_status evaluate_batch(struct dt_evaluation *e, int64_t micro_batches,
     for (int64_t k = 0; k < micro_batches; k++) {
         struct dt_pass pass = {
             .before = e->carry->before, .after = e->carry->after, .stream = e->stream};
+        struct dt_pass part;
         DT_TRY(dt_carry_load(e->carry, e->carry->next, k, e->stream));
         DT_TRY(dt_input_micro_batch(e->input, e->stream, &pass.input));
         if (e->stepper)
             DT_TRY(dt_stepper_begin_pass(e->stepper, &pass));
-        DT_TRY(dt_model_forward(e->model, &pass));
-        DT_TRY(dt_model_loss(e->model, &pass, 0, sums + k % n_sums));
+        for (int64_t i = 0; i < e->segments->n; i++) {
+            DT_TRY(dt_segments_pass(e->segments, &pass, i, &part));
+            DT_TRY(dt_model_forward(e->model, &part));
+            DT_TRY(dt_segments_loss(e->segments, &part, 0, sums + k % n_sums));
+            if (e->scores)
+                DT_TRY(score(e, &part, false, &host->predictions));
+        }
         if (e->by_position)
             DT_TRY(add_losses(e, &pass, k, host));
-        for (int windows = 0; e->scores && windows < 2; windows++)
-            DT_TRY(score(e, &pass, windows, &host->predictions));
+        if (e->scores)
+            DT_TRY(score(e, &part, true, &host->predictions));
         DT_TRY(dt_carry_store(e->carry, e->carry->next, k, e->stream));
     }
     return DT_OK;

@@ -17,7 +17,8 @@ struct dt_evaluation {
     struct dt_stepper *stepper; // in training: the weights may be spread; NULL: they are not
     struct dt_input *input;
     struct dt_carry *carry; // used where the job carries state: its `next` is overwritten
-    int64_t max_batches;    // of each source of data.val; 0: all
+    struct dt_segments *segments;
+    int64_t max_batches; // of each source of data.val; 0: all
     struct dt_stream *stream;
     struct dt_op_times *times; // NULL: ops are not timed
     struct dt_scores *scores;  // filled and finished; NULL: not wanted

@@ -2,6 +2,7 @@
 // which other settings would fit, by their plans alone.
 #include "train/memory.h"
 
+#include "base/log.h"
 #include "base/round.h"
 #include "base/text.h"
 #include "train/evaluate.h"
@@ -20,6 +21,7 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
         .batch = {.sequences = job->local_batch,
                   .length = s->data.seq_len,
                   .micro = job->micro_batch,
+                  .segment = dt_job_segment(job),
                   .takes_turns = dt_job_takes_turns(job)},
         .tokens = s->data.batch * s->data.seq_len,
         .optimizer = {.beta1 = (float)s->optim.beta1,
@@ -60,6 +62,7 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
         DT_TRY_GOTO(status, out,
                     dt_carry_plan(backend, &job->model, &stepper.batch, &job->comm->info, plan));
     int64_t held = dt_stepper_held(&params, &stepper);
+    DT_TRY_GOTO(status, out, dt_segments_plan(&job->model, &arrays, &shape, &stepper.batch, plan));
     DT_TRY_GOTO(status, out, dt_stepper_plan(backend, &params, &arrays, &stepper, plan));
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
     if (stepper.losses)
@@ -144,11 +147,13 @@ static void name_largest(const struct dt_memory_plan *plan, char *text, size_t s
 }
 
 // "data.micro_batch = 4 with model.recompute = scan needs 61.2 GiB; …"
-static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
+// `segment` 0: no segment would fit, or the job has one.
+static void name_fits(const struct dt_fit *fits, int n, int64_t segment, int64_t segment_bytes,
+                      char *text, size_t size)
 {
     char bytes[BYTES_TEXT];
     text[0] = 0;
-    if (n == 0)
+    if (n == 0 && segment == 0)
         snprintf(text, size,
                  "no data.micro_batch or model.recompute would fit: use a smaller model or "
                  "data.seq_len, or a device with more free memory");
@@ -156,6 +161,9 @@ static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
         dt_append(text, size, "%sdata.micro_batch = %lld with model.recompute = %s needs %s",
                   i ? "; " : "", (long long)fits[i].micro_batch,
                   dt_recompute_name[fits[i].recompute], bytes_text(fits[i].bytes, bytes));
+    if (segment > 0)
+        dt_append(text, size, "%smodel.segment = %lld needs %s", n > 0 ? "; " : "",
+                  (long long)segment, bytes_text(segment_bytes, bytes));
 }
 
 // How much of a memory the rank may use.
@@ -189,17 +197,98 @@ static struct budget of_host(const struct dt_job *job, const struct dt_device_in
     return budget;
 }
 
+// *info, of the rank's device, must outlive it.
+static dt_status budget_of(const struct dt_job *job, struct dt_device_info *info,
+                           struct budget *budget)
+{
+    DT_TRY(dt_backend_info(&job->backend, info));
+    *budget = job->backend.table->unified ? of_host(job, info) : of_device(job, info);
+    return DT_OK;
+}
+
+// The longest segment that fits into `free` bytes, of as few segments of a window as that allows,
+// or the shortest that the model can have; *bytes: what is then needed.
+static dt_status search_segment(const struct dt_job *job, int64_t free, int64_t *segment,
+                                int64_t *bytes)
+{
+    struct dt_job trial = *job;
+    int64_t length = job->settings.data.seq_len, unit = dt_segment_unit(&job->backend);
+    *segment = 0;
+    for (int64_t n = 1;; n += dt_ceil_div(n, 8)) {
+        int64_t needed = 0;
+        trial.model.segment = n == 1 ? 0 : dt_round_up(dt_ceil_div(length, n), unit);
+        dt_status status = plan_of_job(&trial, trial.model.recompute, trial.micro_batch, &needed);
+        if (status != DT_OK && *segment > 0) { // its attention sees further
+            dt_error_clear();
+            return DT_OK;
+        }
+        DT_TRY(status);
+        *segment = dt_job_segment(&trial);
+        *bytes = needed;
+        if (needed <= free || *segment <= unit)
+            return DT_OK;
+    }
+}
+
+// Fewest segments that fit the memory of this rank.
+static dt_status choose_segment(const struct dt_job *job, int64_t *segment)
+{
+    struct dt_device_info info;
+    struct budget budget = {0};
+    int64_t bytes;
+    DT_TRY(budget_of(job, &info, &budget));
+    return search_segment(job, budget.bytes - budget.bytes / 64, segment, &bytes);
+}
+
+static dt_status check_segment(const struct dt_job *job)
+{
+    int64_t segment = job->model.segment, unit = dt_segment_unit(&job->backend);
+    if (segment != 0 && dt_job_sharding(job) >= DT_SHARD_GRADIENTS)
+        return dt_config_reject(job->config, "model.segment", "use optim.shard = true or false",
+                                "windows in segments keep all gradients and weights on each rank, "
+                                "which optim.shard = %s does not",
+                                dt_config_find(job->config, "optim.shard")->text);
+    char hint[64];
+    snprintf(hint, sizeof hint, "use %lld", (long long)dt_round_up(segment, unit));
+    return segment % unit == 0
+               ? DT_OK
+               : dt_config_reject(job->config, "model.segment", hint,
+                                  "%lld is not a multiple of %lld, the chunk of the scans on %s",
+                                  (long long)segment, (long long)unit, job->backend.table->name);
+}
+
+dt_status dt_job_settle_segment(struct dt_job *job)
+{
+    static const char key[] = "model.segment";
+    int64_t *segment = &job->model.segment, chosen = 0;
+    char text[24];
+    if (*segment >= 0)
+        return dt_agree(job->comm, check_segment(job));
+    DT_TRY(dt_agree(job->comm, choose_segment(job, &chosen)));
+    DT_TRY(dt_allreduce(job->comm, &chosen, 1, DT_I64, DT_MIN));
+    *segment = chosen < job->settings.data.seq_len ? chosen : 0;
+    snprintf(text, sizeof text, "%lld", (long long)*segment);
+    if (*segment > 0)
+        dt_info("model.segment = auto: a window is run %s positions at a time", text);
+    return job->config
+               ? dt_config_note(job->config, key, text, dt_config_find(job->config, key)->origin)
+               : DT_OK;
+}
+
 static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *plan, int64_t needed,
                         const struct budget *budget)
 {
     char largest[256], hint[DT_ERROR_HINT], needed_text[BYTES_TEXT], free_text[BYTES_TEXT];
     struct dt_fit fits[RECOMPUTE_KINDS];
+    int64_t free = budget->bytes - budget->bytes / 64, segment = 0, segment_bytes = 0;
     int n;
     // What is proposed leaves room for the little that is not planned.
-    DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, dt_job_sum_order(job),
-                         budget->bytes - budget->bytes / 64, fits, &n));
+    DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, dt_job_sum_order(job), free,
+                         fits, &n));
+    if (dt_job_segment(job) == job->settings.data.seq_len)
+        DT_TRY(search_segment(job, free, &segment, &segment_bytes));
     name_largest(plan, largest, sizeof largest);
-    name_fits(fits, n, hint, sizeof hint);
+    name_fits(fits, n, segment_bytes <= free ? segment : 0, segment_bytes, hint, sizeof hint);
     return DT_FAIL(DT_MACHINE, hint, "training needs %s of %s, and %s has %s%s; most of it for %s",
                    bytes_text(needed, needed_text), budget->memory, budget->owner,
                    bytes_text(budget->bytes, free_text), budget->note, largest);
@@ -222,11 +311,10 @@ dt_status dt_job_check_memory(const struct dt_job *job)
 {
     struct dt_memory_plan plan = {0};
     struct dt_device_info info;
-    bool unified = job->backend.table->unified;
-    DT_TRY(job->backend.table->info(job->backend.device, &info));
+    struct budget budget = {0};
+    DT_TRY(budget_of(job, &info, &budget));
     DT_TRY(dt_job_memory(job, &plan));
-    int64_t needed = dt_memory_plan_bytes(&plan, unified);
-    struct budget budget = unified ? of_host(job, &info) : of_device(job, &info);
+    int64_t needed = dt_memory_plan_bytes(&plan, job->backend.table->unified);
     return needed <= budget.bytes ? DT_OK : refuse(job, &plan, needed, &budget);
 }
 

@@ -14,6 +14,9 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan);
 // Bytes of the device's memory that are reserved for what no plan counts: code that is loaded in
 // the first steps, graphs, NCCL. 0 for unified memory.
 int64_t dt_job_reserved_memory(const struct dt_job *job, const struct dt_device_info *info);
+// Fills in job->model.segment where it is auto: with the fewest segments of a window that fit, the
+// same on all ranks; checks it otherwise. All ranks together, before anything is planned.
+dt_status dt_job_settle_segment(struct dt_job *job);
 // DT_MACHINE where the plan is more than the device has free after that, or, on CPUs, more than the
 // host has for its ranks. The error names the largest categories and the settings that would fit.
 // Called before the job allocates.

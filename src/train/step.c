@@ -192,6 +192,9 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
         DT_TRY_GOTO(
             status, fail,
             dt_carry_create(backend, model, &config->batch, &config->comm->info, &s->carry));
+    const struct dt_model_shape shape = {.training = true, .losses = config->losses};
+    DT_TRY_GOTO(status, fail,
+                dt_segments_create(backend, model, &shape, &config->batch, &s->segments));
     struct dt_tree_sum own = {s->optimizer.gradients, s->optimizer.sum};
     if (!has_ring(s))
         own.gradients = dt_model_gradients(model);
@@ -240,6 +243,7 @@ void dt_stepper_destroy(struct dt_stepper *s)
     dt_micro_tree_destroy(&s->tree);
     dt_input_destroy(&s->input);
     dt_carry_destroy(&s->carry);
+    dt_segments_destroy(&s->segments);
     dt_optimizer_destroy(&s->optimizer);
     free(s->pieces.spans);
     free(s->masters.spans);
@@ -357,13 +361,24 @@ dt_status dt_stepper_complete(struct dt_stepper *s)
     return dt_stream_sync(s->backend, s->stream);
 }
 
-// Runs one micro-batch. Gradients are accumulated over micro-batches, by the model itself or by a
+// Goes forward again through segment i, before the one that backward has left, as far as its loss.
+static dt_status forward_again(struct dt_stepper *s, const struct dt_pass *window, int64_t i,
+                               double scale, struct dt_pass *part)
+{
+    DT_TRY(dt_segments_pass(&s->segments, window, i, part));
+    part->part_begins = NULL;
+    DT_TRY(dt_model_forward(s->model, part));
+    return dt_segments_loss(&s->segments, part, scale, s->optimizer.sum);
+}
+
+// Runs one micro-batch. Gradients are accumulated over segments and micro-batches, by the model itself or by a
 // tree. The last micro-batch sends them as they become ready, and updates the weights. With a ring
 // each sends its own, and what is accumulated are their sums over ranks.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int variant)
 {
     const double tokens = (double)s->config.tokens;
+    const int64_t n = s->segments.n;
     const bool first = variant & DT_VARIANT_FIRST, last = variant & DT_VARIANT_LAST,
                gathers = variant & DT_VARIANT_GATHER, ring = has_ring(s), sends = last || ring,
                spread = weights_are_spread(s), tree = s->tree.levels > 0;
@@ -375,6 +390,7 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
                                  .part_begins = gathers || ring ? part_begins : NULL,
                                  .context = s,
                                  .stream = s->stream};
+    struct dt_pass part;
     say(s, "forward");
     s->waits = gathers;
     if (spread)
@@ -382,18 +398,25 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     else if (gathers)
         DT_TRY(dt_buckets_gather(s->buckets));
     DT_TRY(mark(s, LAST_BEGIN));
-    DT_TRY(dt_model_forward(s->model, &pass));
+    for (int64_t i = 0; i < n; i++) {
+        DT_TRY(dt_segments_pass(&s->segments, &pass, i, &part));
+        DT_TRY(dt_model_forward(s->model, &part));
+    }
     if (gathers && !spread)
         DT_TRY(dt_buckets_gathered(s->buckets));
-    DT_TRY(dt_model_loss(s->model, &pass, 1 / tokens, s->optimizer.sum));
+    DT_TRY(dt_segments_loss(&s->segments, &part, 1 / tokens, s->optimizer.sum));
     say(s, "backward");
     DT_TRY(mark(s, LAST_FORWARD_DONE));
+    for (int64_t i = n - 1; i > 0; i--) {
+        DT_TRY(dt_model_backward(s->model, &part));
+        DT_TRY(forward_again(s, &pass, i - 1, 1 / tokens, &part));
+    }
     if (last && !ring)
         DT_TRY(dt_micro_tree_finish_sums(&s->tree, s->stream));
     if (last || (ring && tree)) // else they are accumulated until then
         DT_TRY(dt_buckets_sums_ready(s->buckets));
     dt_buckets_add(s->buckets, !first);
-    DT_TRY(dt_model_backward(s->model, &pass));
+    DT_TRY(dt_model_backward(s->model, &part));
     if (!sends)
         return DT_OK;
     say(s, "summing gradients");
@@ -460,7 +483,7 @@ static dt_status copy_losses(struct dt_stepper *s, const struct dt_model_input *
     int64_t n = s->config.batch.micro * s->config.batch.length;
     int64_t at = (flight - s->flights) * positions(s) + i * n;
     struct dt_row_losses rows;
-    flight->losses = s->losses && dt_model_row_losses(s->model, input, &rows);
+    flight->losses = s->losses && dt_segments_row_losses(&s->segments, input, &rows);
     if (!flight->losses)
         return DT_OK;
     DT_TRY(dt_to_host(s->backend, s->losses + at, rows.losses, n * (int64_t)sizeof *rows.losses,

@@ -13,6 +13,7 @@
 #include "train/metrics.h"
 #include "train/micro_tree.h"
 #include "train/optimizer.h"
+#include "train/segments.h"
 
 enum { DT_STEPS_IN_FLIGHT = 2 }; // at most
 
@@ -53,11 +54,12 @@ struct dt_variant {
     struct dt_graph *graph;
 };
 
-// Others use optimizer, input, carry and stream; the rest belongs to step.c.
+// Others use optimizer, input, carry, segments and stream; the rest belongs to step.c.
 struct dt_stepper {
     struct dt_optimizer optimizer;
     struct dt_input input;
     struct dt_carry carry;
+    struct dt_segments segments;
     struct dt_stream *stream; // of all work of a step
     struct dt_stepper_config config;
     const struct dt_backend *backend;

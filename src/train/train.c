@@ -41,6 +41,7 @@ static dt_status evaluate(struct trainer *t, struct dt_scores *scores, struct dt
                               .stepper = t->stepper,
                               .input = &t->stepper->input,
                               .carry = &t->stepper->carry,
+                              .segments = &t->stepper->segments,
                               .max_batches = t->job->settings.log.eval_batches,
                               .stream = t->stepper->stream,
                               .times = t->profile.times,

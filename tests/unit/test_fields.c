@@ -106,7 +106,7 @@ static void test_absent(void)
         else if (!dt_model_field_kinds(key, kinds)[0])
             dt_append(common, sizeof common, " %s", key->name);
     CHECK_STR(common, " d_model n_layer layers stem heads direction tie_directions mup_base "
-                      "norm_eps quantize recompute");
+                      "norm_eps quantize recompute segment");
 }
 
 // The width of an MLP that is not set: 4 d, or with a gate 8/3 d, up to the next multiple of 8.

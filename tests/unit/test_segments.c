@@ -3,68 +3,35 @@
 // whole window: models of every kind of block, documents that start anywhere, windows that are no
 // whole number of segments.
 #include "random_pass.h"
+#include "train/segments.h"
 
-enum { B = 3, L = 171, ROWS = B * L, SEGMENTS_MOST = 8 };
-
-// Copies positions [first, first + length) of all sequences of the pass's arrays.
-static struct dt_model_input cut(const struct random_pass *p, int64_t first, int64_t length)
-{
-    struct dt_model_input input = {.sequences = B, .length = length};
-    for (int i = 0; i < dt_model_arrays(p->model)->n; i++) {
-        const struct dt_array_spec *spec = &dt_model_arrays(p->model)->arrays[i];
-        size_t each = (size_t)dt_array_bytes(spec, 1), bytes = each * (size_t)length;
-        char *to = malloc(B * bytes);
-        for (int64_t b = 0; b < B; b++)
-            memcpy(to + (size_t)b * bytes, (char *)p->arrays[i] + (size_t)(b * L + first) * each,
-                   bytes);
-        input.arrays[i] = to;
-    }
-    return input;
-}
-
-static void release(struct dt_model_input *input)
-{
-    for (int i = 0; i < DT_BATCH_ARRAYS; i++)
-        free((void *)(uintptr_t)input->arrays[i]);
-}
+enum { B = 3, L = 171, ROWS = B * L };
 
 // The residual streams of all positions into `streams` [B, L, d], the sum of losses into *sum.
 static void run_segments(struct random_pass *p, int64_t segment, float *streams,
                          struct dt_loss_sum *sum)
 {
-    int64_t n = (L + segment - 1) / segment, d = dt_model_config(p->model)->d_model;
-    struct dt_model_state *states[SEGMENTS_MOST + 1], *gradients[2];
-    for (int64_t i = 0; i <= n; i++)
-        CHECK_OK(dt_model_state_create(p->model, B, &states[i]));
-    for (int i = 0; i < 2; i++)
-        CHECK_OK(dt_model_state_create_gradient(p->model, B, &gradients[i]));
-    for (int64_t turn = 0; turn < 2 * n; turn++) {
-        bool backward = turn >= n;
-        int64_t i = backward ? 2 * n - 1 - turn : turn, first = i * segment,
-                length = first + segment < L ? segment : L - first;
-        struct dt_pass pass = {.input = cut(p, first, length),
-                               .before = i > 0 ? states[i] : NULL,
-                               .after = states[i + 1]};
-        if (backward) {
-            pass.accumulate = i < n - 1;
-            pass.dafter = i < n - 1 ? gradients[(i + 1) % 2] : NULL;
-            pass.dbefore = i > 0 ? gradients[i % 2] : NULL;
-        }
-        CHECK_OK(dt_model_forward(p->model, &pass));
-        const float *stream = dt_model_residual(p->model, &pass).data;
+    const struct dt_model_shape shape = {.training = true};
+    const struct dt_input_config batch = {B, L, B, segment};
+    int64_t d = dt_model_config(p->model)->d_model;
+    struct dt_segments segments;
+    CHECK_OK(dt_segments_create(&p->backend, p->model, &shape, &batch, &segments));
+    for (int64_t turn = 0; turn < 2 * segments.n; turn++) {
+        bool backward = turn >= segments.n;
+        struct dt_pass part;
+        CHECK_OK(dt_segments_pass(&segments, &p->pass, backward ? 2 * segments.n - 1 - turn : turn,
+                                  &part));
+        CHECK_OK(dt_model_forward(p->model, &part));
+        const float *stream = dt_model_residual(p->model, &part).data;
         for (int64_t b = 0; b < B; b++)
-            memcpy(streams + (b * L + first) * d, stream + b * length * d,
-                   (size_t)(length * d) * sizeof *stream);
+            memcpy(streams + (b * L + part.at) * d, stream + b * part.input.length * d,
+                   (size_t)(part.input.length * d) * sizeof *stream);
         if (backward) {
-            CHECK_OK(dt_model_loss(p->model, &pass, 0x1p-9, sum));
-            CHECK_OK(dt_model_backward(p->model, &pass));
+            CHECK_OK(dt_segments_loss(&segments, &part, 0x1p-9, sum));
+            CHECK_OK(dt_model_backward(p->model, &part));
         }
-        release(&pass.input);
     }
-    for (int64_t i = 0; i <= n; i++)
-        dt_model_state_destroy(p->model, states[i]);
-    for (int i = 0; i < 2; i++)
-        dt_model_state_destroy(p->model, gradients[i]);
+    dt_segments_destroy(&segments);
 }
 
 // Sums are in fp32 and in another order: of a product of matrices, whose order follows from its

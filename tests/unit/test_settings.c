@@ -143,7 +143,8 @@ static void test_neutral(void)
 {
     static const char neutral[] =
         " run.name run.dir run.patience run.device run.share_device run.allow_unequal_nodes "
-        "run.resume run.threads run.cuda_graph model.recompute model.pad_vocab_multiple "
+        "run.resume run.threads run.cuda_graph model.recompute model.segment "
+        "model.pad_vocab_multiple "
         "data.train data.val data.val_mask data.micro_batch data.prefetch data.verify "
         "data.allow_changed optim.max_skipped optim.shard comm.backend comm.bucket_mb comm.reduce "
         "comm.timeout_s comm.start_timeout_s comm.selftest comm.verify_replicas ";

@@ -1,0 +1,153 @@
+// Cuts passes over windows into passes over segments.
+#include "train/segments.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+static int64_t segments_of(const struct dt_input_config *batch)
+{
+    return batch->segment > 0 ? dt_ceil_div(batch->length, batch->segment) : 1;
+}
+
+static int64_t borders_of(const struct dt_model_shape *shape, int64_t n)
+{
+    return shape->training ? n - 1 : dt_min_i64(n - 1, 2);
+}
+
+dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt_array_list *arrays,
+                           const struct dt_model_shape *shape, const struct dt_input_config *batch,
+                           struct dt_memory_plan *plan)
+{
+    int64_t n = segments_of(batch), state, gradient, input = 0;
+    if (n == 1)
+        return DT_OK;
+    DT_TRY(dt_model_state_bytes(config, batch->micro, &state));
+    DT_TRY(dt_model_state_gradient_bytes(config, batch->micro, &gradient));
+    for (int i = 0; i < arrays->n; i++)
+        input += dt_array_bytes(&arrays->arrays[i], batch->micro * batch->segment);
+    dt_memory_plan_add(plan, "border states",
+                       borders_of(shape, n) * state + (shape->training ? 2 * gradient : 0), false);
+    dt_memory_plan_add(plan, "segment input", input, false);
+    if (shape->losses)
+        dt_memory_plan_add(plan, "losses of positions",
+                           batch->micro * batch->length * (int64_t)(sizeof(float) + 1), false);
+    return DT_OK;
+}
+
+dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *model,
+                             const struct dt_model_shape *shape,
+                             const struct dt_input_config *batch, struct dt_segments *s)
+{
+    const struct dt_array_list *arrays = dt_model_arrays(model);
+    int64_t n = segments_of(batch), window = batch->micro * batch->length;
+    *s = (struct dt_segments){
+        .backend = backend, .model = model, .config = *batch, .shape = *shape, .n = n};
+    if (n == 1)
+        return DT_OK;
+    s->kept = borders_of(shape, n);
+    DT_TRY(DT_NEW(&s->states, s->kept, "%lld states", (long long)s->kept));
+    for (int64_t i = 0; i < s->kept; i++)
+        DT_TRY(dt_model_state_create(model, batch->micro, &s->states[i]));
+    for (int i = 0; i < 2 && shape->training; i++)
+        DT_TRY(dt_model_state_create_gradient(model, batch->micro, &s->gradients[i]));
+    for (int i = 0; i < arrays->n; i++)
+        DT_TRY(dt_alloc(backend, dt_array_bytes(&arrays->arrays[i], batch->micro * batch->segment),
+                        &s->arrays[i]));
+    if (!shape->losses)
+        return DT_OK;
+    DT_TRY(dt_alloc(backend, window * (int64_t)sizeof *s->losses, &s->losses));
+    return dt_alloc(backend, window, &s->right);
+}
+
+void dt_segments_destroy(struct dt_segments *s)
+{
+    for (int64_t i = 0; s->states && i < s->kept; i++)
+        dt_model_state_destroy(s->model, s->states[i]);
+    for (int i = 0; i < 2; i++)
+        dt_model_state_destroy(s->model, s->gradients[i]);
+    for (int i = 0; i < DT_BATCH_ARRAYS && s->backend; i++)
+        dt_free(s->backend, s->arrays[i]);
+    if (s->backend) {
+        dt_free(s->backend, s->losses);
+        dt_free(s->backend, s->right);
+    }
+    free(s->states);
+    *s = (struct dt_segments){0};
+}
+
+// Copies `length` bytes for each sequence, which begin `to_step` and `from_step` bytes apart.
+static dt_status copy(const struct dt_segments *s, const struct dt_pass *part, char *to,
+                      int64_t to_step, const char *from, int64_t from_step, int64_t length)
+{
+    for (int64_t b = 0; b < part->input.sequences; b++)
+        DT_TRY(dt_copy(s->backend, to + b * to_step, from + b * from_step, length, part->stream));
+    return DT_OK;
+}
+
+// Copies an array of a segment, of `each` bytes a position, to its place in one of the window.
+static dt_status keep(const struct dt_segments *s, const struct dt_pass *part, void *window,
+                      const void *segment, int64_t each)
+{
+    int64_t length = part->input.length * each;
+    return copy(s, part, (char *)window + part->at * each, part->window->length * each, segment,
+                length, length);
+}
+
+dt_status dt_segments_pass(struct dt_segments *s, const struct dt_pass *whole, int64_t i,
+                           struct dt_pass *part)
+{
+    const struct dt_array_list *arrays = dt_model_arrays(s->model);
+    const int64_t first = i * s->config.segment;
+    const bool starts = i == 0, ends = i == s->n - 1;
+    *part = *whole;
+    if (s->n == 1)
+        return DT_OK;
+    part->window = &whole->input;
+    part->at = first;
+    part->input.length = dt_min_i64(s->config.segment, whole->input.length - first);
+    for (int k = 0; k < arrays->n; k++) {
+        const char *from = whole->input.arrays[k];
+        int64_t each = dt_array_bytes(&arrays->arrays[k], 1), length = part->input.length * each;
+        if (!from)
+            continue;
+        part->input.arrays[k] = s->arrays[k];
+        DT_TRY(copy(s, part, s->arrays[k], length, from + first * each, whole->input.length * each,
+                    length));
+    }
+    if (!starts) {
+        part->before = s->states[(i - 1) % s->kept];
+        part->dbefore = s->gradients[(i - 1) % 2];
+        part->part_begins = NULL;
+        part->grad_ready = NULL;
+    }
+    if (!ends) {
+        part->after = s->states[i % s->kept];
+        part->dafter = s->gradients[i % 2];
+        part->accumulate = true;
+    }
+    return DT_OK;
+}
+
+dt_status dt_segments_loss(struct dt_segments *s, const struct dt_pass *part, double scale,
+                           struct dt_loss_sum *sum)
+{
+    struct dt_row_losses rows;
+    DT_TRY(dt_model_loss(s->model, part, scale, sum));
+    if (!part->window || !dt_model_row_losses(s->model, &part->input, &rows))
+        return DT_OK;
+    DT_TRY(keep(s, part, s->losses, rows.losses, sizeof *rows.losses));
+    return scale > 0 ? DT_OK : keep(s, part, s->right, rows.right, 1);
+}
+
+bool dt_segments_row_losses(const struct dt_segments *s, const struct dt_model_input *window,
+                            struct dt_row_losses *rows)
+{
+    if (!dt_model_row_losses(s->model, window, rows))
+        return false;
+    if (s->n > 1) {
+        rows->losses = s->losses;
+        rows->right = s->right;
+    }
+    return true;
+}

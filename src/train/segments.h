@@ -1,0 +1,49 @@
+// A window is run in segments (model.segment), a pass each, with the memory of one. Forward runs
+// from the first to the last and keeps the states at the borders between them. Backward goes from
+// the last to the first: it runs a segment forward again from its border, and hands the gradient of
+// that state to the segment before. So gradients are those of the whole window. Forward alone needs
+// no more than two states. A window of one segment is its own: nothing is copied or kept. All
+// memory stays at one address, for captured graphs.
+#pragma once
+
+#include "base/round.h"
+#include "train/input.h"
+
+struct dt_segments {
+    const struct dt_backend *backend;
+    struct dt_model *model; // borrowed
+    struct dt_input_config config;
+    struct dt_model_shape shape;         // of the model
+    int64_t n;                           // segments of a window
+    int64_t kept;                        // borders
+    struct dt_model_state **states;      // [kept]: of border i, after segment i, i % kept
+    struct dt_model_state *gradients[2]; // of border i, i % 2; training
+    void *arrays[DT_BATCH_ARRAYS];       // [micro, segment, width], device memory
+    float *losses;                       // [micro, length]: what the model keeps of a segment, of
+    uint8_t *right;                      // all of them; NULL without shape.losses
+};
+
+// A segment is a whole number of these: chunks of the scans, whose bits then do not change.
+static inline int64_t dt_segment_unit(const struct dt_backend *backend)
+{
+    return dt_max_i64(backend->op->scan_chunk, backend->op->ssd_chunk);
+}
+// Adds what dt_segments_create allocates. `shape`: of the model.
+dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt_array_list *arrays,
+                           const struct dt_model_shape *shape, const struct dt_input_config *batch,
+                           struct dt_memory_plan *plan);
+// Where it fails, destroy it all the same.
+dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *model,
+                             const struct dt_model_shape *shape,
+                             const struct dt_input_config *batch, struct dt_segments *segments);
+void dt_segments_destroy(struct dt_segments *segments); // zeros are fine
+// Makes `part` the pass over segment i of the pass over a window `whole`, and copies the segment's
+// input to its place. Valid until the next one is made.
+dt_status dt_segments_pass(struct dt_segments *segments, const struct dt_pass *whole, int64_t i,
+                           struct dt_pass *part);
+// dt_model_loss of such a pass, and keeps the losses of its positions.
+dt_status dt_segments_loss(struct dt_segments *segments, const struct dt_pass *part, double scale,
+                           struct dt_loss_sum *sum);
+// dt_model_row_losses of the window, after the losses of all segments.
+bool dt_segments_row_losses(const struct dt_segments *segments, const struct dt_model_input *window,
+                            struct dt_row_losses *rows);

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Windows that are run in segments (model.segment) train, evaluate and predict what whole windows do: with documents, over
+# micro-batches and ranks, with carried state, in mixtures; with the bits of reproducible sums. auto and numbers that do not fit.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+sed -i "s/n_layer = 2/&\nattn_window = 48/; s/^every = 1/&\neval_every = 6/" small.ini
+long=(data.seq_len=300 data.batch=4 data.reset_token=46)
+
+run() { # name, overrides …
+    local name=$1
+    shift
+    check "$name" "$dtrain" small.ini run.name="$name" "$@" >"$name.log" 2>&1
+}
+evals() { # run: its validation losses
+    sed -n 's/.*"event":"eval","step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "runs/$1/metrics.jsonl"
+}
+near() { # two files of numbers, tolerance
+    paste -d' ' "$1" "$2" | awk -v t="$3" '
+        { for (i = 1; i <= NF / 2; i++) { d = $i - $(i + NF / 2); if (d < 0) d = -d; if (!(d <= t * ($i < 0 ? -$i : $i))) bad = 1 } }
+        END { exit bad || NR == 0 }'
+}
+# Gradients in fp32 are summed over positions in another order, and so are products of matrices.
+same() { # what, run, run
+    check "$1: losses and norms" same_losses "runs/$2/metrics.jsonl" "runs/$3/metrics.jsonl" 1e-6 2e-6
+    check "$1: validation" near <(evals "$2") <(evals "$3") 1e-6
+}
+
+# The last segment has 300 - 256 = 44 positions, or 300 - 2 * 128.
+for layers in "mamba mamba" "mamba2 mamba2" "gru lstm" "mamba attention mlp"; do
+    name=${layers//[^a-z0-9]/-}
+    run "$name" "${long[@]}" model.layers="$layers"
+    for segment in 64 128; do
+        run "$name-$segment" "${long[@]}" model.layers="$layers" model.segment=$segment
+        same "$layers in segments of $segment" "$name" "$name-$segment"
+    done
+done
+run mamba-512 "${long[@]}" model.segment=512
+check "a segment as long as a window changes no bit" diff <(train_lines runs/mamba-mamba/metrics.jsonl) <(train_lines runs/mamba-512/metrics.jsonl)
+run recompute "${long[@]}" model.segment=64 model.recompute=block
+same "with model.recompute = block" mamba-mamba recompute
+
+check "two ranks" ranks 2 small.ini run.name=ranks "${long[@]}" data.micro_batch=1 model.segment=64 >ranks.log 2>&1
+same "two ranks, micro-batches" mamba-mamba ranks
+for n in 1 2; do
+    check "reproducible sums on $n ranks" ranks $n small.ini run.name=tree-$n "${long[@]}" data.micro_batch=1 model.segment=64 \
+        comm.reduce=reproducible >tree-$n.log 2>&1
+done
+same "reproducible sums" mamba-mamba tree-1
+check "their bits" diff <(train_lines runs/tree-1/metrics.jsonl) <(train_lines runs/tree-2/metrics.jsonl)
+
+carry=("${long[@]}" data.shuffle=false data.carry_state=true data.block=1)
+run carry "${carry[@]}" model.layers="mamba lstm"
+run carry-64 "${carry[@]}" model.layers="mamba lstm" model.segment=64
+same "carried state" carry carry-64
+
+mix=("${long[@]}" "data.train=data/train-*.h5:0.7 data/val-*.h5:0.3" data.val= log.eval_every=0)
+run mixture "${mix[@]}"
+run mixture-64 "${mix[@]}" model.segment=64
+slots() { # run: the losses of its sources
+    grep -o '"loss":[^,]*,"tokens":[0-9]*,"epochs"' "runs/$1/metrics.jsonl" | grep -oE '[0-9]+\.[0-9]+'
+}
+check "losses of a mixture's sources" near <(slots mixture) <(slots mixture-64) 1e-6
+
+numbers() { # file: its numbers
+    grep -oE '[0-9]+\.[0-9]+(e-?[0-9]+)?' "$1"
+}
+for segment in 0 64; do
+    check "eval, $segment" "$dtrain" eval small.ini run.name=mamba-mamba "${long[@]}" model.segment=$segment --positions --documents >eval-$segment.json 2>eval.log
+done
+check "losses by position" near <(numbers eval-0.json) <(numbers eval-64.json) 1e-6
+
+check "the plan" "$dtrain" --check small.ini "${long[@]}" model.segment=64 >check.log 2>&1
+check "the plan has segments" grep -q '^segments: 5 of 64 tokens a window' check.log
+check "the plan has their states" grep -q '^  border states ' check.log
+huge=(data.train=synthetic:random data.val= log.eval_every=0 data.seq_len=16777216 data.batch=1 model.d_model=1024)
+"$dtrain" --check small.ini "${huge[@]}" >whole.log 2>&1
+check "a window that does not fit: exit code 3" test $? -eq 3
+check "a hint: $(tail -n 1 whole.log)" grep -qE 'model.segment = [0-9]+ needs [0-9.]+ GiB' whole.log
+check "auto" "$dtrain" --check small.ini "${huge[@]}" model.segment=auto >auto.log 2>&1
+check "auto chose a segment: $(grep segment auto.log)" grep -qE '^segments: [0-9]+ of [0-9]+ tokens' auto.log
+check "auto runs a window that fits whole" "$dtrain" --check small.ini "${long[@]}" model.segment=auto >auto.log 2>&1
+check "auto leaves it whole" test "$(grep -c '^segments:' auto.log)" -eq 0
+override() { # what, pattern, overrides …
+    refused "$1" "$2" "$dtrain" small.ini run.name=bad "${long[@]}" "${@:3}"
+}
+override "no whole chunks" 'model.segment: 100 is not a multiple of 64, the chunk of the scans on cpu' model.segment=100
+override "a longer window of attention" 'model.segment is 64, shorter than model.attn_window = 100' model.segment=64 model.layers=attention \
+    model.attn_window=100
+override "auto with reproducible sums" 'model.segment: auto follows the memory, .*needs a number' model.segment=auto comm.reduce=reproducible \
+    data.micro_batch=1
+finish
