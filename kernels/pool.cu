@@ -45,10 +45,11 @@ template <class T>
 __global__ static void __launch_bounds__(THREADS) backward_kernel(dt_pool_backward_args a)
 {
     const int64_t window = blockIdx.x, i = (int64_t)blockIdx.y * THREADS + threadIdx.x,
-                  begin = window * a.length, end = begin + a.length;
+                  begin = window * a.length, end = begin + a.length, place = window * a.h.cols + i;
     if (i >= a.h.cols)
         return;
-    float v = 0.0f, c = 0.0f;
+    const float before = a.before ? a.before_count[window] : 0.0f;
+    float v = a.before ? a.before[place] : 0.0f, c = before;
     int64_t at = -1; // the row that set v last
     for (int64_t row = begin; row < end; row++) {
         if (!counts(a.mask, row))
@@ -57,10 +58,14 @@ __global__ static void __launch_bounds__(THREADS) backward_kernel(dt_pool_backwa
         if (a.pool != DT_POOL_MAX || add_row(DT_POOL_MAX, dt_get<T>(a.h, row, i), c, &v))
             at = row;
     }
-    const float dout = dt_get<T>(a.dout, window, i);
+    float g = a.dout.data ? dt_get<T>(a.dout, window, i) : 0.0f;
+    if (a.dafter)
+        g += a.dafter[place];
+    if (a.dbefore)
+        a.dbefore[place] = at < 0 ? g : a.pool == DT_POOL_MEAN ? g * (before / c) : 0.0f;
     for (int64_t row = begin; row < end; row++) {
-        const float dx = a.pool == DT_POOL_MEAN ? (counts(a.mask, row) ? dout * (1.0f / c) : 0.0f)
-                         : row == at            ? dout
+        const float dx = a.pool == DT_POOL_MEAN ? (counts(a.mask, row) ? g * (1.0f / c) : 0.0f)
+                         : row == at            ? g
                                                 : 0.0f;
         dt_put<T>(a.dh, row, i, a.first ? dx : dt_get<T>(a.dh, row, i) + dx);
     }
@@ -76,7 +81,8 @@ DT_OP_CUDA(pool_forward)
 
 DT_OP_CUDA(pool_backward)
 {
-    const dim3 grid(dt_blocks(args->dout.rows, 1), (unsigned)dt_div_up(args->h.cols, THREADS));
+    const dim3 grid(dt_blocks(args->h.rows / args->length, 1),
+                    (unsigned)dt_div_up(args->h.cols, THREADS));
     DT_STORAGE_SWITCH(args->h.dtype, T,
                       DT_LAUNCH((backward_kernel<T>), grid, THREADS, 0, stream, *args));
     return DT_LAUNCHED("pool_backward");

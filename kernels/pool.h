@@ -5,10 +5,12 @@
 //   last:  c += 1,  v = x
 //   max:   c += 1,  v = x if c = 1, x > v or x is NaN, else v
 //   forward:   out = v after the last row, rounded to storage
-//   backward:  dh (+)= of a row that counts: mean: dout / c; last: dout if it is the last one; max:
-//              dout where v was last set by it, which is the first of equal ones; else 0
+//   backward:  g = dout + dafter
+//              dh (+)= of a row that counts: mean: g / c; last: g if it is the last one; max: g
+//              where v was last set by it, which is the first of equal ones; else 0
+//              dbefore = mean: g c_before / c; last, max: g where no row set v; else 0
 // It starts with c = v = 0, or with those of `before`, and leaves them in `after`, so that rows
-// that come one at a time end with the same bits. Backward is of a window that starts with 0.
+// that come one at a time end with the same bits.
 //
 // pool_targets: for each output that is chosen, the targets (and the output's weight) of the last
 // row of the window that counts and has a target, one that is not NaN; the window's own weight,
@@ -40,8 +42,12 @@ struct dt_pool_backward_args {
     int64_t length;
     struct dt_view h; // as in forward
     const uint8_t *mask;
-    struct dt_view dout, dh;
-    bool first; // dh =, else +=
+    const float *before, *before_count;
+    struct dt_view dout; // data NULL: zeros
+    const float *dafter; // gradient of v in `after`; NULL: zeros
+    struct dt_view dh;
+    float *dbefore; // NULL: not wanted
+    bool first;     // dh =, else +=
 };
 
 struct dt_target_columns {
@@ -73,10 +79,15 @@ struct dt_pool_targets_args {
     ARRAY(OUT,                           B, D, T,      out)            \
     ARRAY(OUT | OR_NULL,                 B, D, DT_F32, after)          \
     ARRAY(OUT | CACHED | NEED(a->after), 1, B, DT_F32, after_count)
-#define DT_ROWS_pool_backward                    \
-    DT_POOL_INPUTS                               \
-    ARRAY(IN,                   B, D, T, dout)   \
-    ARRAY(a->first ? OUT : ADD, M, D, T, dh)
+#define DT_ROWS_pool_backward                                          \
+    DT_POOL_INPUTS                                                     \
+    ARRAY(IN | OR_NULL,                  B, D, DT_F32, before)         \
+    ARRAY(IN | CACHED | NEED(a->before), 1, B, DT_F32, before_count)   \
+    ARRAY(IN | OR_NULL,                  B, D, T,      dout)           \
+    ARRAY(IN | OR_NULL,                  B, D, DT_F32, dafter)         \
+    ARRAY(a->first ? OUT : ADD,          M, D, T,      dh)             \
+    ARRAY(OUT | OR_NULL,                 B, D, DT_F32, dbefore)        \
+    APART(dbefore, dafter)
 #define DT_ROWS_pool_targets                                                   \
     SIZE(M, targets.rows) SIZE(W, targets.cols)                                \
     RANGE(L, length, 1, M)                                                     \

@@ -58,9 +58,19 @@ DT_INLINE void forward_strip(const struct dt_pool_forward_args *a, int64_t windo
 DT_INLINE void backward_strip(const struct dt_pool_backward_args *a, int64_t window, int64_t from,
                               int64_t n, bool bf16)
 {
-    const void *dout = dt_view_at(&a->dout, window, from);
-    float v[STRIP], c = 0.0f;
+    const float before = a->before ? a->before_count[window] : 0.0f;
+    float v[STRIP] = {0}, g[STRIP] = {0}, c = before;
     int32_t at[STRIP], last = -1;
+    int64_t place = window * a->h.cols + from;
+    if (a->before)
+        memcpy(v, a->before + place, (size_t)n * sizeof *v);
+    for (int64_t i = 0; i < n; i++) {
+        at[i] = -1;
+        if (a->dout.data)
+            g[i] = dt_load(dt_view_at(&a->dout, window, from), i, bf16);
+        if (a->dafter)
+            g[i] += a->dafter[place + i];
+    }
     for (int64_t t = 0; t < a->length; t++) {
         int64_t row = window * a->length + t;
         if (!counts(a->mask, row))
@@ -78,9 +88,13 @@ DT_INLINE void backward_strip(const struct dt_pool_backward_args *a, int64_t win
                                                             : 0.0f;
         for (int64_t i = 0; i < n; i++) {
             bool flows = share > 0.0f && (a->pool != DT_POOL_MAX || at[i] == (int32_t)t);
-            float dx = flows ? dt_load(dout, i, bf16) * share : 0.0f;
+            float dx = flows ? g[i] * share : 0.0f;
             dt_store(dh, i, a->first ? dx : dt_load(dh, i, bf16) + dx, bf16);
         }
+    }
+    for (int64_t i = 0; a->dbefore && i < n; i++) {
+        bool kept = a->pool == DT_POOL_MAX ? at[i] < 0 : last < 0;
+        a->dbefore[place + i] = kept ? g[i] : a->pool == DT_POOL_MEAN ? g[i] * (before / c) : 0.0f;
     }
 }
 
@@ -109,7 +123,8 @@ DT_OP_CPU(pool_forward)
 
 DT_OP_CPU(pool_backward)
 {
-    int64_t d = args->h.cols, strips = dt_ceil_div(d, STRIP), n = args->dout.rows * strips;
+    int64_t d = args->h.cols, strips = dt_ceil_div(d, STRIP),
+            n = args->h.rows / args->length * strips;
 #pragma omp parallel for num_threads(device->threads) if (n > 1)
     for (int64_t i = 0; i < n; i++) {
         int64_t from = i % strips * STRIP;

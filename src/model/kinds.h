@@ -154,6 +154,9 @@ struct dt_head_kind {
     // How tokens are masked; NULL: they are not.
     struct dt_masking (*masking)(const struct dt_model_config *config);
     dt_status (*outputs)(const struct dt_model_config *config, struct dt_outputs *outputs);
+    // After a forward of a part of a window (dt_pass.window): leaves what later parts need in the
+    // head's states; NULL: it has none.
+    dt_status (*carry)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h);
     // Reads h [M, d] storage: *sum += the sum of losses and the count of positions that have one.
     // scale > 0: also the gradients of scale · Σ loss, dh among them. The model announces the
     // head's rows.

@@ -97,7 +97,7 @@ struct dt_model_input {
 
 // Recurrent state carried from one window of a sequence to the next: for each layer, and for the
 // head as layer n_layer, the arrays that its kind names, each [sequences, width]. In training the
-// head's is neither read nor written.
+// head's is read and written between the parts of a window alone.
 struct dt_model_state;
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **state); // zero

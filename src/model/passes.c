@@ -111,7 +111,11 @@ dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *c
     for (int64_t i = 0; i < parts->layers; i++)
         DT_TRY_NOTE(forward_layer(model, &pass, i), "forward of layer %lld", (long long)i);
     DT_TRY(begin(&pass, parts->head_part, false));
-    return norm_forward(model, &pass, parts->layers, false);
+    DT_TRY(norm_forward(model, &pass, parts->layers, false));
+    return pass.window && parts->head->carry
+               ? parts->head->carry(parts->head_part, &pass,
+                                    dt_view_rows(parts->head_part->h, 0, pass.rows))
+               : DT_OK;
 }
 
 struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *pass)

@@ -77,11 +77,6 @@ static dt_status check(const struct dt_model_config *config)
 {
     struct dt_outputs all;
     DT_TRY(outputs(config, &all));
-    for (int k = 0; config->segment != 0 && k < all.n; k++)
-        if (all.list[k].pool != DT_POOL_NONE)
-            return DT_FAIL(DT_USER, "set model.segment = 0",
-                           "model.segment: %s pools its window (/%s), which is not built yet",
-                           all.list[k].name, dt_pool_name[all.list[k].pool]);
     for (int k = 0; all.autoregressive && k < all.n; k++)
         if (all.list[k].pool != DT_POOL_NONE)
             return DT_FAIL(DT_USER, "set model.autoregressive = false",
@@ -259,23 +254,45 @@ static struct dt_view pooled_of(const struct dt_view *pooled, const struct dt_pa
     return dt_view_rows(pooled[pool], 0, pass->input.sequences);
 }
 
-// p->pooled of a pool: of the windows or, in play, of all positions of the streams so far.
+// Whether no part of the window comes before that of the pass, or after it.
+static bool starts(const struct dt_pass *pass)
+{
+    return !pass->window || pass->at == 0;
+}
+
+static bool ends(const struct dt_pass *pass)
+{
+    return !pass->window || pass->at + pass->input.length == pass->window->length;
+}
+
+// p->pooled of a pool, of all positions up to the pass's last: of those before it, `before`; NULL:
+// there are none.
 static dt_status pool_windows(const struct policy *p, const struct dt_pass *pass, enum dt_pool pool,
-                              struct dt_view h, bool plays)
+                              struct dt_view h, const struct dt_model_state *before,
+                              const struct dt_model_state *after)
 {
     const struct dt_part *part = &p->part;
-    struct dt_pool_forward_args args = {.pool = pool,
-                                        .length = pass->input.length,
-                                        .h = h,
-                                        .mask = pass->input.arrays[p->mask],
-                                        .out = pooled_of(p->pooled, pass, pool)};
-    if (plays) {
-        args.before = dt_pass_state(pass, part, pass->before, p->pool_state[pool]);
-        args.before_count = dt_pass_state(pass, part, pass->before, p->counted);
-        args.after = dt_pass_state(pass, part, pass->after, p->pool_state[pool]);
-        args.after_count = dt_pass_state(pass, part, pass->after, p->counted);
-    }
+    struct dt_pool_forward_args args = {
+        .pool = pool,
+        .length = pass->input.length,
+        .h = h,
+        .mask = pass->input.arrays[p->mask],
+        .before = dt_pass_state(pass, part, before, p->pool_state[pool]),
+        .before_count = dt_pass_state(pass, part, before, p->counted),
+        .out = pooled_of(p->pooled, pass, pool),
+        .after = dt_pass_state(pass, part, after, p->pool_state[pool]),
+        .after_count = dt_pass_state(pass, part, after, p->counted)};
     return DT_RUN(pass, pool_forward, &args);
+}
+
+// The window goes on in another pass, which starts from these pools.
+static dt_status carry(struct dt_part *part, const struct dt_pass *pass, struct dt_view h)
+{
+    const struct policy *p = (struct policy *)part;
+    for (enum dt_pool pool = DT_POOL_MEAN; pool < DT_POOLS && !ends(pass); pool++)
+        if (p->pools[pool])
+            DT_TRY(pool_windows(p, pass, pool, h, starts(pass) ? NULL : pass->before, pass->after));
+    return DT_OK;
 }
 
 // What outputs learn from, a row a position, or of those that pool a row a window.
@@ -284,16 +301,19 @@ struct rows {
     const uint8_t *mask;
 };
 
-// Where no output pools, the rows are the batch's own.
+// Where no output pools, the rows are the batch's own. Those of windows are of all parts of them.
 static dt_status find_rows(const struct policy *p, const struct dt_pass *pass, bool windows,
                            struct rows *rows)
 {
     int n = p->outputs.n;
-    int64_t length = windows ? pass->input.length : 1;
-    const void *weights = pass->input.arrays[p->weights];
-    *rows = (struct rows){.targets = targets_of(p, pass), .mask = pass->input.arrays[p->mask]};
+    const struct dt_model_input *input = windows && pass->window ? pass->window : &pass->input;
+    int64_t length = windows ? input->length : 1, M = input->sequences * input->length;
+    const void *weights = input->arrays[p->weights];
+    *rows =
+        (struct rows){.targets = dt_view_of(input->arrays[p->targets], M, p->target_width, DT_F32),
+                      .mask = input->arrays[p->mask]};
     if (weights)
-        rows->weights = dt_view_of(weights, pass->rows, 1 + n, DT_F32);
+        rows->weights = dt_view_of(weights, M, 1 + n, DT_F32);
     if (!pools(p) || (!rows->targets.data && !pass->measured)) // only predicted
         return DT_OK;
     struct dt_pool_targets_args args = {.n = n,
@@ -301,10 +321,9 @@ static dt_status find_rows(const struct policy *p, const struct dt_pass *pass, b
                                         .targets = rows->targets,
                                         .mask = rows->mask,
                                         .weights = rows->weights,
-                                        .targets_out =
-                                            dt_view_rows(p->chosen, 0, pass->rows / length)};
+                                        .targets_out = dt_view_rows(p->chosen, 0, M / length)};
     if (weights)
-        args.weights_out = dt_view_rows(p->chosen_weights, 0, pass->rows / length);
+        args.weights_out = dt_view_rows(p->chosen_weights, 0, M / length);
     for (int k = 0; k < n; k++)
         if ((p->outputs.list[k].pool != DT_POOL_NONE) == windows)
             args.outputs[k] = (struct dt_target_columns){p->slices[k].target, p->slices[k].columns};
@@ -346,7 +365,7 @@ static dt_status window_logits(const struct policy *p, const struct dt_pass *pas
 {
     for (enum dt_pool pool = DT_POOL_MEAN; pool < DT_POOLS; pool++)
         if (p->pools[pool])
-            DT_TRY(pool_windows(p, pass, pool, h, false));
+            DT_TRY(pool_windows(p, pass, pool, h, starts(pass) ? NULL : pass->before, NULL));
     for (int k = 0; k < p->outputs.n; k++) {
         enum dt_pool pool = p->outputs.list[k].pool;
         if (pool != DT_POOL_NONE)
@@ -384,13 +403,18 @@ static dt_status chained_backward(const struct policy *p, const struct dt_pass *
     return DT_OK;
 }
 
-// From the logits' gradient to that of h; `first`: which is then written, else added to.
+// From the logits' gradient, or where the window goes on from that of its pools, to that of h;
+// `first`: which is then written, else added to.
 static dt_status windows_backward(const struct policy *p, const struct dt_pass *pass,
                                   struct dt_view h, struct dt_view dlogits, struct dt_view dh,
                                   bool first)
 {
+    const struct dt_part *part = &p->part;
+    const struct dt_model_state *before = starts(pass) ? NULL : pass->before,
+                                *dbefore = starts(pass) ? NULL : pass->dbefore,
+                                *dafter = ends(pass) ? NULL : pass->dafter;
     bool adds[DT_POOLS] = {false};
-    for (int k = 0; k < p->outputs.n; k++) {
+    for (int k = 0; k < p->outputs.n && ends(pass); k++) {
         enum dt_pool pool = p->outputs.list[k].pool;
         struct dt_linear linear = linear_of(p, k);
         linear.adds = adds[pool];
@@ -401,13 +425,20 @@ static dt_status windows_backward(const struct policy *p, const struct dt_pass *
                                       pooled_of(p->dpooled, pass, pool)));
     }
     for (enum dt_pool pool = DT_POOL_MEAN; pool < DT_POOLS; pool++) {
-        struct dt_pool_backward_args args = {.pool = pool,
-                                             .length = pass->input.length,
-                                             .h = h,
-                                             .mask = pass->input.arrays[p->mask],
-                                             .dout = pooled_of(p->dpooled, pass, pool),
-                                             .dh = dh,
-                                             .first = first};
+        int state = p->pool_state[pool];
+        struct dt_pool_backward_args args = {
+            .pool = pool,
+            .length = pass->input.length,
+            .h = h,
+            .mask = pass->input.arrays[p->mask],
+            .before = dt_pass_state(pass, part, before, state),
+            .before_count = dt_pass_state(pass, part, before, p->counted),
+            .dafter = dt_pass_gradient(pass, part, dafter, state),
+            .dh = dh,
+            .dbefore = dt_pass_gradient(pass, part, dbefore, state),
+            .first = first};
+        if (ends(pass))
+            args.dout = pooled_of(p->dpooled, pass, pool);
         if (p->pools[pool]) {
             DT_TRY(DT_RUN(pass, pool_backward, &args));
             first = false;
@@ -458,7 +489,13 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct d
     const struct policy *p = (struct policy *)part;
     if (p->pools[DT_POOL_NONE])
         DT_TRY(loss_of(p, pass, false, h, dh, scale, sum));
-    return pools(p) ? loss_of(p, pass, true, h, dh, scale, sum) : DT_OK;
+    if (!pools(p))
+        return DT_OK;
+    if (ends(pass))
+        return loss_of(p, pass, true, h, dh, scale, sum);
+    return scale > 0
+               ? windows_backward(p, pass, h, (struct dt_view){0}, dh, !p->pools[DT_POOL_NONE])
+               : DT_OK;
 }
 
 // Adds the bias to the logits of outputs [from, from + n), and gives them the data's own units.
@@ -486,7 +523,7 @@ static dt_status output(struct dt_part *part, const struct dt_pass *pass, struct
     enum dt_pool pool = p->outputs.list[k].pool;
     struct dt_view inputs = dt_pass_last(pass, p->inputs);
     if (pool != DT_POOL_NONE)
-        DT_TRY(pool_windows(p, pass, pool, h, true));
+        DT_TRY(pool_windows(p, pass, pool, h, pass->before, pass->after));
     h = pool == DT_POOL_NONE ? dt_pass_last(pass, h) : pooled_of(p->pooled, pass, pool);
     *values = columns_of(p, k, dt_view_rows(p->logits, 0, h.rows));
     if (p->outputs.autoregressive) {
@@ -525,6 +562,7 @@ const struct dt_head_kind dt_policy_head = {
     .lists = true,
     .stem = "frames",
     .outputs = outputs,
+    .carry = carry,
     .loss = loss,
     .output = output,
     .predictions = predictions,

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
+# segments.sh DTRAIN GAME
 # Windows that are run in segments (model.segment) train, evaluate and predict what whole windows do: with documents, over
 # micro-batches and ranks, with carried state, in mixtures; with the bits of reproducible sums. auto and numbers that do not fit.
+game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
@@ -89,4 +91,16 @@ override "a longer window of attention" 'model.segment is 64, shorter than model
     model.attn_window=100
 override "auto with reproducible sums" 'model.segment: auto follows the memory, .*needs a number' model.segment=auto comm.reduce=reproducible \
     data.micro_batch=1
+
+mkdir policies && cd policies || exit 1
+game_policy "$game" pools.ini data.seq_len=150 data.batch=4 \
+    model.heads='buttons:bernoulli*8/max main_x:categorical*17 shoulder:categorical*5@2/mean c_y:regression/last'
+scores() { # run: of the heads in its validations
+    sed -n 's/.*"heads"://p' "runs/$1/metrics.jsonl" | numbers /dev/stdin
+}
+for segment in 0 64; do
+    check "a policy, $segment" "$dtrain" pools.ini run.name=pools-$segment model.segment=$segment >pools.log 2>&1
+done
+same "heads that pool" pools-0 pools-64
+check "their scores" near <(scores pools-0) <(scores pools-64) 1e-4
 finish

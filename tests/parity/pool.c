@@ -66,11 +66,18 @@ REFERENCE(pool_forward)
 REFERENCE(pool_backward)
 {
     int64_t L = a->length, d = a->h.cols, at;
-    for (int64_t place = 0; place < a->dout.rows * d; place++) {
+    for (int64_t place = 0; place < a->h.rows / L * d; place++) {
         int64_t b = place / d, i = place % d;
         const uint8_t *mask = mask_of(a->mask, b, L);
-        double v = 0.0, dout = get_at(&a->dout, b, i);
-        double c = fold(a->pool, column(&a->h, b, L, i), mask, L, &v, 0.0, &at);
+        double v = a->before ? (double)a->before[place] : 0.0,
+               before = a->before ? (double)a->before_count[b] : 0.0,
+               dout = (a->dout.data ? get_at(&a->dout, b, i) : 0.0) +
+                      (a->dafter ? (double)a->dafter[place] : 0.0);
+        double c = fold(a->pool, column(&a->h, b, L, i), mask, L, &v, before, &at);
+        if (a->dbefore)
+            a->dbefore[place] = (float)(at < 0                    ? dout
+                                        : a->pool == DT_POOL_MEAN ? dout * before / c
+                                                                  : 0.0);
         for (int64_t t = 0; t < L; t++) {
             double dx = a->pool == DT_POOL_MEAN ? (counts(mask, t) ? dout / c : 0.0)
                         : t == at               ? dout
@@ -93,7 +100,8 @@ struct values {
     enum dt_pool pool;
     int64_t windows, length, width;
     const uint8_t *mask;
-    double *h;
+    double *h, *before;
+    const float *before_count;
 };
 
 static void out_of(const void *values, double *out)
@@ -105,8 +113,9 @@ static void out_of(const void *values, double *out)
         int64_t b = place / v->width;
         for (int64_t t = 0; t < L; t++)
             x[t] = v->h[(b * L + t) * v->width + place % v->width];
-        out[place] = 0.0;
-        fold(v->pool, x, mask_of(v->mask, b, L), L, &out[place], 0.0, &at);
+        out[place] = v->before ? v->before[place] : 0.0;
+        fold(v->pool, x, mask_of(v->mask, b, L), L, &out[place],
+             v->before ? (double)v->before_count[b] : 0.0, &at);
     }
 }
 
@@ -144,13 +153,37 @@ static void compare(struct parity *p, const struct shape *s, enum dt_pool pool)
                                                        ? fresh_view(s->type, M, d, stride)
                                                        : normal_view(s->type, M, d, stride, 1.0, 4),
                                              .first = s->first};
+    if (s->state) {
+        backward.before = forward.before;
+        backward.before_count = forward.before_count;
+        backward.dbefore = guarded(B * d * 4);
+        if (pool != DT_POOL_LAST) // with both, with one of them
+            backward.dafter = normal(B * d, 1.0, 5);
+        if (pool == DT_POOL_MAX)
+            backward.dout = (struct dt_view){0};
+    }
     PARITY(p, pool_forward, &forward, OUT(out, .each = 1e-6), OUT(after, .each = 1e-6));
-    PARITY(p, pool_backward, &backward, OUT(dh, .each = 2e-7));
+    PARITY(p, pool_backward, &backward, OUT(dh, .each = 2e-7), OUT(dbefore, .each = 4e-7));
     if (!s->first || s->type != DT_F32 || !p->is_cpu || s->length > 64)
         return;
-    struct values v = {pool, B, s->length, d, forward.mask, dense_view(&forward.h)};
-    const struct objective objective = {.dy = &backward.dout, .forward = out_of, .problem = &v};
+    struct values v = {.pool = pool,
+                       .windows = B,
+                       .length = s->length,
+                       .width = d,
+                       .mask = forward.mask,
+                       .h = dense_view(&forward.h),
+                       .before = forward.before ? dense_array(forward.before, B * d) : NULL,
+                       .before_count = forward.before_count};
+    struct dt_view dv = fresh_view(DT_F32, B, d, d);
+    for (int64_t place = 0; place < B * d; place++)
+        set_at(&dv, place / d, place % d,
+               (backward.dout.data ? get_at(&backward.dout, place / d, place % d) : 0.0) +
+                   (backward.dafter ? (double)backward.dafter[place] : 0.0));
+    const struct objective objective = {.dy = &dv, .forward = out_of, .problem = &v};
     check_direction(p, "h", v.h, dense_view(&backward.dh), M * d, &objective, 1e-5);
+    if (v.before)
+        check_direction(p, "before", v.before, dense_array(backward.dbefore, B * d), B * d,
+                        &objective, 1e-5);
 }
 
 // One position at a time, with the state of those before: the bits of the whole window.
@@ -267,11 +300,11 @@ static void compare_targets(struct parity *p, const struct shape *s, bool all)
 void parity_pool(struct parity *p)
 {
     static const struct shape shapes[] = {
-        {1, 1, 1, 0, DT_F32, 4, 1, 1},      {3, 1, 7, 2, DT_BF16, 3, 1, 0},
-        {2, 5, 127, 0, DT_F32, 3, 0, 1},    {3, 33, 129, 3, DT_F32, 3, 1, 0},
-        {2, 40, 257, 0, DT_BF16, 4, 0, 1},  {5, 64, 30, 1, DT_F32, 2, 0, 1},
-        {2, 100, 520, 8, DT_BF16, 1, 1, 1}, {1, 777, 3, 0, DT_F32, 3, 0, 0},
-        {4, 9, 16, 0, DT_F32, 0, 1, 0},
+        {1, 1, 1, 0, DT_F32, 4, 1, 1},   {3, 1, 7, 2, DT_BF16, 3, 1, 0},
+        {2, 5, 127, 0, DT_F32, 3, 0, 1}, {3, 33, 129, 3, DT_F32, 3, 1, 0},
+        {3, 7, 19, 0, DT_F32, 3, 1, 1},  {2, 40, 257, 0, DT_BF16, 4, 0, 1},
+        {5, 64, 30, 1, DT_F32, 2, 0, 1}, {2, 100, 520, 8, DT_BF16, 1, 1, 1},
+        {1, 777, 3, 0, DT_F32, 3, 0, 0}, {4, 9, 16, 0, DT_F32, 0, 1, 0},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++) {
         for (int pool = DT_POOL_MEAN; pool <= DT_POOL_MAX; pool++)

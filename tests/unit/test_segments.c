@@ -36,10 +36,11 @@ static void run_segments(struct random_pass *p, int64_t segment, float *streams,
 
 // Sums are in fp32 and in another order: of a product of matrices, whose order follows from its
 // number of rows, of what a position sees in attention, and of gradients over positions.
-static void test_model(const char *layers, enum dt_recompute recompute, int64_t segment,
-                       int64_t window)
+static void test_model(const char *layers, const char *heads, enum dt_recompute recompute,
+                       int64_t segment, int64_t window)
 {
-    struct dt_model_config config = random_pass_config("tokens", layers, "lm");
+    const char *stem = strcmp(heads, "lm") == 0 ? "tokens" : "frames";
+    struct dt_model_config config = random_pass_config(stem, layers, heads);
     struct random_pass p;
     struct dt_loss_sum got = {0};
     int64_t d = config.d_model;
@@ -54,16 +55,17 @@ static void test_model(const char *layers, enum dt_recompute recompute, int64_t 
     memcpy(whole, dt_model_residual(p.model, &p.pass).data, stream_bytes);
     run_segments(&p, segment, parts, &got);
     double off = random_pass_distance(parts, whole, ROWS * d);
-    CHECK(off < 1e-6, "%s, segments of %d: the stream differs by %.2g", layers, (int)segment, off);
+    CHECK(off < 1e-6, "%s, %s, segments of %d: the stream differs by %.2g", layers, heads,
+          (int)segment, off);
     CHECK(got.counted == want.counted && fabs(got.loss / want.loss - 1) < 1e-6,
-          "%s, segments of %d: loss %.9g of %g, not %.9g of %g", layers, (int)segment, got.loss,
-          got.counted, want.loss, want.counted);
+          "%s, %s, segments of %d: loss %.9g of %g, not %.9g of %g", layers, heads, (int)segment,
+          got.loss, got.counted, want.loss, want.counted);
     for (int i = 0; i < dt_model_params(p.model)->n; i++) {
         const struct dt_param *row = &dt_model_params(p.model)->rows[i];
         off = random_pass_distance(dt_model_gradients(p.model) + row->offset,
                                    gradients + row->offset, row->count);
-        CHECK(off < 1e-5, "%s, segments of %d: the gradient of %s differs by %.2g", layers,
-              (int)segment, row->name, off);
+        CHECK(off < 1e-5, "%s, %s, segments of %d: the gradient of %s differs by %.2g", layers,
+              heads, (int)segment, row->name, off);
     }
     free(gradients);
     free(whole);
@@ -74,12 +76,19 @@ static void test_model(const char *layers, enum dt_recompute recompute, int64_t 
 int main(void)
 {
     static const char *const layers[] = {"mamba*2", "mamba2*2", "gru*2", "lstm*2", "attention*2"};
+    static const char *const pools[] = {
+        "a:regression*2/mean", "a:categorical*5/last", "a:huber*2/max",
+        "a:categorical*5@0.3/last b:bernoulli*3 c:huber*2/max d:regression/mean e:huber*2/mean"};
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
         for (int64_t segment = 50; segment <= 64; segment += 14) // not whole chunks, and whole ones
-            test_model(layers[i], DT_RECOMPUTE_NONE, segment, 8);
-    test_model("attention*2", DT_RECOMPUTE_NONE, 64, 100); // a window of two segments
+            test_model(layers[i], "lm", DT_RECOMPUTE_NONE, segment, 8);
+    test_model("attention*2", "lm", DT_RECOMPUTE_NONE, 64, 100); // a window of two segments
     for (enum dt_recompute recompute = DT_RECOMPUTE_NONE; recompute <= DT_RECOMPUTE_BLOCK;
          recompute++)
-        test_model("mamba attention mlp gru mamba2 lstm", recompute, 64, 8);
+        test_model("mamba attention mlp gru mamba2 lstm", "lm", recompute, 64, 8);
+    // Pools of the whole window, of which the last segment has 43 positions, or 5 that count less.
+    for (int64_t segment = 64; segment <= 166; segment += 102)
+        for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
+            test_model("mamba*2", pools[i], DT_RECOMPUTE_NONE, segment, 8);
     return test_end();
 }
