@@ -16,7 +16,7 @@
 struct dt_input_config {
     int64_t sequences, length, micro;
     bool takes_turns; // with other ranks, micro-batch by micro-batch (job/job.h)
-    int64_t segment; // positions of a pass (train/segments.h); 0: all
+    int64_t segment;  // positions of a pass (train/segments.h); 0: all
 };
 
 struct dt_input {

@@ -371,9 +371,9 @@ static dt_status forward_again(struct dt_stepper *s, const struct dt_pass *windo
     return dt_segments_loss(&s->segments, part, scale, s->optimizer.sum);
 }
 
-// Runs one micro-batch. Gradients are accumulated over segments and micro-batches, by the model itself or by a
-// tree. The last micro-batch sends them as they become ready, and updates the weights. With a ring
-// each sends its own, and what is accumulated are their sums over ranks.
+// Runs one micro-batch. Gradients are accumulated over segments and micro-batches, by the model
+// itself or by a tree. The last micro-batch sends them as they become ready, and updates the
+// weights. With a ring each sends its own, and what is accumulated are their sums over ranks.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int variant)
 {

@@ -70,7 +70,10 @@ numbers() { # file: its numbers
 for segment in 0 64; do
     check "eval, $segment" "$dtrain" eval small.ini run.name=mamba-mamba "${long[@]}" model.segment=$segment --positions --documents >eval-$segment.json 2>eval.log
 done
-check "losses by position" near <(numbers eval-0.json) <(numbers eval-64.json) 1e-6
+by_position() {
+    sed 's/.*"loss_by_position"//' "eval-$1.json"
+}
+check "losses by position: the same bits" cmp <(by_position 0) <(by_position 64)
 
 check "the plan" "$dtrain" --check small.ini "${long[@]}" model.segment=64 >check.log 2>&1
 check "the plan has segments" grep -q '^segments: 5 of 64 tokens a window' check.log

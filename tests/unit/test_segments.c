@@ -12,7 +12,8 @@ static void run_segments(struct random_pass *p, int64_t segment, float *streams,
                          struct dt_loss_sum *sum)
 {
     const struct dt_model_shape shape = {.training = true};
-    const struct dt_input_config batch = {B, L, B, segment};
+    const struct dt_input_config batch = {
+        .sequences = B, .length = L, .micro = B, .segment = segment};
     int64_t d = dt_model_config(p->model)->d_model;
     struct dt_segments segments;
     CHECK_OK(dt_segments_create(&p->backend, p->model, &shape, &batch, &segments));
@@ -55,8 +56,11 @@ static void test_model(const char *layers, const char *heads, enum dt_recompute 
     memcpy(whole, dt_model_residual(p.model, &p.pass).data, stream_bytes);
     run_segments(&p, segment, parts, &got);
     double off = random_pass_distance(parts, whole, ROWS * d);
-    CHECK(off < 1e-6, "%s, %s, segments of %d: the stream differs by %.2g", layers, heads,
-          (int)segment, off);
+    // Segments of whole chunks end with the bits of the whole window, but in attention, whose
+    // angles and tiles begin with the pass.
+    bool exact = segment % 64 == 0 && !strstr(layers, "attention");
+    CHECK(exact ? off == 0 : off < 1e-6, "%s, %s, segments of %d: the stream differs by %.2g",
+          layers, heads, (int)segment, off);
     CHECK(got.counted == want.counted && fabs(got.loss / want.loss - 1) < 1e-6,
           "%s, %s, segments of %d: loss %.9g of %g, not %.9g of %g", layers, heads, (int)segment,
           got.loss, got.counted, want.loss, want.counted);
