@@ -217,11 +217,11 @@ train bf16 1 run.precision=bf16
 close bf16 bf16-cpu 2e-3
 # Segments, of which the last is short: those of a micro-batch are one graph.
 cut=(data.seq_len=150 data.batch=2 data.micro_batch=1 data.reset_token=10)
-check "whole windows on the CPU" ranks 1 small.ini run.name=cut-cpu run.steps=$steps "${cut[@]}" run.device=cpu >cut-cpu.log 2>&1
-train cut 1 "${cut[@]}" model.segment=128
-close cut cut-cpu 1e-5
-train cut-plain 1 "${cut[@]}" model.segment=128 run.cuda_graph=false
-alike cut-plain cut
+check "whole windows on the CPU" ranks 1 small.ini run.name=segments-cpu run.steps=$steps "${cut[@]}" run.device=cpu >segments-cpu.log 2>&1
+train segments 1 "${cut[@]}" model.segment=128
+close segments segments-cpu 1e-5
+train segments-plain 1 "${cut[@]}" model.segment=128 run.cuda_graph=false
+alike segments-plain segments
 # Carried state, the moving average and the best checkpoint: two steps are in flight, steps are graphs.
 carry=(data.shuffle=false data.carry_state=true optim.ema=0.9 log.eval_every=3 checkpoint.best=true)
 states() { # a, b: what only these runs have
