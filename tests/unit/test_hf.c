@@ -246,6 +246,7 @@ static void test_config_falcon(void)
     struct dt_problems problems = {0};
     dt_model_config_compare(&problems, &read, &config);
     CHECK(problems.n == 0, "%s", problems.text);
+    free(written);
     CHECK_FAILS(dt_hf_official_text(&config, &written), DT_USER, "this one is falcon_mamba");
     CHECK_FAILS(parse_config(FALCON "\"intermediate_size\": 100}", &read), DT_USER,
                 "intermediate_size is 100; it must be a multiple of hidden_size = 64");
