@@ -243,11 +243,15 @@ static dt_status choose_segment(const struct dt_job *job, int64_t *segment)
 static dt_status check_segment(const struct dt_job *job)
 {
     int64_t segment = job->model.segment, unit = dt_segment_unit(&job->backend);
-    if (segment != 0 && dt_job_sharding(job) >= DT_SHARD_GRADIENTS)
-        return dt_config_reject(job->config, "model.segment", "use optim.shard = true or false",
-                                "windows in segments keep all gradients and weights on each rank, "
-                                "which optim.shard = %s does not",
+    if (segment != 0 && job->comm->info.size > 1 && dt_job_takes_turns(job))
+        return dt_config_reject(job->config, "model.segment",
+                                "use optim.shard = states, or comm.reduce = fast",
+                                "with optim.shard = %s the gradients of segments are summed over "
+                                "ranks one by one, which reproducible sums of micro-batches are "
+                                "not",
                                 dt_config_find(job->config, "optim.shard")->text);
+    if (segment < 0) // auto
+        return DT_OK;
     char hint[64];
     snprintf(hint, sizeof hint, "use %lld", (long long)dt_round_up(segment, unit));
     return segment % unit == 0
@@ -262,8 +266,9 @@ dt_status dt_job_settle_segment(struct dt_job *job)
     static const char key[] = "model.segment";
     int64_t *segment = &job->model.segment, chosen = 0;
     char text[24];
+    DT_TRY(dt_agree(job->comm, check_segment(job)));
     if (*segment >= 0)
-        return dt_agree(job->comm, check_segment(job));
+        return DT_OK;
     DT_TRY(dt_agree(job->comm, choose_segment(job, &chosen)));
     DT_TRY(dt_allreduce(job->comm, &chosen, 1, DT_I64, DT_MIN));
     *segment = chosen < job->settings.data.seq_len ? chosen : 0;

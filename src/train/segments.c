@@ -100,6 +100,7 @@ dt_status dt_segments_pass(struct dt_segments *s, const struct dt_pass *whole, i
     const struct dt_array_list *arrays = dt_model_arrays(s->model);
     const int64_t first = i * s->config.segment;
     const bool starts = i == 0, ends = i == s->n - 1;
+    const bool ring = dt_model_params(s->model)->ring.n > 0; // each segment sends its gradients
     *part = *whole;
     if (s->n == 1)
         return DT_OK;
@@ -118,13 +119,13 @@ dt_status dt_segments_pass(struct dt_segments *s, const struct dt_pass *whole, i
     if (!starts) {
         part->before = s->states[(i - 1) % s->kept];
         part->dbefore = s->gradients[(i - 1) % 2];
-        part->part_begins = NULL;
-        part->grad_ready = NULL;
+        part->part_begins = ring ? whole->part_begins : NULL;
+        part->grad_ready = ring ? whole->grad_ready : NULL;
     }
     if (!ends) {
         part->after = s->states[i % s->kept];
         part->dafter = s->gradients[i % 2];
-        part->accumulate = true;
+        part->accumulate = !ring;
     }
     return DT_OK;
 }

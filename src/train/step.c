@@ -366,14 +366,14 @@ static dt_status forward_again(struct dt_stepper *s, const struct dt_pass *windo
                                double scale, struct dt_pass *part)
 {
     DT_TRY(dt_segments_pass(&s->segments, window, i, part));
-    part->part_begins = NULL;
     DT_TRY(dt_model_forward(s->model, part));
     return dt_segments_loss(&s->segments, part, scale, s->optimizer.sum);
 }
 
 // Runs one micro-batch. Gradients are accumulated over segments and micro-batches, by the model
 // itself or by a tree. The last micro-batch sends them as they become ready, and updates the
-// weights. With a ring each sends its own, and what is accumulated are their sums over ranks.
+// weights. With a ring each sends its own, segment by segment, and what is accumulated are their
+// sums over ranks.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int variant)
 {
@@ -408,14 +408,17 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     say(s, "backward");
     DT_TRY(mark(s, LAST_FORWARD_DONE));
     for (int64_t i = n - 1; i > 0; i--) {
+        dt_buckets_add(s->buckets, !first || i < n - 1);
         DT_TRY(dt_model_backward(s->model, &part));
+        if (ring)
+            DT_TRY(dt_buckets_wait(s->buckets));
         DT_TRY(forward_again(s, &pass, i - 1, 1 / tokens, &part));
     }
     if (last && !ring)
         DT_TRY(dt_micro_tree_finish_sums(&s->tree, s->stream));
     if (last || (ring && tree)) // else they are accumulated until then
         DT_TRY(dt_buckets_sums_ready(s->buckets));
-    dt_buckets_add(s->buckets, !first);
+    dt_buckets_add(s->buckets, !first || n > 1);
     DT_TRY(dt_model_backward(s->model, &part));
     if (!sends)
         return DT_OK;

@@ -47,6 +47,13 @@ train fast 2 data.micro_batch=2 data.val=
 train fast-rings 2 data.micro_batch=2 data.val= optim.shard=weights
 check "micro-batches summed over ranks one by one" same_losses runs/fast-rings/metrics.jsonl runs/fast/metrics.jsonl 1e-5
 
+# In segments too, of which each sends its own.
+check "segments" ranks 2 small.ini run.name=segments data.micro_batch=2 data.val= model.segment=64 data.seq_len=80 optim.shard=weights >segments.log 2>&1
+check "whole windows" ranks 2 small.ini run.name=windows data.micro_batch=2 data.val= data.seq_len=80 >windows.log 2>&1
+check "segments summed over ranks one by one" same_losses runs/segments/metrics.jsonl runs/windows/metrics.jsonl 1e-5
+refused "segments in a reproducible order" "model.segment: with optim.shard = weights the gradients of segments" env messages=1 \
+    "${local_mpirun[@]}" -np 2 "$dtrain" --check small.ini model.segment=64 data.seq_len=80 data.micro_batch=2 comm.reduce=reproducible optim.shard=weights
+
 # The plan: slots, and this rank's pieces, as many as of each optimizer state.
 row() { # of a plan, file
     sed -n "s/^  $1  *\([0-9.]*\) MiB/\1/p" "$2"
