@@ -83,5 +83,8 @@ mlm_rejected 'model.heads is mlm, whose masked tokens follow from both sides, bu
 mlm_rejected 'model.mask_token is 257, outside the vocabulary of 257' model.mask_token=257 model.direction=both
 mlm_rejected 'model.mask_rate: 0 is out of range' model.mask_token=256 model.direction=both model.mask_rate=0
 mlm_rejected 'model.mask_token: required' model.direction=both
+for segment in 64 auto; do
+    mlm_rejected 'model.segment cuts a window' model.mask_token=256 model.direction=both model.segment=$segment data.seq_len=256
+done
 refused "text of an mlm" 'model.direction is both' "$dtrain" sample runs/mlm-1/$last --prompt 1
 finish
