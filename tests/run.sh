@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-} in -h | --help) sed -n '2,4s/^# //p' tests/run.sh; exit 0 ;; esac
-without=(-LE '^long$') sanitized=(-E '^dist_(carry|best|bits|policies|heads)$')
+without=(-LE '^long$') sanitized=(-E '^dist_(carry|best|bits|policies|heads|segments|both)$')
 [ "${1:-}" != --long ] || { without=() sanitized=() && shift; }
 ./launch/setup.sh --tests
 jobs=$(($(nproc) < 8 ? 2 * $(nproc) : 16)) # tests wait about as long as they compute
