@@ -37,6 +37,10 @@ __attribute__((format(printf, 1, 2))) static inline const char *in_scratch(const
     static int next;
     char name[DT_PATH];
     va_list values;
+    if (scratch[0] == 0) { // the path would be in the root of the file system
+        fprintf(stderr, "in_scratch before make_scratch\n");
+        abort();
+    }
     va_start(values, format);
     vsnprintf(name, sizeof name, format, values);
     va_end(values);

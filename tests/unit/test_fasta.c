@@ -266,7 +266,7 @@ static void test_strands(void)
             if (step < EPOCH)
                 of_window[window] = strand;
         }
-    // Of 240 fair coins 120, give or take 5 deviations of 7.7; of 40 pairs 20, with 3.2.
+    // 240 fair coins give 120 within 5 deviations of 7.7, and 40 pairs 20 within 5 of 3.2.
     CHECK(reversed > 81 && reversed < 159, "%d of 240 windows are reversed", reversed);
     CHECK(changed > 4 && changed < 36, "%d of 40 windows change in the second epoch", changed);
 }
@@ -312,6 +312,8 @@ static void test_no_strands(void)
 
 int main(void)
 {
+    make_scratch();
     RUN(test_letters, test_long, test_sides, test_refused, test_strands, test_no_strands);
+    remove_scratch();
     return test_end();
 }
