@@ -97,9 +97,7 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
 {
     struct dt_memory_plan plan = {0}, whole = {0};
     struct dt_job without = *job;
-    without.settings.optim.shard = DT_SHARD_FALSE;
     DT_TRY(dt_job_memory(job, &plan));
-    DT_TRY(dt_job_memory(&without, &whole));
     int64_t total = dt_memory_plan_bytes(&plan, true);
     bool unified = job->backend.table->unified;
     int64_t on_device = dt_memory_plan_bytes(&plan, unified);
@@ -111,12 +109,13 @@ static dt_status print_memory(const struct dt_job *job, const struct dt_device_i
         print_bytes("on the device", on_device);
     print_bytes("free now", device->memory_free);
     print_bytes("reserved", dt_job_reserved_memory(job, device));
-    if (dt_job_sharding(job) != DT_SHARD_NOTHING && job->comm->info.size > 1)
-        dt_print_line(
-            "optim.shard saves %.1f MiB on each of %d ranks",
-            (double)(dt_memory_plan_bytes(&whole, unified) - dt_memory_plan_bytes(&plan, unified)) /
-                0x1p20,
-            job->comm->info.size);
+    if (dt_job_sharding(job) == DT_SHARD_NOTHING || job->comm->info.size == 1)
+        return DT_OK;
+    without.settings.optim.shard = DT_SHARD_FALSE;
+    DT_TRY(dt_job_memory(&without, &whole));
+    dt_print_line("optim.shard saves %.1f MiB on each of %d ranks",
+                  (double)(dt_memory_plan_bytes(&whole, unified) - on_device) / 0x1p20,
+                  job->comm->info.size);
     return DT_OK;
 }
 

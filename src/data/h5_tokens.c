@@ -274,10 +274,12 @@ static void reverse_complement(const uint8_t *complement, int64_t T, const uint8
 static bool is_reversed(const struct dt_read_rules *rules, const struct dt_block *block,
                         int64_t window)
 {
+    if (!rules->reverse_complement)
+        return false;
     struct dt_philox rng =
         dt_philox_init(rules->seed, (uint32_t)block->epoch,
                        UINT64_C(1) << 63 | (uint64_t)block->shard << 40 | (uint64_t)window);
-    return rules->reverse_complement && (dt_philox_u32(&rng) & 1);
+    return dt_philox_u32(&rng) & 1;
 }
 
 static dt_status write_window(const struct dt_dataset *dataset, const struct dt_read_rules *rules,

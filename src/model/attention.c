@@ -12,8 +12,6 @@
 
 #include <math.h>
 
-enum { SEGMENT_UNIT = 128 }; // a segment of whole chunks on every backend
-
 // The arrays of a pass, M rows of storage type.
 struct arrays {
     struct dt_view qkv, y;  // [M, (H + 2 G) E], [M, H·E]
@@ -68,7 +66,7 @@ static dt_status check(const struct dt_model_config *c)
 {
     static const char hint[] = "set model.n_head, model.n_kv_head or model.d_model";
     if (c->direction == DT_DIRECTION_BOTH)
-        return DT_FAIL(DT_USER, NULL, "model.direction is both, which attention cannot yet");
+        return DT_FAIL(DT_USER, NULL, "model.direction is both, which attention does not support");
     const struct values *v = values(c);
     int64_t width = c->d_model / v->n_head;
     if (c->d_model % v->n_head != 0)
@@ -84,8 +82,9 @@ static dt_status check(const struct dt_model_config *c)
                        (long long)v->n_kv_head, (long long)v->n_head);
     if (c->segment > 0 && v->attn_window > c->segment) {
         char fits[64];
-        snprintf(fits, sizeof fits, "use model.segment = %lld or more, or 0",
-                 (long long)dt_round_up(v->attn_window, SEGMENT_UNIT));
+        snprintf(
+            fits, sizeof fits, "use model.segment = %lld or more, or 0",
+            (long long)dt_round_up(v->attn_window, DT_SSD_CHUNK_CUDA)); // the longest chunk of all
         return DT_FAIL(
             DT_USER, fits,
             "model.segment is %lld, shorter than model.attn_window = %lld: the keys that "

@@ -146,7 +146,6 @@ static dt_status add_up_sources(struct trainer *t, const struct dt_step_result *
 {
     const struct dt_job *job = t->job;
     const struct dt_source *source = job->train->sources;
-    const struct dt_loader_config loader = dt_job_train_loader(job);
     int64_t batch = job->settings.data.batch;
     int64_t at = dt_skips_batch(&t->left_out, t->state.step - 1), before[DT_SOURCES_MAX];
     *known = result->slots != NULL;
@@ -155,6 +154,7 @@ static dt_status add_up_sources(struct trainer *t, const struct dt_step_result *
         epochs[i] = (double)before[i] / (double)dt_max_i64(1, source[i].windows / batch);
     if (!*known)
         return DT_OK;
+    const struct dt_loader_config loader = dt_job_train_loader(job);
     memset(t->slots, 0, (size_t)batch * sizeof *t->slots);
     for (int64_t row = 0; row < job->local_batch; row++)
         t->slots[dt_loader_slot(&loader, row)] = result->slots[row];

@@ -83,6 +83,8 @@ mlm_rejected 'model.heads is mlm, whose masked tokens follow from both sides, bu
 mlm_rejected 'model.mask_token is 257, outside the vocabulary of 257' model.mask_token=257 model.direction=both
 mlm_rejected 'model.mask_rate: 0 is out of range' model.mask_token=256 model.direction=both model.mask_rate=0
 mlm_rejected 'model.mask_token: required' model.direction=both
+mlm_rejected 'model.direction is both, which attention does not support' model.mask_token=256 model.direction=both model.layers='mamba attention' \
+    model.n_head=2
 for segment in 64 auto; do
     mlm_rejected 'model.segment cuts a window' model.mask_token=256 model.direction=both model.segment=$segment data.seq_len=256
 done
