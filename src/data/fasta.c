@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-enum { UNKNOWN = 6, A, C, G, T, N, BAD, BLANK, READ = 1 << 20, BED_LIMIT = 1 << 30, NAME = 256 };
+enum { UNKNOWN = 6, A, C, G, T, N, BAD, BLANK, BED_LIMIT = 1 << 30, NAME = 256 };
 enum { ANY = -2, NEITHER = -1 }; // sides of a unit: drawn later, left out
 
 const uint8_t dt_dna_complement[DT_DNA_VOCAB] = {0, 1, 2, 3, 4, 5, UNKNOWN, T, G, C, A, N};
@@ -251,7 +251,7 @@ static dt_status reserve(struct dt_fasta *fasta, int64_t more)
     if (more == 0)
         return DT_OK;
     while (room < fasta->n_letters + more)
-        room = room > 0 ? 2 * room : READ;
+        room = room > 0 ? 2 * room : DT_PACK_CHUNK;
     uint8_t *letters = room > fasta->room ? realloc(fasta->letters, (size_t)room) : fasta->letters;
     if (!letters)
         return DT_FAIL(DT_MACHINE, "a sequence must fit into memory as a whole",
@@ -296,13 +296,14 @@ static dt_status read_line(struct dt_packer *packer, const uint8_t *line, int64_
 }
 
 // Reads a file that may be compressed, line by line. A line may be longer than the buffer.
-static dt_status read_lines(struct dt_packer *packer, gzFile file, uint8_t *buffer)
+static dt_status read_lines(struct dt_packer *packer, gzFile file)
 {
     struct dt_fasta *fasta = packer->fasta;
+    uint8_t *buffer = (uint8_t *)packer->chunk;
     bool header = false; // the buffer starts inside one, whose name was read
     int64_t kept = 0, begun = packer->done;
     for (int read = 1; read > 0;) {
-        read = gzread(file, buffer + kept, (unsigned)(READ - kept));
+        read = gzread(file, buffer + kept, (unsigned)(DT_PACK_CHUNK - kept));
         if (read < 0)
             return DT_OK; // the caller asks why
         int64_t n = kept + read, at = 0;
@@ -326,8 +327,7 @@ static dt_status read_lines(struct dt_packer *packer, gzFile file, uint8_t *buff
     return end_sequence(packer);
 }
 
-static dt_status read_file(struct dt_packer *packer, const struct dt_pack_input *input,
-                           uint8_t *buffer)
+static dt_status read_file(struct dt_packer *packer, const struct dt_pack_input *input)
 {
     int64_t bytes;
     int fd, code;
@@ -340,7 +340,7 @@ static dt_status read_file(struct dt_packer *packer, const struct dt_pack_input 
     packer->fasta->path = input->path;
     packer->fasta->line = 1;
     int64_t begun = packer->done;
-    dt_status status = read_lines(packer, file, buffer);
+    dt_status status = read_lines(packer, file);
     const char *why = gzerror(file, &code);
     if (status == DT_OK && code == Z_ERRNO)
         status = DT_FAIL_ERRNO("read", input->path);
@@ -355,17 +355,14 @@ static dt_status read_file(struct dt_packer *packer, const struct dt_pack_input 
 
 static dt_status read_all(struct dt_packer *packer)
 {
-    uint8_t *buffer;
-    dt_status status = DT_OK;
     packer->fasta->next = 0;
-    DT_TRY(DT_NEW(&buffer, READ, "a buffer"));
-    for (int64_t i = 0; i < packer->files.n && status == DT_OK; i++)
-        status = read_file(packer, &packer->files.at[i], buffer);
-    free(buffer);
-    return status;
+    for (int64_t i = 0; i < packer->files.n; i++)
+        DT_TRY(read_file(packer, &packer->files.at[i]));
+    return DT_OK;
 }
 
-// Gives each unit its side, if no interval names it: drawn at random; of a lone one, the tail.
+// Gives each unit whose interval names no side one at random; a lone unit is cut, and its tail is
+// for validation.
 static dt_status choose_sides(struct dt_packer *packer)
 {
     struct dt_fasta *fasta = packer->fasta;

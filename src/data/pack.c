@@ -462,7 +462,6 @@ static dt_status write_output(struct dt_packer *packer)
 {
     DT_TRY(dt_make_dirs(packer->config->output));
     DT_TRY(sweep_output(packer, SWEEP_TEMPORARY)); // of a run that was killed
-    DT_TRY(DT_NEW(&packer->chunk, DT_PACK_CHUNK, "a buffer"));
     dt_status status = write_sides(packer);
     for (int side = 0; side < DT_SIDES; side++) {
         dt_shard_abandon(packer->side[side].writer);
@@ -495,6 +494,7 @@ static dt_status pack(struct dt_packer *packer)
     if (was_there && !config->force)
         DT_TRY(sweep_output(packer, SWEEP_REFUSE));
     packer->started = packer->drawn = dt_seconds();
+    DT_TRY(DT_NEW(&packer->chunk, DT_PACK_CHUNK, "a buffer"));
     if (config->task) {
         DT_TRY(divide_rows(packer));
         unit *= 2 * config->shape.length; // input_ids and labels

@@ -15,10 +15,6 @@
 
 enum dt_pack_format { DT_PACK_TEXT, DT_PACK_U8, DT_PACK_U16, DT_PACK_U32, DT_PACK_FASTA };
 
-// The tokens of DNA (fasta.c), and the one that each is on the other strand.
-enum { DT_DNA_VOCAB = 12 };
-extern const uint8_t dt_dna_complement[DT_DNA_VOCAB];
-
 struct dt_pack_config {
     const struct dt_task *task; // NULL: files. Then `shape` and `rows` count, and no inputs.
     struct dt_task_shape shape;

@@ -1,6 +1,6 @@
-// What the files behind dt_pack share: the two sides, and the shards that they are written to. A
-// source (text and raw files, a task, FASTA) first says how many tokens each side gets, then
-// appends them. Private to pack.c and fasta.c.
+// The two sides of a pack, and the shards that they are written to. A source (text and raw files, a
+// task, FASTA) first says how many tokens each side gets, then appends them. Private to pack.c and
+// fasta.c.
 #pragma once
 
 #include "base/clock.h"
@@ -54,7 +54,10 @@ void dt_packer_progress(struct dt_packer *packer);
 // round(fraction * n) of n >= 2, at least one on each side. `order` has n items.
 int64_t dt_packer_draw(uint64_t seed, double fraction, int64_t n, int64_t *order);
 
-// fasta.c: reads all files once, and counts the tokens of each side.
+// fasta.c: the tokens of DNA, and the one that each is on the other strand.
+enum { DT_DNA_VOCAB = 12 };
+extern const uint8_t dt_dna_complement[DT_DNA_VOCAB];
+// Reads all files once, and counts the tokens of each side.
 dt_status dt_fasta_scan(struct dt_packer *packer);
 dt_status dt_fasta_write(struct dt_packer *packer);
 void dt_fasta_free(struct dt_fasta *fasta); // NULL is fine

@@ -27,8 +27,8 @@ uint64_t dt_tokens_widen(dt_dtype type, const void *tokens, int64_t n, int32_t *
 void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, const void *tokens,
                            int64_t n, bool before, uint8_t *starts);
 
-// Where rules->masking asks for it: makes a window's labels its own tokens, as far as it has
-// labels, and masks some of them.
+// If rules->masking is on, makes the labels of a window, as far as it has labels, its own tokens,
+// and masks some of these.
 void dt_tokens_mask(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                     const struct dt_block *block, int64_t window, void *const *rows);
 
