@@ -1,8 +1,9 @@
-// What the files of the buckets share: bucket_memory.c creates them, buckets.c walks through a
-// step, bucket_parts.c sends and receives. A part is the data of one collective. Parts are sent in
-// one order, the same on all ranks, and received one by one: between devices a part travels by one
-// collective on the buckets' stream; through the host by a copy, whose collective is posted to the
-// communicator as soon as the copy is there, in the order in which parts were sent.
+// The parts of a step's traffic, for the files of the buckets: bucket_memory.c creates them,
+// buckets.c walks through a step, bucket_parts.c sends and receives. A part is the data of one
+// collective. Parts are sent in one order, the same on all ranks, and received one by one: between
+// devices a part travels by one collective on the buckets' stream; through the host by a copy,
+// whose collective is posted to the communicator as soon as the copy is there, in the order in
+// which parts were sent.
 #pragma once
 
 #include "comm/buckets.h"

@@ -11,7 +11,7 @@
 
 // ---- a step: ready and sent …
 
-// With a ring the sums belong to some micro-batches only.
+// Whether the sums of this step are still to be sent. With a ring not every micro-batch has sums.
 static bool lacks_sums(const struct dt_buckets *b)
 {
     return !b->sums_sent && b->sums.first < b->sums.end && b->config.ring.n == 0;

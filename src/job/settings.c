@@ -91,7 +91,7 @@ static struct dt_config_key data_keys[] = {
     WHOLE(data, reset_token, "-1", -1, INT32_LAST, "token that starts a document; -1: none"),
     FLAG(data, reset_after, "false", "a document starts after the reset token, not at it"),
     FLAG(data, reverse_complement, "false",
-         "DNA (dtrain pack --format fasta): half of the windows, drawn anew each epoch, are the other strand's"),
+         "DNA (dtrain pack --format fasta): half of the windows, chosen at random in each epoch, are the other strand's"),
     FLAG(data, verify, "true", "check the shards' checksums while reading", NEUTRAL),
     FLAG(data, allow_changed, "false", "resume although shards differ from those of the checkpoint, as after a repair",
          NEUTRAL),

@@ -18,7 +18,7 @@ struct lm {
     uint8_t *right;         // [M], written without gradient; NULL with shape.play
 };
 
-// Of the head mlm.
+// The keys of the head mlm.
 struct mlm_values {
     double mask_rate;
     int64_t mask_token;

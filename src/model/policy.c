@@ -403,8 +403,8 @@ static dt_status chained_backward(const struct policy *p, const struct dt_pass *
     return DT_OK;
 }
 
-// From the logits' gradient, or where the window goes on from that of its pools, to that of h;
-// `first`: which is then written, else added to.
+// Computes the gradient of h from that of the logits or, where the window goes on in another pass,
+// from that of its pools. `first`: it is written; else it is added to.
 static dt_status windows_backward(const struct policy *p, const struct dt_pass *pass,
                                   struct dt_view h, struct dt_view dlogits, struct dt_view dh,
                                   bool first)

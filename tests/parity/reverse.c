@@ -43,7 +43,7 @@ REFERENCE(reverse_rows)
     return DT_OK;
 }
 
-// Of sequence b the last b · 13 % (L + 1) positions, and every fifth one.
+// Masks the last b · 13 % (L + 1) positions of sequence b, and every fifth one.
 static uint8_t *make_mask(const struct shape *s)
 {
     uint8_t *mask = s->masked ? guarded(s->batch * s->length) : NULL;
