@@ -53,14 +53,14 @@ static bool is_spread(const struct dt_checkpoint_arrays *arrays)
     return dt_pieces_are_spread(&arrays->states.pieces, arrays->params->elements);
 }
 
-// States that are the other weights of that name alone, in `data`.
+// A list of one state, the weights of that name in `data`.
 static struct dt_optimizer_states alone(const char *name, float *data, struct dt_pieces pieces)
 {
     return (struct dt_optimizer_states){
         .n = 1, .list = {{.name = name, .data = data, .weights = true}}, .pieces = pieces};
 }
 
-// Weights that may be spread: the files of a draft, and of the checkpoint.
+// Weights that may be spread over ranks: their files in a draft, and the checkpoint's joined file.
 static const struct joined {
     const char *state, *parts, *name;
 } joined[] = {{"weights", DT_WEIGHTS_FILES, "model.safetensors"}, {"ema", DT_EMA_FILES, DT_HF_EMA}};

@@ -71,7 +71,7 @@ static int newer_first(const struct dirent **a, const struct dirent **b)
     return (x < y) - (x > y);
 }
 
-// A folder that does not exist has none.
+// A folder that does not exist is empty.
 static dt_status list(const char *dir, int (*wanted)(const struct dirent *),
                       struct entries *entries)
 {

@@ -33,7 +33,7 @@ static void print_sources(const struct dt_dataset *data)
     }
 }
 
-// Of each source its weights, and how often the run reads it.
+// Prints the weights of each source, and how often the run reads it.
 static void print_mixture(const struct dt_job *job)
 {
     const struct dt_dataset *train = job->train;

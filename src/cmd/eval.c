@@ -127,7 +127,7 @@ static void add_positions(cJSON *json, const struct dt_loss_part *parts, int64_t
     }
 }
 
-// Of pairs, unless the state that is carried may go through several windows of a row.
+// True for pairs, unless data.carry_state lets a row span several windows.
 static bool rows_are_windows(const struct dt_job *job)
 {
     return job->val->shards[0].row > 1 && !job->settings.data.carry_state;

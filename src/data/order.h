@@ -39,8 +39,8 @@ struct dt_position {
 // be in two epochs), and 4 for each window of the blocks that the slots are in.
 dt_status dt_order_create(const struct dt_order_config *config, struct dt_order **order);
 void dt_order_free(struct dt_order *order); // NULL is fine
-// Of a sequential order, steps of the whole pass; of a mixture as its sources have windows, or its
-// epochs ask for.
+// The steps of one pass over all windows. A mixture's pass has as many windows as its sources have
+// together, or as their `epochs` ask for.
 int64_t dt_order_steps_per_epoch(const struct dt_order *order);
 // Gives the window of slot `slot` in [0, batch) at step `step` (from 0). Not thread-safe: keeps the
 // epoch's permutation.

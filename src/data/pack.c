@@ -207,7 +207,7 @@ void dt_packer_progress(struct dt_packer *packer)
     dt_log_live(line);
 }
 
-// Of a task: which rows are for training.
+// Draws which rows of a task are for training.
 static dt_status divide_rows(struct dt_packer *packer)
 {
     const struct dt_pack_config *config = packer->config;

@@ -24,7 +24,7 @@
 
 enum { STREAM = 0x7461736b }; // apart from the streams of data order
 
-// Of the gaps of mqar.
+// The exponent of the power law that the gaps of mqar follow.
 static const double power = 0.01;
 
 static struct dt_philox open_stream(uint64_t seed, int side, int64_t row)

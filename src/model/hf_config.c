@@ -250,7 +250,8 @@ static dt_status append_layer(const struct dt_hf_file *file, const struct dt_hf_
     return DT_OK;
 }
 
-// Of a type whose layers differ: a list of words, or a text with a letter a layer.
+// Reads the layers of a model type whose layers differ: a list of words, or a text of one letter
+// per layer.
 static dt_status read_layers(const struct dt_hf_file *file, const struct dt_hf_type *type,
                              struct dt_model_config *config)
 {

@@ -54,7 +54,7 @@ struct dt_play {
     const float *frames; // [n, length, frame] as recorded: the player normalises them
     const int32_t *ids;  // [n, length, n_ids], or tokens [n, length]
     double temperature;  // of drawn values; 0: the most likely ones
-    // Of a language model: how its tokens are drawn, in place of `temperature`; or NULL. seen [n,
+    // How a language model draws tokens, in place of `temperature`; or NULL. seen [n,
     // vocab]: the tokens that the repetition penalty applies to; or NULL.
     const struct dt_choice *choice;
     const unsigned char *seen;

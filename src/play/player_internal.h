@@ -35,10 +35,9 @@ struct dt_player {
     int64_t back;        // the most steps; 0: nothing is fed back, and one row played
     float *memory;       // [streams, back + 1, targets]
     int64_t *steps;      // [streams], since the stream's start
-    // Of targets that are a chunk of rows: where each is a row later, and which are of a later row
-    // than the first.
-    int64_t *next;    // [targets]
-    bool *later;      // [targets]
+    // If the targets are a chunk of rows:
+    int64_t *next;    // [targets] index of the same target one row later
+    bool *later;      // [targets] whether it belongs to a row after the first
     float *predicted; // [group, widest output or d_model]
     float *drawn;     // [group, length, targets]: as the model reads them
     void *scratch;    // of dt_choose; NULL: the model is no language model

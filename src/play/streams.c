@@ -1,9 +1,10 @@
 // Keeps the recurrent states of a player's streams. There are two arrays of states: a step reads a
 // stream's state from one and writes it to the other, so that a failed step changes nothing. A
-// stream is saved as one flat block: a header, then its arrays; where targets are fed back or
-// played row by row, then the number of steps, and the targets of the last ones, the last one
-// first, with zeros to the end. Of numbers beyond the steps that are remembered only the place in
-// the chunk counts, so each is the least that has its place.
+// stream is saved as one flat block: a header, then its arrays. Where targets are fed back or
+// played row by row, the number of steps follows, and the targets of the last steps, the newest
+// first, with zeros to the end. Of a number of steps larger than what is remembered only the place
+// in the chunk matters: the smallest number with the same place is saved, so equal streams have
+// equal blocks.
 #include "play/player_internal.h"
 
 #include "base/memory.h"
@@ -69,7 +70,7 @@ static dt_status check_stream(const struct dt_player *player, int64_t stream)
                    (long long)player->info.streams - 1);
 }
 
-// Of a block: the number of steps, and their targets.
+// The bytes at the end of a block for the number of steps and their targets.
 static int64_t remembered_bytes(const struct dt_player *player)
 {
     return player->back == 0 ? 0

@@ -22,9 +22,9 @@ struct dt_evaluation {
     struct dt_stream *stream;
     struct dt_op_times *times; // NULL: ops are not timed
     struct dt_scores *scores;  // filled and finished; NULL: not wanted
-    // Of a language model with shape.losses, the host reads each position's loss. They are added to
-    // positions [seq_len] and documents [DT_DOCUMENT_CLASSES], the place k of documents of more
-    // than 2^(k-1) and up to 2^k tokens, which all shards must have; each may be NULL.
+    // With by_position the host reads each position's loss of a language model. The losses are
+    // added to positions [seq_len] and documents [DT_DOCUMENT_CLASSES], the place k of documents of
+    // more than 2^(k-1) and up to 2^k tokens, which all shards must have; each may be NULL.
     bool by_position;
     struct dt_loss_part *positions, *documents;
     // The result.

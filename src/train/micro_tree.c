@@ -58,7 +58,7 @@ dt_status dt_micro_tree_carry(struct dt_micro_tree *tree, int64_t i, struct dt_s
     int l = 0;
     if (i == 0)
         reset(tree);
-    for (; i >> l & 1; l++) { // onto the sum that waits
+    for (; i >> l & 1; l++) { // adds onto the sum that waits
         DT_TRY(add(tree, DT_F32, tree->elements, carried->gradients, tree->level[l].gradients,
                    stream));
         DT_TRY(add(tree, DT_F64, SUMS, carried->sum, tree->level[l].sum, stream));

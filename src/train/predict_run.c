@@ -16,7 +16,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-// A stream reads so much at once, one window at the least.
+// What a stream reads at once, but at least one window.
 enum { READ_ROWS = 1 << 15, READ_BYTES = 1 << 24, SYNC_S = 2 };
 
 struct predictor {
@@ -45,7 +45,7 @@ struct predictor {
     int64_t mine, predicted; // rows of this rank, and those of them that are done
 };
 
-// The most bytes of a block of so many windows.
+// An upper bound of the bytes of a block of `windows` windows.
 static int64_t block_bytes(const struct predictor *p, int64_t windows)
 {
     const struct dt_dataset *data = p->plan->job->val;

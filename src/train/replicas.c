@@ -39,7 +39,7 @@ dt_status dt_replicas_create(const struct dt_backend *backend, struct dt_model *
         r->states = *states;
     if (!r->weights)
         r->weights = dt_model_weights(model);
-    else if (pieces->n_own > 0) { // the last piece is all ranks', if there is such a one
+    else if (pieces->n_own > 0) { // the last piece may be one that all ranks share
         const struct dt_span *rest = &pieces->spans[pieces->n - 1];
         r->elements = pieces->n > pieces->n_own ? rest->end - rest->first : 0;
         r->weights += pieces->elements - r->elements;

@@ -48,7 +48,7 @@ static const char *number_text(double value, char text[NUMBER_TEXT])
     return text;
 }
 
-// Of a head: "0.812", or an error, which may have any unit.
+// The measure of a head: an accuracy as "0.812", or an error, which may have any unit.
 static const char *measure_text(const char *measure, double value, char text[NUMBER_TEXT])
 {
     if (strcmp(measure, "accuracy") != 0)
