@@ -62,6 +62,13 @@ refused "a wrong value" "with line 1 of wrong.txt: optim.lr=x" "$launch/sweep.sh
 messages=0
 refused "ranks that are not given" 'usage: launch/sweep.sh' "$launch/sweep.sh" "$dtrain" small.ini sweep.txt
 
+printf 'data.train=absent\noptim.lr=1e-3 run.name=after\n' >failing.txt
+"$launch/sweep.sh" -np 1 "$dtrain" small.ini failing.txt run.steps=2 >failing.log 2>&1
+code=$?
+check "a run that failed gives its exit code, whatever came after it: $code: $(tail -n 3 failing.log)" test $code -eq 2
+check "… and is named" grep -q 'sweep.sh: run 1 failed with exit code 2' failing.log
+check "… the next one was trained" grep -q '"complete"' runs/after/state.json
+
 # A stop ends the run and the sweep; the same command continues.
 name=stop
 "$launch/sweep.sh" -np 1 "$dtrain" small.ini sweep.txt run.dir= run.steps=100000 >stop.log 2>&1 &
@@ -69,7 +76,8 @@ sweep=$!
 check "the sweep is under way" wait_for_step sweep-1 20
 kill -TERM $sweep
 wait $sweep
-check "a stop is no failure: exit code $?: $(tail -n 3 stop.log)" test $? -eq 0
+code=$?
+check "a stop is no failure: exit code $code: $(tail -n 3 stop.log)" test $code -eq 0
 check "the run is stopped" grep -q '"stopped"' runs/sweep-1/state.json
 check "the next one has not begun" test "$(steps_done fast)" -eq 10
 check "it says how to go on" grep -q 'stopped: the same command goes on' stop.log
