@@ -183,6 +183,11 @@ if ! is_sanitized; then # which must be loaded first
         $(phases disk checkpoint 'write,publish,waiting for the snapshot')"
     follows "stalls" '{ is("they are no more than " $2 ": " $1, $1 <= 1.02 * $2, 1, 0); is("they", $1 >= 5 * 30, 1, 0) }' <<<"$(cut -d' ' -f3 saved.txt | total) \
         $(phases disk phase 'saving a checkpoint')"
+    # Two steps that last 0.4 s each, for their metrics are written so slowly.
+    begun=${EPOCHREALTIME/./}
+    check "a run that is resumed" slow "call=write path=runs/disk/metrics do=400" 1 small.ini run.name=disk run.steps=14 >resumed.log 2>&1
+    follows "the rate of a run that was resumed" '{ is("tokens/s", $1 <= 2 * 384 / 0.8 && $1 >= 0.99 * 2 * 384 / wall, 1, 0) }' \
+        -v wall="$(awk -v us=$((${EPOCHREALTIME/./} - begun)) 'BEGIN { print us / 1e6 }')" <<<"$(sed -n 's/^dtrain: total time .* for 2 steps, \([0-9]*\) tokens.*/\1/p' resumed.log)"
 fi
 
 check "a checkpoint as often as the clock says" "$dtrain" small.ini run.name=minutes run.steps=5 checkpoint.{every=0,minutes=1e-9} >minutes.log 2>&1

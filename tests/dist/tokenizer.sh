@@ -51,6 +51,8 @@ foreign/train-*.h5|run.init_from=$at|foreign/train-00000.h5 has tokens of anothe
 foreign/train-*.h5,stamped/train-*.h5||stamped/train-00000.h5 has tokens of another tokenizer .* than foreign/train-00000.h5
 stamped/train-*.h5|data.tokenizer=none|none/tokenizer.json
 END
+refused "data.val = foreign/val-*.h5" 'foreign/val-00000.h5 has tokens of another tokenizer .* than stamped/train-00000.h5' \
+    "${run[@]/#data.val=/data.val=foreign/val-*.h5}" run.name=refused data.train='stamped/train-*.h5'
 printf '{"added_tokens":' >other/tokenizer.json
 refused "a damaged tokenizer.json" "other/tokenizer.json" "${run[@]}" run.name=refused data.train='data/train-*.h5' data.tokenizer=other
 tokenizer other x

@@ -22,16 +22,18 @@ python() { # a script that asserts, with its arguments
 # ---- collectives
 check "bench --comm on two ranks" ranks 2 bench --comm --last 64K --factor 32 --seconds 0.001 --type bf16 --json >comm.json
 check "… every collective, without a wrong value" test "$(grep -c '"wrong":0,' comm.json)" -eq 15
-# algbw: the array over the median time; busbw: of two ranks an all-reduce moves all of it both ways, blocks half of it.
+check "bench --comm on three ranks" ranks 3 bench --comm --first 3K --last 3K --seconds 0.001 --type bf16 --json >three.json
+# algbw: the array over the median time; busbw: the part of it that is not a rank's own, which an all-reduce moves twice.
 check "… with the bandwidths of their times" python <<'PY'
 import json, os
-for row in map(json.loads, open("comm.json")):
+for n, row in [(n, json.loads(line)) for n, file in ((2, "comm.json"), (3, "three.json")) for line in open(file)]:
     bandwidth = row["bytes"] / row["median_us"] / 1e3
     assert abs(row["algbw_gb_per_s"] / bandwidth - 1) < 0.01 + 1e-5 / bandwidth, row
-    factor = {"reduce-scatter": 0.5, "all-gather": 0.5}.get(row["collective"], 1)
+    others = (n - 1) / n
+    factor = {"all-reduce": 2 * others, "reduce-scatter": others, "all-gather": others}.get(row["collective"], 1)
     assert abs(row["busbw_gb_per_s"] / bandwidth / factor - 1) < 0.01 + 2e-5 / bandwidth, row
     assert row["min_us"] <= row["median_us"] <= row["max_us"] and row["count"] * 2 == row["bytes"], row
-    assert (row["ranks"], row["hosts"], row["oversubscribed"], row["type"]) == (2, 1, os.cpu_count() < 2, "bf16"), row
+    assert (row["ranks"], row["hosts"], row["oversubscribed"], row["type"]) == (n, 1, os.cpu_count() < n, "bf16"), row
     assert row["iterations"] >= 5 and row["sum"] in (("fast", "tree") if "reduce" in row["collective"] else "-"), row
     assert len(row) == 17, f"a new field needs a check: {row}"
 PY
@@ -52,6 +54,8 @@ check "… the last line has the times of the rows: $(tail -n 3 comm.txt)" awk '
     /^# mpi all-gather:/ { lines++; near($4, latency, 0.06); near($7, first, 0) }
     /^# best busbw/ { near($4, best, 0.001); near($7, at, 0) }
     END { exit bad || n != 2 || lines != 1 }' comm.txt
+ranks 2 bench --comm --pairs >default.txt
+check "bench --comm --pairs has an array of its own: $(cat default.txt)" grep -q ' 4194304 bytes' default.txt
 check "every two of three ranks" ranks 3 bench --comm --pairs --last 64K --json >pairs.json
 check "… are in the table once" test "$(grep -oE '"rank":[0-9]+|"with":[0-9]+' pairs.json | cut -d: -f2 | paste -sd' ')" = "1 0 2 0 2 1"
 ranks 3 bench --comm --pairs --last 64K >pairs.txt 2>pairs.log
