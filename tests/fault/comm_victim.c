@@ -3,7 +3,7 @@
 //   comm_victim FATE RANK [TIMEOUT_S]
 #include "tests/victim.h"
 
-enum { FATAL_STEP = 41, STEPS = 60, ELEMENTS = 300000 };
+enum { FATAL_STEP = 8, STEPS = 12, ELEMENTS = 300000, BUSY_S = 4 };
 
 static dt_status meet(const char *fate)
 {
@@ -12,7 +12,7 @@ static dt_status meet(const char *fate)
     if (strcmp(fate, "exit") == 0)
         _exit(0);
     if (strncmp(fate, "busy", 4) == 0)
-        for (double until = dt_seconds() + 6; dt_seconds() < until; dt_sleep(0.2))
+        for (double until = dt_seconds() + BUSY_S; dt_seconds() < until; dt_sleep(0.2))
             dt_comm_busy(comm);
     if (strcmp(fate, "busy-hang") == 0) {
         mark_fate();
