@@ -1,5 +1,5 @@
-// y_i += x_i, one rounding an element: one arena of gradients onto another, or a bf16 array onto an
-// fp32 one; in fp64 the sums of a loss.
+// y_i += x_i, rounded once per element. Adds one gradient arena to another, a bf16 array to an fp32
+// one, or (fp64) the sums of a loss.
 #pragma once
 
 #include "base/dtype.h"

@@ -1,5 +1,5 @@
-// AdamW with decoupled decay [Loshchilov & Hutter 2019], as torch.optim.AdamW, one pass over flat
-// arrays. With c = *control; nothing at all where c.skip:
+// AdamW with decoupled decay [Loshchilov & Hutter 2019], as torch.optim.AdamW, in one pass over
+// flat arrays. With c = *control; writes nothing if c.skip:
 //   g = grad · c.grad_scale
 //   m = beta1 · m + (1 - beta1) · g
 //   v = beta2 · v + (1 - beta2) · g²
@@ -7,9 +7,9 @@
 //   w = w - c.lr · lr · (m / c.bias1) / (sqrt(v / c.bias2) + eps)
 //   copy = w rounded to storage (where copy is not NULL)
 //   average = average + (1 - average_decay) · (w - average) (where average is not NULL)
-// `decay` and `lr`, a factor, belong to spans of the flat arrays, from the parameter table:
-// ascending. The arrays given here may be a piece of those, of which the last span ends at first +
-// n or later.
+// `decay` and `lr` (a factor) are constant over spans of the flat arrays; the parameter table gives
+// the spans in ascending order. A call may update a piece of the arrays, from element `first` on;
+// the last span ends at first + n or later.
 #pragma once
 
 #include "base/dtype.h"
@@ -21,9 +21,9 @@ struct dt_adamw_span {
 };
 
 struct dt_adamw_args {
-    int64_t n, first; // element 0 of these arrays is element `first` of those that spans divide
-    float *weight;    // the masters
-    float *m, *v;     // the moments
+    int64_t n, first; // element 0 here is element `first` of the flat arrays
+    float *weight;    // master weights
+    float *m, *v;
     const float *grad;
     dt_bf16 *copy;
     float *average; // moving average of the weights

@@ -1,4 +1,4 @@
-// A bias of the columns of an array.
+// A bias added to each column of an array.
 //   forward:  y[r, i] += bias[i]
 //   backward: dbias[i] (+)= Σ_r dy[r, i], over blocks of rows that depend on the shape alone
 #pragma once
@@ -16,7 +16,7 @@ struct dt_bias_backward_args {
     struct dt_view dy;
     float *dbias;
     bool accumulate;
-    void *workspace; // sums of blocks
+    void *workspace; // partial dbias
     int64_t workspace_bytes;
 };
 

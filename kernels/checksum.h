@@ -1,6 +1,6 @@
-// *sum = Σ_i bits(x_i) · (2 i + 1) mod 2^64: whole numbers, so every order of the additions gives
-// the same sum. Arrays that differ in one element (a NaN's payload, the sign of a zero), or in the
-// order of two, have different sums; other differences cancel about once in 2^64.
+// *sum = Σ_i bits(x_i) · (2 i + 1) mod 2^64: integer addition, so its order does not matter. Arrays
+// that differ in one element (even in a NaN's payload or the sign of a zero), or that swap two
+// elements, have different sums; other differences go unnoticed about once in 2^64.
 #pragma once
 
 #include <stdint.h>

@@ -1,6 +1,7 @@
-// What a step leaves for the next one, unless the step was skipped, which the device alone knows:
-//   to_i = from_i      where control->skip is 0; else `to` stays as it is
-// Bytes of any types, such as the recurrent state of a sequence.
+// Keeps a step's results for the next step, unless the step was skipped, which only the device
+// knows:
+//   to_i = from_i      if control->skip is 0; otherwise `to` is unchanged
+// The bytes may be of any type, such as the recurrent state of a sequence.
 #pragma once
 
 #include "kernels/update_control.h"
@@ -11,7 +12,7 @@ struct dt_commit_args {
     int64_t bytes;
     const void *from; // aligned to DT_COMMIT_UNIT, as `to` is
     void *to;
-    const struct dt_update_control *control; // on the device: of this step
+    const struct dt_update_control *control; // of this step, on the device
 };
 
 // clang-format off

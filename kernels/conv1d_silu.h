@@ -10,10 +10,10 @@
 //   dx0: the dx_t of t < 0                          the same sum; 0 where reset[0]
 //   dw_j (+)= Σ_{b,t} ds_t · x_{t-(K-1)+j}          x0 included
 //   dbias (+)= Σ_{b,t} ds_t
-// dx0 and dx_last are fp32: parts of a sum that is rounded to storage once.
-// Forward saves nothing: backward recomputes s from x. K in [1, DT_CONV1D_TAPS_MAX]; K = 1 has no
-// x0 and no x_last. x_last is right for L < K - 1 too (it then shifts x0), and rows of it before
-// the last reset are zero.
+// dx0 and dx_last are fp32, because they are partial sums that are rounded to storage once. Forward
+// saves nothing: backward recomputes s from x. K in [1, DT_CONV1D_TAPS_MAX]; K = 1 has no x0 and no
+// x_last. x_last is right for L < K - 1 too (it then shifts x0), and rows of it before the last
+// reset are zero.
 #pragma once
 
 #include "base/view.h"
@@ -43,7 +43,7 @@ struct dt_conv1d_silu_backward_args {
     float *dx0; // gradient of x0, or NULL
     float *dweight, *dbias;
     bool accumulate;
-    void *workspace; // partial dweight and dbias
+    void *workspace; // partial sums
     int64_t workspace_bytes;
 };
 

@@ -1,7 +1,8 @@
-// The CUDA forms of the ops. DT_OP_CUDA(scan_forward) is the head of scan_forward_cuda, which puts
-// the work on `stream` and returns: arguments were checked above it, pointers are the device's.
-// DT_OP_CUDA_WORKSPACE(scan_forward) is the head of scan_forward_cuda_workspace, the bytes that it
-// needs for these shapes. A struct dt_stream is what CUDA calls cudaStream_t.
+// The CUDA implementations of the ops. DT_OP_CUDA(scan_forward) declares scan_forward_cuda, which
+// launches the work on `stream` and returns: its caller has checked the arguments, and pointers are
+// device pointers. DT_OP_CUDA_WORKSPACE(scan_forward) declares scan_forward_cuda_workspace, which
+// returns the bytes that it needs for these shapes. A struct dt_stream is what CUDA calls
+// cudaStream_t.
 #pragma once
 
 #include "kernels/ops.h"
@@ -22,16 +23,15 @@ DT_OPS_BY_WORKSPACE(DECLARE_BOTH, DECLARE)
 #undef DECLARE
 #undef DECLARE_BOTH
 
-// built.cu. A kernel, as cudaFuncGetAttributes takes it: a device that cannot run this one has no
-// code in this build at all.
+// built.cu. A kernel to pass to cudaFuncGetAttributes: a device that cannot run it can run none of
+// this build.
 const void *dt_cuda_kernel(void);
-void dt_cuda_architectures(char *text, size_t size); // what there is code for: "sm_80, sm_90"
+void dt_cuda_architectures(char *text, size_t size); // of this build: "sm_80, sm_90"
 
-// scan_forward.cu, scan_backward.cu. Blocks that a multiprocessor of the current device holds of
-// the kernel for N = 16, bf16, two channels a lane, for which scan_cut.h has the number; 0: not
-// known.
+// scan_forward.cu, scan_backward.cu. How many blocks of the kernel for N = 16, bf16, two channels
+// per lane fit on an SM of the current device; 0: not known. scan_cut.h states the expected number.
 int dt_cuda_scan_forward_held(void);
-int dt_cuda_scan_backward_held(int64_t *shared_bytes); // of a block
+int dt_cuda_scan_backward_held(int64_t *shared_bytes); // per block
 
 #ifdef __cplusplus
 }

@@ -1,10 +1,10 @@
-// What an output's numbers mean, for those who read them: in place, from z to the data's own units.
-// The symbols, and the formulas of y and σ, are those of policy_loss.h. An output of kind
+// Converts outputs in place, from z to the units of the data. policy_loss.h defines the symbols and
+// the formulas of y and σ. By kind of output:
 //   categorical, bernoulli:       z stays                                              (logits)
 //   regression, huber, quantile:  y_i · deviation_i + mean_i
 //   gmm:                          z_0 … z_{K-1} stay, y_ci · deviation_i + mean_i, σ_ci ·
 //   deviation_i
-// z has the bias already.
+// z already includes the bias.
 #pragma once
 
 #include "base/view.h"
@@ -12,8 +12,8 @@
 
 struct dt_decode_outputs_args {
     int64_t n;                                      // outputs
-    struct dt_output_slice outputs[DT_OUTPUTS_MAX]; // `first` is of z; weight, smoothing and levels
-                                                    // are not read
+    struct dt_output_slice outputs[DT_OUTPUTS_MAX]; // `first` is a column of z; weight, smoothing
+                                                    // and levels are not read
     int64_t targets;                                // columns of the targets
     const float *mean, *deviation;                  // of the targets; NULL: 0 and 1
     struct dt_view z;                               // read and written

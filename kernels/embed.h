@@ -1,17 +1,17 @@
 // Embedding of tokens, or of one column of ids.
 //   forward:  out[r, :] (+)= table[ids[r], :]       as fp32: it opens the residual stream
 //   backward: dtable[v, :] (+)= Σ_{r: ids[r] = v} dout[r, :]
-// A token's rows are added in order of r in runs of DT_EMBED_RUN, then the runs' sums in their
-// order, then, with accumulate, what dtable held: the result for a token depends on that token's
-// rows alone. ids are in [0, vocab): the loader has checked them.
+// A token's rows are summed in order of r in runs of DT_EMBED_RUN; then the runs' sums are added in
+// order and, with accumulate, the old dtable. So the result for a token depends on that token's
+// rows only. The loader has checked that ids are in [0, vocab).
 #pragma once
 
 #include "base/view.h"
 
 #include <stdbool.h>
 
-// A token that fills a batch is added by as many threads as it has runs. Run sums and sums of runs
-// are about as long where a token has 16,384 rows.
+// One thread sums one run, so even a token that fills a batch is summed in parallel. With 16,384
+// rows of a token, summing a run and adding up the runs take about the same time.
 enum { DT_EMBED_RUN = 128 };
 
 struct dt_embed_forward_args {
@@ -27,7 +27,7 @@ struct dt_embed_backward_args {
     const float *dout;
     float *dtable; // =: 0 where no row has the token
     bool accumulate;
-    void *workspace; // ids sorted by token, stable; sums of runs
+    void *workspace; // ids in a stable sort by token; sums of runs
     int64_t workspace_bytes;
 };
 

@@ -1,10 +1,10 @@
-// Targets as the inputs of a layer, for an output that is conditioned on those before it. For
-// output k, of width n, columns first … first + n - 1 of a row become
+// Encodes targets as inputs of a layer, so that an output can be conditioned on earlier outputs.
+// Output k has width n; its columns first … first + n - 1 of a row become
 //   categorical: out[r, first + i] = [i = targets[r, target]]                             (one hot)
 //   bernoulli:   out[r, first + i] = targets[r, target + i]
 //   regression:  out[r, first + i] = (targets[r, target + i] - mean[…]) / deviation[…]
-// with mean and deviation of that column of the targets. A missing target (NaN) becomes zeros.
-// Other columns of `out` stay as they are.
+// with the mean and deviation of that target column. A missing target (NaN) becomes zeros. Other
+// columns of `out` are unchanged.
 #pragma once
 
 #include "base/view.h"
@@ -12,8 +12,8 @@
 
 struct dt_encode_targets_args {
     int64_t n;                                      // outputs
-    struct dt_output_slice outputs[DT_OUTPUTS_MAX]; // of these kinds; their weights, smoothing,
-                                                    // ranges and levels are not read
+    struct dt_output_slice outputs[DT_OUTPUTS_MAX]; // weights, smoothing, ranges and levels are not
+                                                    // read
     struct dt_view targets;                         // classes as in policy_loss.h
     const float *mean, *deviation;                  // of the targets; NULL: 0 and 1
     struct dt_view out;                             // written in the outputs' columns

@@ -7,8 +7,8 @@
 //              dg_i = rstd · (q_i - n_i · mean_{j in group}(q_j n_j))
 //              dx_i = dg_i · silu(z_i)      dz_i = dg_i · x_i · σ(z_i)(1 + z_i(1 - σ(z_i)))
 //              dw_i (+)= Σ_rows dy_i · n_i
-// Forward saves nothing but rstd. Statistics are fp32. Views are of one dtype, the storage (bf16 or
-// fp32), with any strides; G divides their columns. dx may be dy itself.
+// Forward saves only rstd. Statistics are fp32. Views are of one dtype, the storage (bf16 or fp32),
+// with any strides; G divides their columns. dx may be dy itself.
 #pragma once
 
 #include "base/view.h"

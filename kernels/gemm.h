@@ -2,15 +2,14 @@
 //
 // op(X) = X or its transpose: with trans_a, A is stored [k, m]; with trans_b, B is stored [n, k].
 // A linear layer y = x·Wᵀ with W [out, in] has trans_b; its dx = dy·W has neither; its dW = dyᵀ·x
-// has trans_a. Any of m, n, k may be 1; k = 0 is refused. C overlaps neither A nor B. No bit of C
-// depends on the number of threads.
-// A batch is `batch` products of one shape: the operands of each begin a_step, b_step and c_step
-// elements after those of the one before. A step of 0 shares A or B; the Cs do not overlap.
+// has trans_a. m, n and k are at least 1. C overlaps neither A nor B. No bit of C depends on the
+// number of threads. With `batch`, the op makes that many products of one shape, whose operands lie
+// a_step, b_step and c_step elements apart. A step of 0 shares A or B; the Cs do not overlap.
 //
-// Forward (A as stored, B transposed) the CPU gives an element of C the same bits whatever else is
-// computed with it: sizes, strides, batch and its place in C change nothing. `play` allows another
-// order of the sum for at most DT_GEMM_FEW_ROWS rows, for which the same holds: a linear layer of
-// inference, bound by reading B.
+// In the forward form (A as stored, B transposed) the bits of an element of C on the CPU do not
+// depend on sizes, strides, batch or its place in C. `play` allows a second order of the sum, with
+// the same guarantee, for at most DT_GEMM_FEW_ROWS rows: a linear layer of inference, bound by
+// reading B.
 //
 // dtypes: (a, b, c) = (f32, f32, f32), (bf16, bf16, bf16) or (bf16, bf16, f32); and, where the
 // backend has them (dt_op_table.int8), (int8, int8, f32 or bf16): C[i, j] = a_scale[i] · b_scale[j]
@@ -26,9 +25,9 @@ enum { DT_GEMM_BATCH_MAX = 65535, DT_GEMM_FEW_ROWS = 8, DT_GEMM_INT8_K = 1 << 17
 struct dt_gemm_args {
     struct dt_view a, b, c;
     bool trans_a, trans_b, accumulate, play;
-    int64_t batch; // products; 0: one, and steps are not read
+    int64_t batch; // 0: one product; steps are not read
     int64_t a_step, b_step, c_step;
-    const float *a_scale, *b_scale; // of int8 (kernels/quantize.h)
+    const float *a_scale, *b_scale; // for int8 (kernels/quantize.h)
     void *workspace;
     int64_t workspace_bytes;
 };
@@ -44,7 +43,7 @@ static inline int64_t dt_gemm_batch(const struct dt_gemm_args *args)
     return args->batch > 0 ? args->batch : 1;
 }
 
-// Product i of the batch, on its own.
+// Product i of the batch.
 static inline struct dt_gemm_args dt_gemm_product(const struct dt_gemm_args *args, int64_t i)
 {
     struct dt_gemm_args one = *args;

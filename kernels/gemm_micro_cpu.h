@@ -20,7 +20,7 @@ typedef float NAME(vector)
     __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
 // c[i, j] = Σ_p a[i·row_step + p·k_step] · b[p·b_step + j], added in the order of p, with `rows`
-// rows and `vectors` registers of columns. The sum begins with c where it `goes_on`; keep · c comes
+// rows and `vectors` registers of columns. With `goes_on` the sum starts from c; keep · c is added
 // last.
 TARGET static inline __attribute__((always_inline)) void
 NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t b_step, int rows,
@@ -64,8 +64,8 @@ NAME(product)(const struct panels *x, int64_t row_step, int64_t k_step, int64_t 
         }
 }
 
-// Panels of A are [ROWS, BLOCK_K] or, where A is transposed, [k, ROWS]. Half of B's registers do
-// for the last few columns.
+// Panels of A are [ROWS, BLOCK_K] or, where A is transposed, [k, ROWS]. The last few columns use
+// half of B's registers.
 TARGET static void NAME(multiply)(const struct panels *x, bool trans_a, int64_t columns)
 {
     const int64_t width = VECTORS * LANES;
@@ -80,7 +80,7 @@ TARGET static void NAME(multiply)(const struct panels *x, bool trans_a, int64_t 
         NAME(product)(x, BLOCK_K, 1, width, ROWS, VECTORS);
 }
 
-// The caller's arrays: whole panels of ROWS rows, and fewer for the last ones.
+// Multiplies the caller's arrays as they are, in panels of ROWS rows and a shorter last one.
 TARGET static inline __attribute__((always_inline)) void
 NAME(direct_rows)(const struct dt_gemm_direct *x, int64_t i, int64_t j, int rows)
 {
@@ -107,7 +107,7 @@ TARGET static void NAME(direct)(const struct dt_gemm_direct *x)
         if (ROWS <= 8 || x->m % ROWS == 0)
             for (; i + ROWS <= x->m; i += ROWS)
                 NAME(direct_rows)(x, i, j, ROWS);
-        else // as quick, and leaves less over
+        else // as fast, with a smaller remainder
             for (; i + 8 <= x->m; i += 8)
                 NAME(direct_rows)(x, i, j, 8);
         for (; i + 4 <= x->m; i += 4)
@@ -117,8 +117,8 @@ TARGET static void NAME(direct)(const struct dt_gemm_direct *x)
     }
 }
 
-// Rows along k, [k, size], into panels [k / PAIR, width]: STRIP rows of a panel at a time, all
-// whole panels of them.
+// Packs rows along k, [k, size], into panels [k / PAIR, width], STRIP rows of all whole panels at a
+// time.
 TARGET static inline __attribute__((always_inline)) void
 NAME(fill)(float *restrict to, int64_t pitch, const struct dt_view *from, int64_t k, int64_t size,
            int width)

@@ -1,7 +1,6 @@
-// Products of few rows with a transposed B, as in a linear layer that plays a model: bound by
-// reading B, which is read once and never copied. Each element of C is one dot product, summed in
-// an order that depends on k and the instruction set alone: not on m, the threads, or other
-// elements. All products of int8 go here.
+// Products of few rows with a transposed B, as in a linear layer of inference. They are bound by
+// reading B, so B is read once and never copied. Each element of C is one dot product, summed in an
+// order that depends on k and the instruction set only. All int8 products are made here.
 #pragma once
 
 #include "kernels/gemm.h"

@@ -23,7 +23,7 @@ TARGET DT_INLINE NAME(floats) NAME(load)(const char *w, bool bf16)
     return (NAME(floats))(__builtin_convertvector(*(const NAME(halves) *)w, NAME(bits)) << 16);
 }
 
-// The sums over the lanes of four vectors, in one order for each.
+// Sums the lanes of each of four vectors, in one order.
 #define SUM_LANES(function, vector, four)                                                          \
     TARGET DT_INLINE four function(const vector sum[4])                                            \
     {                                                                                              \
@@ -49,7 +49,8 @@ SUM_LANES(NAME(sum_floats), NAME(floats), four_floats)
 SUM_LANES(NAME(sum_ints), NAME(sums), four_ints)
 #undef SUM_LANES
 
-// C at `rows` rows from `row` on and `columns` columns from `column` on: 1, or a multiple of 4.
+// Computes `rows` rows of C from `row` on and `columns` columns, 1 or a multiple of 4, from
+// `column` on.
 TARGET DT_INLINE void NAME(dots)(const struct rows *r, int64_t row, int64_t column, int rows,
                                  int columns, bool bf16)
 {
@@ -61,7 +62,7 @@ TARGET DT_INLINE void NAME(dots)(const struct rows *r, int64_t row, int64_t colu
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < MOST_COLUMNS; j++)
             sum[i][j] = (NAME(floats)){0};
-    for (; p < pairs; p += 2 * LANES) { // two neighbours a lane: cheaper than widening them
+    for (; p < pairs; p += 2 * LANES) { // a lane holds two neighbours: cheaper than widening them
 #pragma GCC unroll 8
         for (int j = 0; j < columns; j++) {
             NAME(bits) b = *(const NAME(bits) *)(w + j * r->ldb + p * size);
@@ -96,7 +97,7 @@ TARGET DT_INLINE void NAME(dots)(const struct rows *r, int64_t row, int64_t colu
             put(r, row + i, column + j, columns < 4 ? 1 : 4, NAME(sum_floats)(sum[i] + j));
 }
 
-// The same of int8. Sums of integers are exact in any order.
+// The int8 form. Sums of integers are exact in any order.
 TARGET DT_INLINE void NAME(int_dots)(const struct rows *r, int64_t row, int64_t column, int rows,
                                      int columns)
 {
@@ -139,7 +140,8 @@ TARGET DT_INLINE void NAME(some)(const struct rows *r, int64_t row, int64_t colu
         NAME(dots)(r, row, column, rows, columns, false);
 }
 
-// Columns [first, last): as many at a time as keep the sums in registers and their additions apart.
+// Computes columns [first, last), as many at a time as fit into registers with independent
+// additions.
 TARGET static void NAME(columns)(const struct rows *r, int64_t first, int64_t last)
 {
     int64_t column = first, row;

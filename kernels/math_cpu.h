@@ -1,8 +1,7 @@
 // Elementary functions in fp32 for loops that the compiler vectorises: no branches, no calls, no
-// tables. a * b + c is written plainly: the files that include this are compiled with
-// -ffp-contract=fast, so it is one FMA where there is one. NaN comes out as NaN (they must not be
-// compiled with -ffinite-math-only). The polynomials are minimax fits in relative error, made for
-// this file.
+// tables. a * b + c becomes one FMA where the CPU has it: files that include this are compiled with
+// -ffp-contract=fast. NaN stays NaN (do not compile with -ffinite-math-only). The polynomials are
+// minimax fits in relative error, made for this file.
 #pragma once
 
 #include <stdint.h>
@@ -10,9 +9,9 @@
 
 #define DT_INLINE static inline __attribute__((always_inline))
 
-// One build that runs well on every x86-64: DT_CLONES compiles a function three times and the
-// loader picks by CPU. Sanitizer builds get the plain form (their runtime is not up when the choice
-// is made).
+// One build runs well on every x86-64: DT_CLONES compiles a function three times and the loader
+// picks by CPU. Sanitizer builds get the plain form, because the loader picks before their runtime
+// is up.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__) ||       \
     defined(__clang__)
 #define DT_CLONES
@@ -39,12 +38,12 @@ DT_INLINE uint32_t dt_bits_of_float(float x)
 // two factors so that n = 128 is still finite.
 DT_INLINE float dt_expf(float x)
 {
-    const float shift = 0x1.8p23f; // adding it rounds to an integer, which is then in the low bits
+    const float shift = 0x1.8p23f; // adding it rounds to an integer in the low bits
     x = x < -87.3f ? -87.3f : x;
     x = x > 89.2f ? 89.2f : x;
     float t = x * 0x1.715476p0f + shift;
     float n = t - shift;
-    float r = x - n * 0x1.63p-1f; // ln 2 in two parts, the first so short that n times it is exact
+    float r = x - n * 0x1.63p-1f; // ln 2 in two parts; n times the first is exact
     r = r + n * 0x1.bd0106p-13f;
     float p = 0x1.6a2438p-10f;
     p = p * r + 0x1.1239e2p-7f;

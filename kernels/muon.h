@@ -1,7 +1,6 @@
-// The elementwise parts of Muon [Keller Jordan et al. 2024], as torch.optim.Muon: momentum with
-// Nesterov's look-ahead, whose matrix U [r, c] is replaced by the nearest semi-orthogonal one. That
-// is found by Newton–Schulz iterations, whose products are dt_gemm's. With c = *control; nothing at
-// all in MOMENTUM and APPLY where c.skip:
+// The elementwise parts of Muon [Keller Jordan et al. 2024], as torch.optim.Muon: Nesterov momentum
+// gives a matrix U [r, c], and Newton–Schulz iterations, with dt_gemm's products, replace it by the
+// nearest semi-orthogonal matrix. With c = *control; MOMENTUM and APPLY write nothing if c.skip:
 //   MOMENTUM    g = u · c.grad_scale;  m = momentum · m + (1 - momentum) · g
 //               u = momentum · m + (1 - momentum) · g
 //   START       x = u / max(sqrt(*sum), 1e-7), where *sum = Σ u²           rounded to storage

@@ -1,4 +1,4 @@
-// Numbers as they are stored, normalised by their columns' means and deviations, in fp32:
+// Normalises numbers as stored by the mean and deviation of their column, in fp32:
 //   y[r, i] = (x[r, i] - mean[i]) / deviation[i]      where keep[r], else 0
 #pragma once
 
@@ -7,7 +7,7 @@
 struct dt_normalize_args {
     struct dt_view x; // uint8 or fp32
     const float *mean, *deviation;
-    const uint8_t *keep; // NULL: all
+    const uint8_t *keep; // NULL: all 1
     struct dt_view y;
 };
 

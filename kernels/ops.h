@@ -1,30 +1,30 @@
-// Every op, once: the contracts of all of them and the list that the tables of the backends, the
-// checked entry points and the benchmark are made from.
+// The contracts of all ops, and the list from which the backends' tables, the checked entry points
+// and the benchmark are generated.
 //
-// Beside the args struct of an op stand its rows, DT_ROWS_NAME: what each argument may be. The
-// argument checks, the bytes that an op moves, the arrays that tests/parity compares and the tests
-// of wrong arguments all come from them (src/backend/op_rows.h). Expressions call the args `a`, and
-// use the names that earlier rows define:
+// Next to an op's args struct are its rows, DT_ROWS_NAME, which say what each argument may be. They
+// generate the argument checks, the bytes that an op moves, the arrays that tests/parity compares
+// and the tests of wrong arguments (src/backend/op_rows.h). In expressions `a` is the args struct,
+// and earlier rows define names:
 //   SIZE(name, field)                 a whole number in [1, DT_SIZE_MAX]
-//   COUNT(name, field)                the same in [0, DT_COUNT_MAX]
-//   RANGE(name, field, least, most)   the same in [least, most]
-//   LIMIT(name, value, least, most)   what follows from sizes
+//   COUNT(name, field)                … in [0, DT_COUNT_MAX]
+//   RANGE(name, field, least, most)   … in [least, most]
+//   LIMIT(name, value, least, most)   a value derived from sizes
 //   LET(name, value)
 //   MULTIPLE(field, of)
 //   NUMBER(field, least, below)       a number in [least, below)
 //   STORAGE(name, field)              a dtype, fp32 or bf16
 //   TYPE(name, field, also)           the same, or `also`
 //   LENGTH(field, dtype)              tokens of a sequence: a column takes less than 2^31 bytes
-//   ARRAY(role, rows, columns, dtype, fields…)   each a view of that shape, or a pointer to dense
-//                                                rows; with no columns it may be NULL, with no rows
-//                                                it must be NULL
+//   ARRAY(role, rows, columns, dtype, fields…)   views of that shape, or pointers to dense
+//                                                rows; may be NULL if it has no columns; must be
+//                                                NULL if it has no rows
 //   APART(field, other)               not the same array
 //   IN_PLACE(field, other)            if the same array, then of the same dtype and stride
-//   OUTPUTS(columns, target_columns)  a->outputs[n] fit into so many
+//   OUTPUTS(columns, target_columns)  a->outputs[n] fit into these columns
 //   DEMAND(condition, format, values…)   anything else
-// Roles: IN is read, OUT written (=), ADD read and written (+=), SUM the same with `accumulate`,
-// else OUT; UNUSED is not looked at in this call. With | OR_NULL it may be NULL, with NEED(c) only
-// where c is false. With | CACHED it stays in caches, or is small: its bytes do not count.
+// Roles: IN is read, OUT written (=), ADD read and written (+=); SUM is ADD with `accumulate`,
+// otherwise OUT; UNUSED is ignored in this call. | OR_NULL: may be NULL; | NEED(c): only if c is
+// false; | CACHED: stays in caches or is small, so its bytes do not count.
 #pragma once
 
 #include "base/error.h"
@@ -59,12 +59,12 @@
 #include "kernels/update_control.h"
 #include "kernels/xent.h"
 
-// Larger sizes are garbage; products of two of them still fit into 64 bits.
+// No valid size is larger; products of two sizes fit into 64 bits.
 #define DT_SIZE_MAX  ((int64_t)1 << 31)
 #define DT_COUNT_MAX ((int64_t)1 << 48)
 
-// X: an op that needs no workspace; W: one whose args have a workspace; G: they also say whether
-// the gradients of weights are added up (accumulate).
+// X: an op without a workspace; W: its args have a workspace; G: also `accumulate`, for weight
+// gradients.
 #define DT_OPS_BY_CONTEXT(G, W, X)                                                                 \
     W(gemm)                                                                                        \
     X(normalize)                                                                                   \
@@ -116,7 +116,7 @@
 struct dt_device;
 struct dt_stream;
 
-// The heads of an op's form on a backend (cpu.h, cuda.h) and of its workspace's size.
+// Declarations of an op on a backend (cpu.h, cuda.h) and of its workspace size.
 #define DT_UNUSED __attribute__((unused))
 #define DT_OP_HEAD(op, backend)                                                                    \
     dt_status op##_##backend(DT_UNUSED struct dt_device *device,                                   \

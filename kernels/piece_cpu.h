@@ -11,9 +11,10 @@
 enum {
     DT_LANES = 16, // channels of a vector loop: one AVX-512 register, two AVX2, four SSE
     DT_GROUP = 256,
-    DT_PITCH = DT_GROUP + DT_LANES, // floats between rows; no power of two, for the caches' sake
+    DT_PITCH = DT_GROUP + DT_LANES, // floats between rows; no power of two, which would cause cache
+                                    // conflicts
     DT_BLOCK = 32,
-    DT_PIECES = 32, // where there would be fewer pieces than this, groups are made narrower
+    DT_PIECES = 32, // groups get narrower until there are this many pieces
 };
 
 struct dt_cut {
@@ -45,8 +46,8 @@ static inline struct dt_piece dt_piece(const struct dt_cut *cut, int64_t channel
     return piece;
 }
 
-// DT_LANES channels from or to a row. What a loop updates for many n is kept in a local array, and
-// so in a register.
+// Loads or stores DT_LANES channels of a row. A local array keeps what a loop updates for many n in
+// a register.
 DT_INLINE void dt_load_lanes(const float *from, float *restrict to)
 {
 #pragma omp simd
@@ -61,7 +62,7 @@ DT_INLINE void dt_store_lanes(const float *restrict from, float *to)
         to[l] = from[l];
 }
 
-// Row `row` of a view, the piece's channels: as a padded fp32 row, and back.
+// Converts the piece's channels of row `row` of a view to a padded fp32 row, or back.
 DT_INLINE void dt_load_piece(const struct dt_piece *piece, const struct dt_view *from, int64_t row,
                              float *restrict out)
 {
@@ -74,10 +75,10 @@ DT_INLINE void dt_store_piece(const struct dt_piece *piece, const struct dt_view
     dt_store_row(to->dtype, in, piece->count, dt_view_at(to, row, piece->first));
 }
 
-// An argument whose rows are needed soon: they are far apart, where hardware does not prefetch
-// by itself (measured: without this the scan takes twice the time in fp32).
+// An argument whose rows are needed soon. Hardware does not prefetch rows that are far apart:
+// without this the fp32 scan took twice the time.
 struct dt_ahead {
-    const char *rows;           // the first row at the piece's first channel, or NULL: nothing
+    const char *rows;           // the first row at the piece's first channel, or NULL
     int64_t stride, lane_bytes; // bytes between rows, and of a channel
 };
 enum { DT_AHEAD = 4 };

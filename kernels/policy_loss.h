@@ -1,9 +1,9 @@
-// The losses of a policy's outputs: each owns a slice of the columns of one array of logits, and of
-// one array of targets. For output k at row r let z = logits[r, first …] + bias[first …], ε =
-// smoothing, n = columns, t = targets[r, target …] and of numbers t'_i = (t_i - mean_i) /
-// deviation_i. A target that is NaN is missing: P is the set of i whose t_i is there, m = |P|. A
-// predicted number is y_i = z_i or, where low < high, y_i = low + (high - low) (tanh(z_i) + 1) / 2.
-// The loss is
+// The losses of a policy's outputs. Each output owns a slice of the columns of one array of logits
+// and of one array of targets. For output k at row r let z = logits[r, first …] + bias[first …], ε
+// = smoothing, n = columns, t = targets[r, target …] and, for numbers, t'_i = (t_i - mean_i) /
+// deviation_i. A NaN target is missing; P is the set of i with a target, m = |P|. A predicted
+// number is y_i = z_i or, where low < high, y_i = low + (high - low) (tanh(z_i) + 1) / 2. The loss
+// is
 //   categorical: log Σ exp(z) - Σ_i q_i z_i,           q_i = (1 - ε) [i = t_0] + ε / width
 //   bernoulli:   1/m Σ_P (log(1 + exp(z_i)) - q_i z_i),            q_i = (1 - ε) t_i + ε / 2
 //   regression:  1/m Σ_P (y_i - t'_i)²
@@ -22,8 +22,8 @@
 // A row counts if its mask is 1 and at least one output has a target. With u_0 = weights[r, 0] and
 // u_k = weights[r, 1 + k] (without weights 1), its loss is Σ_k weight_k u_k loss_k, and it counts
 // as u_0; output k adds u_k loss_k, u_k measure_k and u_k to its metrics where it has a target.
-// dlogits[r, …] = scale · d(row's loss)/dz; it is 0 in a row that does not count, in columns of no
-// output and of missing targets. Losses are fp32, sums over rows double.
+// dlogits[r, …] = scale · d(row's loss)/dz; it is 0 in rows that do not count, in columns of no
+// output and for missing targets. Losses are fp32, sums over rows double.
 #pragma once
 
 #include "base/view.h"
@@ -44,12 +44,12 @@ enum { DT_OUTPUT_LEVELS = 16, DT_OUTPUT_COMPONENTS = 32 };
 struct dt_output_slice {
     enum dt_output_kind kind;
     int32_t first, width;    // columns of logits; slices ascend and do not overlap
-    int32_t target, columns; // columns of targets: one of a categorical output
+    int32_t target, columns; // columns of targets; categorical: one
     int32_t parts;           // components of a mixture, levels of quantiles; else 1
-    int32_t median;          // the level that is measured, counted from 0
+    int32_t median;          // index of the level that is measured
     float weight, smoothing;
-    float low, high;                // of predicted numbers, not of quantiles; equal: they have none
-    float levels[DT_OUTPUT_LEVELS]; // of quantiles, each in (0, 1)
+    float low, high;                // range of predicted numbers, not of quantiles; equal: none
+    float levels[DT_OUTPUT_LEVELS]; // for quantiles, each in (0, 1)
 };
 
 struct dt_policy_loss_args {
@@ -63,12 +63,12 @@ struct dt_policy_loss_args {
     struct dt_view weights;        // data NULL: all 1
     float scale;
     struct dt_view dlogits;  // data NULL: not wanted; in fp32 it may be `logits` itself
-    struct dt_loss_sum *sum; // of metrics those of the n outputs
+    struct dt_loss_sum *sum; // with the metrics of the n outputs
     void *workspace;
     int64_t workspace_bytes;
 };
 
-// How many columns of logits an output has.
+// An output's columns of logits.
 static inline int64_t dt_output_width(const struct dt_output_slice *o)
 {
     int64_t n = o->columns, K = o->parts;

@@ -1,6 +1,6 @@
-// Pools the hidden states of a window into one, and chooses what such a window learns from. The M
-// rows are windows of L rows; a row counts if its mask is 1. A pool goes through the rows that
-// count in their order, and keeps c, how many there were, and of each column x a value v:
+// Pools the hidden states of a window into one, and chooses the window's targets. The M rows are
+// windows of L rows; a row counts if its mask is 1. A pool visits the rows that count in order, and
+// keeps their number c and, for each column x, a value v:
 //   mean:  c += 1,  v += (x - v) / c
 //   last:  c += 1,  v = x
 //   max:   c += 1,  v = x if c = 1, x > v or x is NaN, else v
@@ -9,13 +9,13 @@
 //              dh (+)= of a row that counts: mean: g / c; last: g if it is the last one; max: g
 //              where v was last set by it, which is the first of equal ones; else 0
 //              dbefore = mean: g c_before / c; last, max: g where no row set v; else 0
-// It starts with c = v = 0, or with those of `before`, and leaves them in `after`, so that rows
-// that come one at a time end with the same bits.
+// c and v start from 0, or from `before`, and are left in `after`, so that rows given one at a time
+// end with the same bits.
 //
-// pool_targets: for each output that is chosen, the targets (and the output's weight) of the last
-// row of the window that counts and has a target, one that is not NaN; the window's own weight,
-// column 0, is that of the last of these rows. Targets are NaN where there is none, and those of
-// outputs that are not chosen; weights are then 0. With L = 1 a window is a row.
+// pool_targets: for each chosen output, copies the targets (and the output's weight) of the
+// window's last row that counts and has a target, that is, one that is not NaN. The window's own
+// weight, column 0, comes from the last of these rows. Without such a row, and for outputs that are
+// not chosen, targets are NaN and weights 0. With L = 1 a window is a row.
 #pragma once
 
 #include "base/view.h"
@@ -24,7 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// What an output reads of a window: every position's hidden state, or one for all.
+// Which hidden state of a window an output reads: every position's (NONE), or one pooled from all.
 enum dt_pool { DT_POOL_NONE, DT_POOL_MEAN, DT_POOL_LAST, DT_POOL_MAX, DT_POOLS };
 
 struct dt_pool_forward_args {

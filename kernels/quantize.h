@@ -1,11 +1,10 @@
-// Symmetric int8 with a scale per row, of activations (a row is a position) and weights (a row is
-// an output channel) alike:
+// Symmetric int8 with one scale per row, for activations (a row is a position) and weights (a row
+// is an output channel):
 //   scale_i = max_j |x_ij| / 127      q_ij = round(x_ij · 127 / max_j |x_ij|), ties to even
-// y is q itself, int8, or scale_i · q_ij rounded to storage: what the product of int8 computes, in
-// training. A row of zeros has q = 0, and so has one whose largest value is below
-// DT_QUANTIZE_LEAST, whose inverse would overflow. A row with a value that is not finite has NaN
-// everywhere in storage, so that the loss shows it; its int8 is 0, and its scale NaN.
-// The gradient goes straight through: that of x is that of y.
+// y is either q (int8) or scale_i · q_ij rounded to storage, with which training computes what the
+// int8 product will. q is 0 for rows whose largest value is below DT_QUANTIZE_LEAST, whose inverse
+// would overflow. A row with a non-finite value becomes NaN in storage, so that the loss shows it;
+// its int8 is 0 and its scale NaN. The gradient is straight-through: dx = dy.
 #pragma once
 
 #include "base/view.h"

@@ -2,9 +2,8 @@
 //   reverse_map:   map[b, t] = s + e - 1 - t      for t in the document [s, e) of sequence b
 //   reverse_rows:  y[b·L + t, :] (+)= x[b·L + map[b, t], :]
 // A document starts at 0 and where reset is 1. The last one ends after the last row whose mask is
-// 1; rows after that are padding, and stay where they are: map[b, t] = t. So documents keep their
-// places, padding is after the last one as before, and the map is its own inverse: the gradient of
-// reverse_rows with respect to x is reverse_rows of that of y.
+// 1; rows after that are padding and do not move: map[b, t] = t. Documents keep their places too,
+// so the map is its own inverse: the gradient of reverse_rows is reverse_rows of dy.
 #pragma once
 
 #include "base/view.h"

@@ -1,4 +1,4 @@
-// RMSNorm without weights, in place [Zhang & Sennrich 2019]: of dt, B and C in FalconMamba's mixer
+// RMSNorm without weights, in place [Zhang & Sennrich 2019], for dt, B and C in FalconMamba's mixer
 // [Zuo et al. 2024]. Each of G equal groups of columns has a norm of its own.
 //   forward:   x_i = x_i · rstd,   rstd = 1 / sqrt(mean_{i in group} x_i² + eps)
 //   backward:  dx_i = rstd · (dx_i - n_i · mean_{j in group}(dx_j n_j)),   n: forward's result

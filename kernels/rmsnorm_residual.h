@@ -4,7 +4,7 @@
 //              y_i = r_i · rstd · w_i
 //   backward:  with n_i = r_i · rstd and g_i = dy_i · w_i:
 //              dr_i (+)= rstd · (g_i - n_i · mean_j(g_j n_j));   dw_i (+)= Σ_rows dy_i · n_i
-//              dx = dr, rounded to storage: the gradient of the block's output that was added in
+//              dx = dr, rounded to storage: the gradient of the block output x
 // Forward saves r (residual_out) and rstd. Statistics, r and dr are fp32.
 #pragma once
 
@@ -28,7 +28,7 @@ struct dt_rmsnorm_residual_backward_args {
     const float *rstd;
     const float *weight;
     float *dresidual;
-    bool first;        // the last norm of the network: nothing flows past it
+    bool first;        // dr =, else +=; set for the network's last norm
     struct dt_view dx; // dresidual after the update; data NULL: not wanted
     float *dweight;
     bool accumulate;

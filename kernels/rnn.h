@@ -1,6 +1,6 @@
 // GRU [Cho et al. 2014, with PyTorch's reset after the product] and LSTM [Hochreiter & Schmidhuber
 // 1997; Gers et al. 2000], the recurrence over whole sequences. Gates and biases are in PyTorch's
-// order, so that weights are those of nn.GRU and nn.LSTM.
+// order, so weights are exchangeable with nn.GRU and nn.LSTM.
 //   a_t = x_t + b_ih                    x: the inputs' product with W_ih, made for all t at once
 //   p_t = h_{t-1} · W_hhᵀ + b_hh        h_{t-1} rounded to storage
 // GRU, gates r, z, n (G = 3):           LSTM, gates i, f, g, o (G = 4):
@@ -15,9 +15,9 @@
 //   dx_t = gradient of a_t              db_ih (+)= Σ dx_t
 //   dp_t = gradient of p_t              db_hh (+)= Σ dp_t        LSTM: dp is dx
 //   dh_{t-1} = dp_t · W_hh + the cell's own part (GRU: z ∘ dh_t)      dc_{t-1} = f ∘ dc_t
-// dh0 and dc0 are those before t = 0 (0 where reset[0]).
-// dW_hh = dpᵀ · previous is left to gemm, over all positions at once. Sums over batch and time have
-// a fixed order. dp counts as rounded to storage in its products.
+// dh0 and dc0 are dh and dc before t = 0 (0 where reset[0]). The caller computes dW_hh = dpᵀ ·
+// previous by gemm, over all positions at once. Sums over batch and time have a fixed order.
+// Products read dp rounded to storage.
 //
 // Rows are the positions of B sequences one after another, b·L + t. All views are of one dtype, the
 // storage (fp32 or bf16). `gates` keeps r, z, n, p_n (GRU) or i, f, g, o (LSTM).

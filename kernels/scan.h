@@ -35,11 +35,12 @@
 enum { DT_SCAN_STATES_MAX = 256, DT_SCAN_CHANNELS_MAX = 1 << 24 }; // N, D
 
 // The chunk that suits the CPU: one block of its backward. Longer chunks cost one more forward run
-// of the recurrence, shorter ones memory (states take N / chunk floats per channel and token).
+// of the recurrence, shorter chunks more memory (states take N / chunk floats per channel and
+// token).
 enum { DT_SCAN_CHUNK_CPU = 32 };
-// The one that suits CUDA: a tile of its backward, which then runs nothing twice. Chunks twice as
-// long would take half the memory for states (N / 8 floats per channel and token; `recompute` drops
-// them) and a tenth more time backward.
+// The chunk that suits CUDA: one tile of its backward, which then computes nothing twice. Chunks
+// twice as long would halve the memory of states (`recompute` drops them anyway) and make backward
+// a tenth slower.
 enum { DT_SCAN_CHUNK_CUDA = 8 };
 
 struct dt_scan_inputs {
@@ -56,11 +57,11 @@ struct dt_scan_forward_args {
     struct dt_scan_inputs in;
     struct dt_view y;
     float *h_last; // the state after the last t, or NULL; may be h0 itself
-    // h before the first t of each chunk, [N, D], or NULL: no backward follows. Where a chunk
-    // starts with a reset its state is still the h that the reset drops.
+    // h before the first t of each chunk, [N, D], or NULL: no backward follows. If a reset starts
+    // the chunk, this is still the h that the reset drops.
     float *states;
-    // s_t, or NULL. CUDA's backward reads it (scan_keeps_s of an op table says so), and saves a
-    // fifteenth of its time; the CPU's makes it again.
+    // s_t, or NULL. CUDA's backward reads it (scan_keeps_s in its op table) and is a fifteenth
+    // faster; the CPU's recomputes it.
     float *s;
     void *workspace;
     int64_t workspace_bytes;

@@ -1,16 +1,17 @@
-// What the two directions of the scan share on the CPU: how the work is cut, the rows that a piece
-// keeps in fast memory, and the recurrence itself. Private to scan_*_cpu.c.
+// Shared by forward and backward of the scan on the CPU: how the work is cut, the rows that a piece
+// keeps in cache, and the recurrence. Private to scan_*_cpu.c.
 //
 // A piece of work is one sequence and a group of up to DT_GROUP neighbouring channels; it walks
 // the sequence in blocks of up to DT_BLOCK tokens. Per block the group's inputs are widened to
 // fp32 rows once; then vectors of DT_LANES channels take the tokens in order, SCAN_STATES of the
 // N states at a time, so that these states and their A stay in registers. N is padded to a multiple
 // of SCAN_STATES by columns of B and C that are zero, channels to a multiple of DT_LANES by
-// inputs that are zero: padding adds zeros only and there is one path for every shape.
+// inputs that are zero: padding only adds zeros, and every shape takes one path.
 //
-// Floor: 9 operations of the FMA units a vector and state forward (5 of them the exponential's), 17
-// backward, which makes exponential and state again; two 16-lane units at 4 GHz: 0.070 and 0.133 ns
-// an element (b, t, d, n). Softplus and gate come on top, an N-th of an element each.
+// Floor: forward 9 operations of the FMA units per vector and state (5 of them for the
+// exponential), backward 17, which recomputes exponential and state. On two 16-lane units at 4 GHz
+// that is 0.070 and 0.133 ns per element (b, t, d, n). Softplus and gate add an N-th of an element
+// each.
 #pragma once
 
 #include "kernels/piece_cpu.h"
@@ -19,15 +20,15 @@
 
 enum { SCAN_STATES = 8 };
 
-// What a piece keeps in fast memory in both directions; rows are DT_PITCH apart.
+// What a piece keeps in cache in both directions; rows are DT_PITCH apart.
 struct scan_rows {
     float *a;                // [n_state] rows: A · log2(e)
-    float *d_skip, *dt_bias; // a row each
+    float *d_skip, *dt_bias; // one row each
     float *delta, *du, *s;   // [DT_BLOCK] rows: Δ, Δ · u, s
     float *b, *c;            // [DT_BLOCK, n_state]
 };
 
-// What the recurrence needs of one block.
+// The recurrence's inputs for one block.
 struct scan_block {
     int64_t steps, padded, n_state;
     const float *a, *delta, *du, *b, *c; // as in scan_rows
@@ -40,7 +41,7 @@ static inline int64_t scan_padded_state(int64_t state)
     return dt_round_up(state, SCAN_STATES);
 }
 
-// Where a piece's part of the state that is kept before token t, [N, D], lies among all of them.
+// The offset in `states` of a piece's channels of the state before token t, [N, D].
 static inline int64_t scan_state_at(const struct dt_scan_inputs *in, const struct dt_piece *piece,
                                     int64_t t)
 {
@@ -48,8 +49,8 @@ static inline int64_t scan_state_at(const struct dt_scan_inputs *in, const struc
     return chunk * in->b.cols * in->u.cols + piece->first;
 }
 
-// A piece's part of [B, D, N], h0 or the gradient of h_last (NULL: zeros), into [n_state] rows; and
-// back (to NULL: nothing).
+// Loads a piece's part of [B, D, N], h0 or the gradient of h_last (NULL: zeros), into [n_state]
+// rows; scan_store_state writes it back unless `to` is NULL.
 static inline void scan_load_state(const struct dt_scan_inputs *in, const struct dt_piece *piece,
                                    int64_t n_state, const float *from, float *rows)
 {
@@ -75,7 +76,7 @@ static inline void scan_store_state(const struct dt_scan_inputs *in, const struc
 // 2^-126.
 DT_INLINE float scan_exp2(float x)
 {
-    const float shift = 0x1.8p23f; // adding it rounds to an integer, which is then in the low bits
+    const float shift = 0x1.8p23f; // adding it rounds to an integer in the low bits
     x = x < -126.0f ? -126.0f : x; // NaN stays
     float t = x + shift, r = x - (t - shift);
     float p = 0x1.5bba10p-10f;
@@ -87,14 +88,14 @@ DT_INLINE float scan_exp2(float x)
     return dt_float_of_bits(dt_bits_of_float(p) + (dt_bits_of_float(t) << 23));
 }
 
-// -exp(a_log) · log2(e). A NaN is made the plain one: scan_exp2 keeps that.
+// -exp(a_log) · log2(e). Any NaN becomes the default NaN, which scan_exp2 preserves.
 DT_INLINE float scan_a(float a_log)
 {
     float scaled = dt_expf(a_log) * -0x1.715476p0f;
     return scaled != scaled ? dt_float_of_bits(0x7fc00000u) : scaled;
 }
 
-// A tile of states or of their gradients: local arrays of constant size, which live in registers.
+// A tile of states or of their gradients: local arrays of constant size stay in registers.
 DT_INLINE void scan_clear(float tile[SCAN_STATES][DT_LANES])
 {
     for (int n = 0; n < SCAN_STATES; n++)
@@ -107,9 +108,10 @@ struct scan_rows scan_take_rows(struct dt_arena *arena, int64_t n_state);
 // Loads the parameters of a piece's channels.
 void scan_open_piece(const struct dt_scan_inputs *in, const struct dt_piece *piece, int64_t n_state,
                      const struct scan_rows *rows);
-// Loads B and C of the block of tokens [row, row + steps) of all B · L; its other rows are there.
+// Loads B and C of tokens [row, row + steps) of all B · L; the block's other rows are already
+// loaded.
 struct scan_block scan_open_block(const struct dt_scan_inputs *in, const struct dt_piece *piece,
                                   int64_t n_state, int64_t row, int64_t steps,
                                   const struct scan_rows *rows);
-// scan_sweep_cpu.c. Runs a block: h ([n_state] rows) is carried on, s ([steps] rows) += C · h.
+// scan_sweep_cpu.c. Runs a block: advances h ([n_state] rows); s ([steps] rows) += C · h.
 void scan_advance(const struct scan_block *block, float *h, float *s);

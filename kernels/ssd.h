@@ -12,8 +12,8 @@
 // reset in (s, t], else 0, and keep_t = exp(l_t), or 0 from the chunk's first reset on:
 //   Y      = (decay ∘ C Bᵀ) X + keep ∘ C h_beforeᵀ + d_skip ∘ x
 //   h_next = keep_{Q-1} · h_before + (decay[Q-1, :] ∘ X)ᵀ B
-// All exponents are <= 0. C Bᵀ is shared by the heads of a group. States are fp32; bf16 storage
-// allows operands of the products to be rounded to bf16, never their sums.
+// All exponents are <= 0. Heads of a group share C Bᵀ. States are fp32; with bf16 storage, operands
+// of products may be rounded to bf16, their sums never.
 //
 // Backward, with dh_t the gradient of h_t (from y_t and from h_{t+1}):
 //   dh_t = dy_t · C_tᵀ + a_{t+1} · dh_{t+1}               (the second term 0 where reset[t+1]; at
@@ -54,7 +54,7 @@ enum { DT_SSD_STATES_MAX = 256, DT_SSD_HEAD_MAX = 256 }; // N, P
 
 // The chunks that suit each backend.
 enum { DT_SSD_CHUNK_CPU = 64, DT_SSD_CHUNK_CUDA = 128 };
-// Tokens that a chunk really has, min(Q, L), at most: matrices [Q, Q] are made.
+// Limit on min(Q, L), the actual tokens of a chunk, because matrices [Q, Q] are made.
 enum { DT_SSD_CHUNK_MAX = 1024 };
 
 struct dt_ssd_inputs {
@@ -73,8 +73,8 @@ struct dt_ssd_forward_args {
     struct dt_ssd_inputs in;
     struct dt_view y;
     float *h_last; // the state after the last t, [H, P, N], or NULL; may be h0 itself
-    // h before the first t of each chunk, [H, N, P], or NULL: no backward follows. Where a chunk
-    // starts with a reset its state is still the h that the reset drops.
+    // h before the first t of each chunk, [H, N, P], or NULL: no backward follows. If a reset
+    // starts the chunk, this is still the h that the reset drops.
     float *states;
     void *workspace;
     int64_t workspace_bytes;

@@ -1,13 +1,13 @@
-// What the two directions of ssd share on the CPU: how the work is cut, and what a chunk has ready
-// before its heads. Private to ssd_*_cpu.c.
+// Shared by forward and backward of ssd on the CPU: how the work is cut, and what a chunk's heads
+// have in common. Private to ssd_*_cpu.c.
 //
 // A piece of work is one sequence and a slice of up to SSD_SLICE heads of a group; it walks the
-// chunks with the heads' states in fast memory. Inputs are widened to fp32 rows; products are
-// dt_gemm_direct's on those. Tokens, states and columns of a head are padded to DT_LANES by zeros,
-// and rows lie a few floats apart from a power of two, for the caches' sake.
+// chunks with the heads' states in cache. Inputs are widened to fp32 rows, which dt_gemm_direct
+// multiplies. Tokens, states and columns of a head are padded to DT_LANES by zeros, and no pitch is
+// a power of two, which would cause cache conflicts.
 //
-// Floor: a head's token costs 2 P N multiply-adds forward and 4 P N backward, and P Q / 2 and P Q
-// within the chunk; with AVX-512 a core does 32 a cycle at most.
+// Floor: a head's token costs 2 P N + P Q / 2 multiply-adds forward and 4 P N + P Q backward; with
+// AVX-512 a core does at most 32 per cycle.
 #pragma once
 
 #include "kernels/gemm_tile_cpu.h"
@@ -16,24 +16,25 @@
 #include "kernels/workspace_cpu.h"
 
 enum {
-    SSD_SLICE = 8,       // heads of a piece
-    SSD_SLICE_LEAST = 4, // where there would be fewer pieces than SSD_PIECES, down to this many
+    SSD_SLICE = 8,       // heads per piece
+    SSD_SLICE_LEAST = 4, // heads per piece, where SSD_SLICE would give fewer than SSD_PIECES pieces
     SSD_PIECES = 6,
-    SSD_ROWS = DT_LANES, // of a strip of a chunk's square; what is not causal of it is left out
+    SSD_ROWS = DT_LANES, // rows of a strip of a chunk's [Q, Q] matrix, which omits what is not
+                         // causal
 };
 
 struct ssd_sizes {
-    int64_t slices, each; // of a group; heads of a slice
+    int64_t slices, each; // slices per group; heads per slice
     int64_t pieces;
-    int64_t P, N;                      // of a head
-    int64_t q, p, n;                   // tokens of a chunk, columns and states of a head, padded
+    int64_t P, N;                      // per head
+    int64_t q, p, n;                   // tokens per chunk, columns and states per head, padded
     int64_t q_pitch, p_pitch, n_pitch; // floats between rows
-    int64_t chunks;                    // of a sequence
+    int64_t chunks;                    // per sequence
 };
 
 struct ssd_piece {
     int64_t sequence, group, slice;
-    int64_t head, heads; // first, number
+    int64_t head, heads; // first head, number of heads
 };
 
 static inline struct ssd_sizes ssd_sizes(const struct dt_ssd_inputs *in)
@@ -65,8 +66,8 @@ static inline struct ssd_piece ssd_piece(const struct dt_ssd_inputs *in, const s
 
 // One chunk of a piece.
 struct ssd_chunk {
-    int64_t row, tokens;  // of all B · L; of this chunk
-    int64_t next, coming; // the same of the chunk that comes after it here; 0 tokens: none
+    int64_t row, tokens;  // first row of all B · L; tokens of this chunk
+    int64_t next, coming; // row and tokens of the next chunk; 0 tokens: none
     int64_t rows;         // tokens, padded
     const uint8_t *reset; // [tokens], or NULL
     float *b, *c;         // [rows] rows of n_pitch
@@ -80,20 +81,20 @@ struct ssd_steps {
     float *log;   // l_t
     float *keep;  // exp(l_t), 0 from the first reset on
     float *end;   // decay[last, t]
-    // decay[t, s] between strips is strip[k][t] · column[s], k being the strip of s and e its last
-    // token: decay[t, e] and decay[e, s], which both are at most 1
+    // Between strips decay[t, s] = strip[k][t] · column[s]: k is the strip of s, e its last token,
+    // and the factors are decay[t, e] and decay[e, s], both at most 1.
     float *column; // [rows]
     float *strip;  // [rows / SSD_ROWS, q]
     float a;       // A
     float all;     // keep of the last token
 };
 
-// A thread's products: in bf16 storage their operands are rounded where the CPU has instructions
-// for that.
+// Makes a thread's products. With bf16 storage it rounds operands to bf16 if the CPU has bf16
+// instructions.
 struct ssd_engine {
     const struct dt_gemm_kernel *kernel;
     bool bf16;
-    void *pairs; // memory of the rounded operands
+    void *pairs; // memory for the rounded operands
     struct dt_soon soon;
 };
 static inline struct ssd_engine
@@ -127,10 +128,10 @@ void ssd_load_chunk(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
                     struct ssd_chunk *chunk);
 void ssd_load_steps(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
                     const struct ssd_chunk *chunk, int64_t head, struct ssd_steps *steps);
-// A head's columns of the chunk's rows.
+// Loads a head's columns of the chunk's rows.
 void ssd_load_head(const struct dt_view *from, const struct ssd_sizes *s,
                    const struct ssd_chunk *chunk, int64_t head, float *to);
-// h [P, N], as it is carried from call to call, to rows of n, `pitch` floats apart.
+// Transposes h [P, N], the layout between calls, to rows of n, `pitch` floats apart.
 static inline void ssd_turn_state(const struct ssd_sizes *s, const float *h, float *to,
                                   int64_t pitch)
 {
@@ -139,8 +140,8 @@ static inline void ssd_turn_state(const struct ssd_sizes *s, const float *h, flo
             to[n * pitch + i] = h[i * s->N + n];
 }
 
-// The states of a piece's heads, or their gradients, from [B, H, P, N] (NULL: zeros) to [heads][n,
-// p]; and back (to NULL: nothing).
+// Loads the states of a piece's heads, or their gradients, from [B, H, P, N] (NULL: zeros) to
+// [heads][n, p]; the store function writes them back unless the target is NULL.
 static inline void ssd_load_states(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
                                    const struct ssd_piece *piece, const float *from, float *to)
 {
@@ -160,8 +161,8 @@ static inline void ssd_store_states(const struct dt_ssd_inputs *in, const struct
                 to[((first + i) * s->P + p) * s->N + n] = from[(i * s->n + n) * s->p_pitch + p];
 }
 
-// What is loaded after head `index` of the piece: the next head's columns and, after the last head,
-// the next chunk's B or C.
+// The view to load after head `index` of the piece: the next head's columns or, after the last
+// head, the next chunk's B or C.
 static inline struct dt_view ssd_next_head(const struct dt_view *from, const struct ssd_sizes *s,
                                            const struct ssd_piece *piece,
                                            const struct ssd_chunk *chunk, int64_t index)

@@ -1,9 +1,9 @@
-// A mark in a stream: when the device reached it, and how often. From it the host learns, without
-// waiting, how long the device worked and waited, and the watchdog how far collectives got; in
-// graphs too.
+// A mark in a stream records when, and how often, the device reached it. The host learns from it,
+// without waiting, how long the device worked and waited; the watchdog learns how far collectives
+// got. It works in graphs too.
 //   *time = the device's clock, in ns;   *count += 1
-// One clock a device, so differences between stamps of one device mean something, its zero does
-// not. Steps of it may be as coarse as 1 us.
+// The clock belongs to a device and its zero is arbitrary, so compare only stamps of one device.
+// Its resolution may be as coarse as 1 us.
 #pragma once
 
 #include <stdint.h>

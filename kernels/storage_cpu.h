@@ -1,5 +1,4 @@
-// Elements in storage (fp32 or bf16) read and written as fp32, one by one or a row at a time, for
-// cloned loops.
+// Reads and writes storage (fp32 or bf16) as fp32, by element or by row, for cloned loops.
 #pragma once
 
 #include "kernels/math_cpu.h"
@@ -9,7 +8,7 @@
 
 #include <stdbool.h>
 
-// Runs the statement with `name` as a constant: loops that it inlines do not choose again.
+// Runs the statement with `name` as a constant, so that inlined loops do not test it.
 #define DT_BOOL_SWITCH(condition, name, ...)                                                       \
     do {                                                                                           \
         if (condition) {                                                                           \
@@ -64,8 +63,8 @@ DT_INLINE void dt_store_row(dt_dtype type, const float *restrict in, int64_t cou
             dt_store(out, i, in[i], false);
 }
 
-// Columns [col, col + n) of a row, if there is such a row, come into the caches: rows of a view are
-// far apart, where hardware does not prefetch by itself.
+// Prefetches columns [col, col + n) of a row, if the row exists: hardware does not prefetch rows
+// that are far apart.
 static inline void dt_prefetch_row(const struct dt_view *view, int64_t row, int64_t col, int64_t n)
 {
     if (row >= view->rows)
@@ -75,14 +74,14 @@ static inline void dt_prefetch_row(const struct dt_view *view, int64_t row, int6
         __builtin_prefetch(columns + byte);
 }
 
-// Rows of a block of the sums over rows that a parameter's gradient is: `least` at least, and so
-// many that there are at most `most` blocks.
+// Rows per block when a parameter's gradient is summed over rows by blocks: at least `least`, and
+// enough for at most `most` blocks.
 static inline int64_t dt_block_rows(int64_t rows, int64_t least, int64_t most)
 {
     return dt_max_i64(dt_ceil_div(rows, most), least);
 }
 
-// to (+)= the blocks' sums, [blocks, width], in their order: columns [from, end).
+// Adds the blocks' sums, [blocks, width], in order: to (+)= columns [from, end).
 DT_INLINE void dt_add_blocks(float *to, const float *sums, int64_t blocks, int64_t width,
                              int64_t from, int64_t end, bool accumulate)
 {

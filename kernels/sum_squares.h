@@ -1,6 +1,6 @@
-// *sum = Σ x_i², in double, by fixed blocks of DT_NORM_BLOCK elements summed in order: the same
-// bits however many threads, ranks or devices work on it. A non-finite element gives a non-finite
-// sum. Either half can be asked for alone, so that blocks may be summed in several places.
+// *sum = Σ x_i², in double, by fixed blocks of DT_NORM_BLOCK elements summed in order: the bits do
+// not depend on the number of threads, ranks or devices. A non-finite element gives a non-finite
+// sum. Each half can be requested alone, so that blocks may be summed in several places.
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +10,7 @@ enum { DT_NORM_BLOCK = 65536 };
 enum dt_squares {
     DT_SQUARES,        // both
     DT_SQUARES_BLOCKS, // workspace = each block's sum; `sum` is not written
-    DT_SQUARES_TOTAL,  // *sum = of the blocks' sums in workspace; x is not read
+    DT_SQUARES_TOTAL,  // *sum = the total of the sums in workspace; x is not read
 };
 
 struct dt_sum_squares_args {

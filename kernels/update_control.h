@@ -1,12 +1,13 @@
-// What changes from step to step, in one small struct on the device that adamw reads, so that the
-// host never waits. This op fills it from the all-reduced loss and the gradient's sum of squares:
+// Values that change from step to step are in one small struct on the device, which adamw reads, so
+// that the host never waits. This op computes them from the all-reduced loss and the gradient's sum
+// of squares:
 //   loss       = loss sum / counted
 //   correction = expected / counted
 //   grad_norm  = sqrt(sum_squares) · correction
 //   grad_scale = correction · min(1, grad_clip / (grad_norm + 1e-6))     (grad_clip 0: correction)
 //   skip       = loss or grad_norm not finite, or counted = 0
 //   where not skipped: updates += 1, bias1 = 1 - beta1^updates, bias2 = 1 - beta2^updates
-// Gradients come scaled by 1 / expected; `correction` makes up for ignored labels.
+// Gradients arrive scaled by 1 / expected; `correction` accounts for ignored labels.
 #pragma once
 
 #include "kernels/loss_sum.h"
@@ -17,11 +18,11 @@ struct dt_update_control {
     double loss;      // mean over counted tokens, nats
     double grad_norm; // before clipping
     double counted;   // tokens counted in the global batch
-    int64_t updates;  // applied so far, this one included: bias correction counts these
+    int64_t updates;  // applied so far, with this one; for bias correction
     float lr;
     float grad_scale;
     float bias1, bias2; // 1 - beta^updates
-    int32_t skip;       // 1: weights, moments and `updates` stay as they are
+    int32_t skip;       // 1: weights, moments and `updates` are unchanged
     int32_t skipped_in_a_row;
 };
 
@@ -31,7 +32,7 @@ struct dt_update_control_args {
     double expected;               // batch · seq_len: the gradients were scaled by its inverse
     const float *lr;               // of this step
     float beta1, beta2, grad_clip;
-    struct dt_update_control *control; // `updates` and `skipped_in_a_row` are read, too
+    struct dt_update_control *control; // `updates` and `skipped_in_a_row` are also read
 };
 
 // clang-format off

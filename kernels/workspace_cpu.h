@@ -1,5 +1,5 @@
-// An op's workspace on the CPU, carved by the same code twice: into sizes, then into arrays. First
-// what all threads share, then each thread's scratch.
+// An op's workspace on the CPU. The same code runs twice: it measures, then carves. The shared
+// arrays come first, then each thread's scratch.
 #pragma once
 
 #include "base/arena.h"
@@ -8,7 +8,7 @@
 #include <omp.h>
 #include <stddef.h>
 
-// A workspace need not be aligned: with this much more of it, its arena is.
+// Extra bytes that let an arena be aligned in a workspace that is not.
 enum { DT_SLACK = DT_ARENA_ALIGN };
 
 static inline struct dt_arena dt_workspace_arena(void *workspace, int64_t bytes)
@@ -17,7 +17,7 @@ static inline struct dt_arena dt_workspace_arena(void *workspace, int64_t bytes)
     return dt_arena_place((void *)(intptr_t)base, bytes - DT_SLACK);
 }
 
-// The calling thread's share of what is left of a workspace.
+// The calling thread's share of the rest of a workspace.
 static inline struct dt_arena dt_thread_arena(const struct dt_arena *shared, int threads)
 {
     int64_t bytes = (shared->size - shared->used) / threads / DT_ARENA_ALIGN * DT_ARENA_ALIGN;
@@ -29,7 +29,7 @@ static inline float *dt_take_floats(struct dt_arena *arena, int64_t rows, int64_
     return dt_arena_take(arena, rows * pitch * (int64_t)sizeof(float));
 }
 
-// The same for each array of a list that ends with NULL.
+// Carves each array of a NULL-terminated list.
 static inline void dt_take_arrays(struct dt_arena *arena, int64_t rows, int64_t pitch,
                                   float **const *arrays)
 {
