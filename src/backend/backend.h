@@ -17,7 +17,7 @@
 struct dt_device; // one opened device
 struct dt_stream; // an ordered queue of work; NULL is the device's default stream
 struct dt_event;  // a point in a stream
-struct dt_graph;  // work once captured from streams, to be launched as a whole
+struct dt_graph;  // work captured from streams, launched as a whole
 
 struct dt_device_info {
     char name[128];      // "AMD EPYC 9575F, 2 threads"
@@ -25,21 +25,21 @@ struct dt_device_info {
     int64_t memory_free; // bytes free now
     int threads;         // host threads that ops use
     bool bf16;           // bf16 GEMM in hardware
-    bool bf16_faster;    // bf16 storage trains faster than fp32: precision = auto chooses it
+    bool bf16_faster;    // bf16 storage trains faster than fp32, so precision = auto chooses it
     char features[128];  // "avx512 bf16"
     char id[64];         // "GPU-5f1c…", unique to the device; "" where ranks may share it
-    double peak_flops;   // per second, of dense bf16 GEMM with fp32 sums, as in the data sheet; 0:
+    double peak_flops;   // per second, dense bf16 GEMM with fp32 sums, from the data sheet; 0:
                          // unknown
 };
 
 struct dt_device_table {
     const char *name; // "cpu"
-    bool unified;     // the host reads and writes device memory itself, and every call is done
-                      // when it returns
+    bool unified;     // the host accesses device memory directly, and every call is done when it
+                      // returns
     bool graphs;      // has capture_begin and the calls after it
     bool device_comm; // NCCL can reduce its memory
-    struct dt_device *planned; // tells the ops' workspaces, and runs nothing; or NULL
-    // How many devices this process sees. Fails if there is none, saying why and what to do.
+    struct dt_device *planned; // computes ops' workspaces but runs nothing; or NULL
+    // How many devices this process sees. If none, the error says why and what to do.
     dt_status (*count)(int *n);
     // The versions of its libraries on this machine, one per line: "CUDA  13.0, driver 580.65".
     void (*versions)(char *text, size_t size);
@@ -56,8 +56,7 @@ struct dt_device_table {
     void (*free_host)(struct dt_device *device, void *memory);
     int64_t (*memory_in_use)(const struct dt_device *device); // bytes allocated by this process
 
-    // Asynchronous on `stream`; host memory must be pinned, and stay valid until the stream has
-    // done the copy.
+    // Asynchronous on `stream`; host memory must be pinned and valid until the copy is done.
     dt_status (*to_device)(struct dt_device *device, void *to, const void *from, int64_t bytes,
                            struct dt_stream *stream);
     dt_status (*to_host)(struct dt_device *device, void *to, const void *from, int64_t bytes,
@@ -67,8 +66,8 @@ struct dt_device_table {
     dt_status (*fill)(struct dt_device *device, void *to, int byte, int64_t bytes,
                       struct dt_stream *stream);
 
-    // Destroying, waiting and recording are NULL where every call is done when it returns.
-    // urgent: where both could begin, the device begins work on this stream before other work.
+    // Destroying, waiting and recording are NULL if every call is done when it returns. urgent: the
+    // stream has a higher priority.
     dt_status (*stream_create)(struct dt_device *device, bool urgent, struct dt_stream **stream);
     void (*stream_destroy)(struct dt_device *device, struct dt_stream *stream);
     dt_status (*stream_wait)(struct dt_device *device, struct dt_stream *stream,
@@ -81,32 +80,32 @@ struct dt_device_table {
     dt_status (*event_sync)(struct dt_device *device, struct dt_event *event); // host waits
     dt_status (*event_done)(struct dt_device *device, struct dt_event *event, bool *done);
 
-    // Between begin and end the calling thread's work on `stream`, and on streams that fork from it
-    // and join it again, is recorded, not executed. Each launch of the graph then executes all of
-    // it, on the same memory. Capture must not begin while work that it depends on is running.
-    // NULL: the backend has no graphs.
+    // Between begin and end, the calling thread's work on `stream`, and on streams that fork from
+    // and rejoin it, is recorded instead of executed. Each launch of the graph executes all of it,
+    // on the same memory. Capture must not begin while work that it depends on is running. NULL: no
+    // graphs.
     dt_status (*capture_begin)(struct dt_device *device, struct dt_stream *stream);
     dt_status (*capture_end)(struct dt_device *device, struct dt_stream *stream,
                              struct dt_graph **graph);
-    // Ends a capture in which something failed. The current error stays.
+    // Ends a capture that failed. The current error is kept.
     void (*capture_cancel)(struct dt_device *device, struct dt_stream *stream);
     dt_status (*graph_launch)(struct dt_device *device, struct dt_graph *graph,
                               struct dt_stream *stream);
     void (*graph_destroy)(struct dt_device *device, struct dt_graph *graph);
 
-    // While it is on, ops leave collectives between devices the multiprocessors that these use
-    // (comm_nccl.c). It may change an op's bits, so switch it at fixed places in a step, and only
-    // where bits may depend on the number of ranks. NULL: the backend has no such collectives.
+    // While on, ops leave free the multiprocessors that collectives between devices use
+    // (comm_nccl.c). This may change an op's bits, so switch it at fixed points of a step, and only
+    // if bits may depend on the number of ranks. NULL: there are no such collectives.
     void (*share)(struct dt_device *device, bool on);
 
-    // Names what the calling thread does, for profilers; ranges nest. NULL: nobody listens.
+    // Name the calling thread's work for profilers; ranges nest. NULL: no profiler.
     void (*range_begin)(const char *name);
     void (*range_end)(void);
 };
 
-// The cost of the scan's algorithm on this backend: fp32 vector operations (a multiply-add is one)
-// per state, and exponentials per channel besides the recurrence's own. Backward runs the
-// recurrence forward once more, then sweeps back.
+// The cost of the scan on this backend: fp32 vector operations (a multiply-add is one) per state,
+// and exponentials per channel besides the recurrence's. Backward first reruns the recurrence
+// forward.
 struct dt_scan_cost {
     double forward_lanes, run_lanes, sweep_lanes;
     double forward_exps, run_exps, gate_exps;
@@ -118,9 +117,9 @@ struct dt_op_table {
     struct dt_scan_cost scan_cost;
     bool int8;           // gemm multiplies int8
     int64_t scan_chunk;  // steps between saved scan states that suit this backend
-    bool scan_keeps_s;   // the scan's backward reads the s_t that forward kept
-    int64_t ssd_chunk;   // the same for ssd
-    bool attention_mma;  // dt_attention_on_mma holds; backward computes s and dp twice
+    bool scan_keeps_s;   // the scan's backward reads the s_t kept by forward
+    int64_t ssd_chunk;   // tokens per ssd chunk that suit this backend
+    bool attention_mma;  // uses dt_attention_on_mma; backward computes s and dp twice
     int64_t logits_tile; // logits that a head should compute at a time
 #define DT_OP_SLOT(op)                                                                             \
     dt_status (*op)(struct dt_device * device, const struct dt_##op##_args *args,                  \
@@ -135,8 +134,8 @@ struct dt_backend {
     const struct dt_device_table *table;
     const struct dt_op_table *op;
     struct dt_device *device;
-    const char *memory_hint; // replaces the device's advice when memory runs out, which is for
-                             // training; or NULL
+    const char *memory_hint; // replaces the device's advice for training when memory runs out; or
+                             // NULL
 };
 
 struct dt_known_backend {
@@ -146,7 +145,7 @@ struct dt_known_backend {
 
 // known.c: the backends of this build; ends with a row without a table.
 extern const struct dt_known_backend dt_known_backends[];
-// The one of that name, or NULL.
+// The backend of that name, or NULL.
 const struct dt_known_backend *dt_backend_find(const char *name);
 
 extern const struct dt_device_table dt_cpu_device_table;
@@ -157,9 +156,9 @@ extern const struct dt_op_table dt_cuda_op_table;
 // name: "cpu" or "cuda". threads 0: all cores that this process may use.
 dt_status dt_backend_open(const char *name, int index, int threads, struct dt_backend *backend);
 void dt_backend_close(struct dt_backend *backend);
-// A GPU that is not here, to plan memory with: nothing runs on it. In a build without CUDA it has
-// the chunks and tiles of its kernels (kernels/*.h) with the workspaces of the backend that is
-// `here`; `room` is for its tables then.
+// A GPU that this machine lacks, for planning memory: nothing runs on it. In a build without CUDA
+// it combines the chunks and tiles of the CUDA kernels (kernels/*.h) with the workspaces of the
+// backend `here`; `room` then holds its tables.
 struct dt_planned_tables {
     struct dt_device_table device;
     struct dt_op_table op;
@@ -167,8 +166,8 @@ struct dt_planned_tables {
 void dt_backend_plan_gpu(const struct dt_backend *here, struct dt_planned_tables *room,
                          struct dt_backend *gpu);
 
-// The device calls on an open backend. dt_alloc's `pointer` is the address of a pointer of any
-// type; it is set to the memory, or to NULL if there is none. Freeing NULL does nothing.
+// Device calls on an open backend. dt_alloc's `pointer` is the address of a pointer of any type,
+// which is set to NULL on failure. Freeing NULL does nothing.
 static inline dt_status dt_backend_info(const struct dt_backend *backend,
                                         struct dt_device_info *info)
 {
@@ -270,8 +269,8 @@ static inline dt_status dt_stream_sync(const struct dt_backend *backend, struct 
                                        : DT_OK;
 }
 
-// Waits for the stream (NULL: for nothing) before what its work uses is freed. The current error
-// stays.
+// Waits for the stream (NULL: for nothing) before memory that its work uses is freed. The current
+// error is kept.
 static inline void dt_stream_settle(const struct dt_backend *backend, struct dt_stream *stream)
 {
     struct dt_error error;
@@ -338,10 +337,10 @@ static inline void dt_graph_destroy(const struct dt_backend *backend, struct dt_
     backend->table->graph_destroy(backend->device, graph);
 }
 
-// dt_NAME(backend, args, stream): checks shapes, strides, dtypes, needed pointers and workspace (a
-// violation is a bug in the caller: DT_MACHINE, naming op and value), then dispatches. A slot that
-// a backend lacks is an error naming op and backend. dt_NAME_workspace: bytes the op will need for
-// args of these shapes (pointers may be NULL).
+// dt_NAME(backend, args, stream): checks shapes, strides, dtypes, required pointers and workspace
+// (a violation is a bug in the caller: DT_MACHINE, naming op and value), then dispatches. It is an
+// error, naming op and backend, if the backend lacks the op. dt_NAME_workspace: bytes that the op
+// needs for args of these shapes (pointers may be NULL).
 #define DT_OP_ENTRY(op)                                                                            \
     dt_status dt_##op(const struct dt_backend *backend, const struct dt_##op##_args *args,         \
                       struct dt_stream *stream);                                                   \

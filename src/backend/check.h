@@ -1,5 +1,5 @@
-// What every op demands of its arguments, by its rows (op_rows.h), and its workspace: checked once
-// before a backend sees them. Data on the device (ids, labels, spans) is not checked.
+// Checks the arguments of every op against its rows (op_rows.h), and its workspace, before a
+// backend sees them. Data on the device (ids, labels, spans) is not checked.
 #pragma once
 
 #include "backend/backend.h"

@@ -1,43 +1,40 @@
-// The least that a call of an op must move and compute, from its arguments: for benchmarks and
-// estimates.
+// The minimum that a call of an op must move and compute, for benchmarks and estimates.
 #pragma once
 
 #include "backend/backend.h"
 
-// Counted for the algorithm used: arrays that it reads and writes once each (weights and partial
-// sums that stay in caches are left out), and its arithmetic.
+// Costs of the algorithm used: each array is read and written once (weights and partial sums that
+// stay in caches do not count), plus its arithmetic.
 struct dt_op_cost {
     double bytes;
-    double flops;     // additions, multiplications …; not those inside exponentials
+    double flops;     // additions, multiplications …, except inside exponentials
     double lanes;     // fp32 vector operations, per element; a multiply-add counts once
     double exps;      // of kernels/math_cpu.h
     double exp2s;     // of the scan's recurrence, which are cheaper
-    const char *name; // of the rows of a profile; NULL: the op's
-    bool gemm;        // flops are done by matrix units, at the rate of GEMM on `type`
+    const char *name; // its row in a profile; NULL: the op's name
+    bool gemm;        // matrix units do the flops, at GEMM's rate for `type`
     enum dt_dtype type;
-    char shape[64]; // "8x512x1024, 4 taps"; "" while the thread's ops are timed and
-                    // nobody listens (op_times.h)
+    char shape[64]; // "8x512x1024, 4 taps"; "" while ops are timed without a listener (op_times.h)
 };
 
-// What the machine can do at most, as `dtrain bench` measures it.
+// The machine's limits, as `dtrain bench` measures them.
 struct dt_machine_limits {
-    double copy;                // bytes read and written a second
-    double gemm_f32, gemm_bf16; // FLOPs a second
-    double exps, exp2s;         // a second
-    double lanes;               // fp32 vector operations a second
+    double copy;                // bytes read and written per second
+    double gemm_f32, gemm_bf16; // FLOPs per second
+    double exps, exp2s;         // per second
+    double lanes;               // fp32 vector operations per second
 };
 
-// The largest of the bytes over copy bandwidth, the exponentials over the exponential rate, and the
-// arithmetic over the rate of GEMM (for other ops: the vector operations over the rate at which
-// they are issued).
+// The largest of three times: bytes at copy bandwidth, exponentials at their rate, and arithmetic
+// at GEMM's rate (other ops: vector operations at issue rate).
 struct dt_op_floor {
     double seconds;
-    const char *bound; // by what: "copy", "exp", "issue", "gemm"
+    const char *bound; // the largest: "copy", "exp", "issue", "gemm"
 };
 struct dt_op_floor dt_op_floor(const struct dt_op_cost *cost,
                                const struct dt_machine_limits *limits);
 
-// dt_NAME_cost: of the pointers in args only NULL or not matters; none is followed.
+// dt_NAME_cost: pointers in args are compared with NULL, but not followed.
 #define DT_OP_COST(op)                                                                             \
     struct dt_op_cost dt_##op##_cost(const struct dt_backend *backend,                             \
                                      const struct dt_##op##_args *a);

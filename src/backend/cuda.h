@@ -1,5 +1,5 @@
-// What the files of the CUDA backend share: the device, and how a failed call of the CUDA runtime
-// becomes an error. Private to cuda*.c and to its users in comm (comm_nccl*.c).
+// The CUDA device, and how a failed CUDA call becomes an error. Private to cuda*.c and
+// comm_nccl*.c.
 #pragma once
 
 #include "backend/backend.h"
@@ -14,19 +14,19 @@ struct dt_device {
     int major, minor; // compute capability
     int multiprocessors;
     bool shares;                  // ops leave dt_cuda_comm_blocks multiprocessors to collectives
-    int threads;                  // host threads for ops, as it was opened
+    int threads;                  // host threads for ops
     int64_t memory;               // total bytes
     struct dt_cuda_block *blocks; // device memory handed out, newest first
-    pthread_mutex_t lock;         // of the list
-    int64_t memory_in_use;        // bytes of blocks; changed atomically
+    pthread_mutex_t lock;         // guards the list
+    int64_t memory_in_use;        // bytes of blocks; updated atomically
     char name[128];               // "NVIDIA H200"
     char id[64];                  // "GPU-5f1c…", as nvidia-smi prints it
     struct dt_cuda_gemm *gemm;
 };
 
-// The most blocks of a collective's kernel, each of which occupies a multiprocessor: an eighth of
-// the device. NVIDIA counts "16 or more" for NCCL's ring at full speed (notes on NCCL 2.27), which
-// is an eighth of the 132 of an H100.
+// The most blocks of a collective's kernel, each of which occupies an SM: an eighth of the device.
+// For NCCL's ring at full speed NVIDIA says "16 or more" (notes on NCCL 2.27), an eighth of an
+// H100's 132.
 static inline int dt_cuda_comm_blocks(const struct dt_device *device)
 {
     return device->multiprocessors < 8 ? 1 : device->multiprocessors / 8;
@@ -48,8 +48,8 @@ static inline cudaGraphExec_t dt_cuda_graph(struct dt_graph *graph)
     return (cudaGraphExec_t)graph;
 }
 
-// DT_CUDA(call, "allocating %lld bytes", n): the status of a call of the CUDA runtime. Where it
-// failed the error is DT_MACHINE at the caller's line: what was being done, and what CUDA says.
+// DT_CUDA(call, "allocating %lld bytes", n) returns the status of a CUDA runtime call. A failure is
+// DT_MACHINE at the caller's line and says what was being done and what CUDA reports.
 #define DT_CUDA(call, ...) dt_cuda_status((call), __FILE__, __LINE__, __func__, __VA_ARGS__)
 dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const char *function,
                          const char *format, ...) __attribute__((format(printf, 5, 6)));
@@ -64,7 +64,7 @@ bool dt_cuda_captures(void);
 // cuda_gemm.c: cuBLASLt, opened at run time.
 dt_status dt_cuda_gemm_open(struct dt_device *device, struct dt_cuda_gemm **gemm);
 void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm); // NULL is fine
-void dt_cuda_gemm_version(char *text, size_t size); // "13.1.0", or why it is not available
+void dt_cuda_gemm_version(char *text, size_t size); // "13.1.0", or why there is none
 
 // cuda_device.c: slots of the device table that find, open and describe devices.
 dt_status dt_cuda_count(int *n);

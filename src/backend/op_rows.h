@@ -1,22 +1,22 @@
-// The rows of an op (kernels/ops.h says how to read them) with the values that they have in one
-// call: a visitor sees one after another. The argument checks (check.c), the bytes of a call
-// (cost.c), tests/parity and the tests of wrong arguments are such visitors.
+// The rows of an op (kernels/ops.h) with the values of one call. A visitor sees them one after
+// another: the argument checks (check.c), the bytes of a call (cost.c), tests/parity and the tests
+// of wrong arguments are visitors.
 #pragma once
 
 #include "backend/backend.h"
 
-// Kernels count the bytes between rows in 32 bits.
+// Kernels keep the bytes between rows in 32 bits.
 #define DT_STRIDE_MAX(dtype) (UINT32_MAX / dt_dtype_size(dtype))
 
 enum dt_row_kind {
     DT_ROW_RANGE,    // a whole number in [least, most]
-    DT_ROW_LENGTH,   // the same, of the tokens of a sequence
+    DT_ROW_LENGTH,   // a whole number in [least, most]: tokens of a sequence
     DT_ROW_MULTIPLE, // a whole number that `least` divides
     DT_ROW_NUMBER,   // a number in [from, below)
     DT_ROW_TYPE,     // fp32, bf16 or `also`
     DT_ROW_ARRAY,
     DT_ROW_APART,    // not the array of the field `other`
-    DT_ROW_IN_PLACE, // the same dtype and stride where it is
+    DT_ROW_IN_PLACE, // if it is that array, then with its dtype and stride
 };
 
 // What an op does with an array; roles may be joined.
@@ -24,9 +24,9 @@ enum dt_row_role { DT_ROLE_IN = 1, DT_ROLE_OUT = 2, DT_ROLE_OR_NULL = 4, DT_ROLE
 
 struct dt_op_field {
     const char *name; // "in.u"
-    size_t at, bytes; // in the args; bytes 0: no field, but what follows from some
+    size_t at, bytes; // in the args; bytes 0: derived from fields
     bool is_view;
-    struct dt_view view; // of an array, as it is given; that of a pointer is dense
+    struct dt_view view; // the array as passed; a pointer gives a dense view
 };
 
 struct dt_op_row {
@@ -36,10 +36,10 @@ struct dt_op_row {
     double number, from, below;
     enum dt_dtype type, also;
     int role;
-    int64_t rows, cols; // that an array must have, as it must have the dtype `type`
+    int64_t rows, cols; // required shape of an array, with `type` as its dtype
 };
 
-// What the args of a call can have wrong in a row. All but DT_ROW_VALUE are faults of an array.
+// Ways in which a call's args can violate a row. All but DT_ROW_VALUE concern arrays.
 enum dt_row_fault {
     DT_ROW_FITS,
     DT_ROW_VALUE,
@@ -50,7 +50,7 @@ enum dt_row_fault {
     DT_ROW_DTYPE,
 };
 
-// Inline, so that where a row is a literal only its comparisons are left of it.
+// Inline, so that a literal row compiles to its comparisons only.
 static inline __attribute__((always_inline)) enum dt_row_fault
 dt_array_fault(const struct dt_op_row *row)
 {
@@ -105,10 +105,10 @@ dt_row_fault(const struct dt_op_row *row)
 
 typedef dt_status (*dt_row_visitor)(void *context, const struct dt_op_row *row);
 
-// dt_visit_NAME shows every row of a call; dt_visit_faults_NAME only those with a fault, and costs
-// a few comparisons where there is none. Both end with the first row that `visit` fails at, or
-// where a demand that is no row is not met. Of the pointers in args only NULL or not matters; none
-// is followed.
+// dt_visit_NAME visits every row of a call; dt_visit_faults_NAME only rows with a fault, at the
+// cost of a few comparisons if there is none. Both stop at the first row for which `visit` fails,
+// or at the first DEMAND that is not met. Pointers in args are compared with NULL, but not
+// followed.
 #define DT_OP_ROWS(op)                                                                             \
     dt_status dt_visit_##op(const struct dt_backend *backend, const struct dt_##op##_args *a,      \
                             dt_row_visitor visit, void *context);                                  \

@@ -1,14 +1,14 @@
 // One allocation, carved by the code that uses it. That code runs twice: first on a measuring
-// arena (base NULL), then on a placing one. Nothing is freed individually; the memory belongs to
-// whoever gave `base`.
+// arena (base NULL), then on a placing one. Nothing is freed individually; the memory is borrowed
+// from the caller who passed `base`.
 #pragma once
 
 #include <stdint.h>
 
-enum { DT_ARENA_ALIGN = 256 }; // bytes; right for SIMD, cuBLASLt and cp.async alike
+enum { DT_ARENA_ALIGN = 256 }; // bytes; suits SIMD, cuBLASLt and cp.async
 
 struct dt_arena {
-    char *base;   // NULL: measuring, every dt_arena_take gives NULL
+    char *base;   // NULL: measuring, dt_arena_take returns NULL
     int64_t size; // bytes at base (0 when measuring)
     int64_t used; // bytes taken so far, a multiple of DT_ARENA_ALIGN
     int64_t peak; // the highest `used` ever seen

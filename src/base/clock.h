@@ -1,4 +1,4 @@
-// Monotonic time, to measure, to sleep and to wait until.
+// Monotonic time for measuring, sleeping and waiting.
 #pragma once
 
 #include <stdint.h>

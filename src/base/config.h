@@ -1,7 +1,7 @@
 // INI configuration over a typed key table. One table generates defaults, parsing, checks, --help
-// and the echo. Sources, each stronger than those before: default, file, environment
+// and the echo. Sources in order of increasing precedence: default, file, environment
 // (PREFIX_SECTION__KEY), command line (section.key=value). Every value remembers where it came
-// from. All errors of all sources are collected and reported as one DT_USER error, a line each:
+// from. All errors of all sources are reported together as one DT_USER error, one per line:
 // file:line, key, what is allowed, the nearest known name. The reader is strict: `[section]`, `key
 // = value`, comments start a line with # or ; (or follow a value after white space), a value that
 // would otherwise be misread is written in double quotes, where \" and \\ mean " and \; nothing
@@ -17,7 +17,7 @@
 #include <stdio.h>
 
 enum dt_config_type {
-    DT_CONFIG_BOOL,   // bool: true, false
+    DT_CONFIG_BOOL,   // bool
     DT_CONFIG_INT,    // int64_t in [min, max]
     DT_CONFIG_FLOAT,  // double in [min, max], finite
     DT_CONFIG_STRING, // char[DT_CONFIG_STRING_MAX]
@@ -30,31 +30,33 @@ struct dt_config_key {
     const char *name; // NULL ends a list of keys
     enum dt_config_type type;
     size_t offset; // of the field in its struct
-    // Default as text, checked like any other; "": not set (the field is 0 or an empty string).
+    // Default as text, checked like any other value; "": not set (the field is 0 or an empty
+    // string).
     const char *fallback;
-    // INT and FLOAT: a word besides numbers ("auto"), stored as auto_value; or NULL.
+    // INT and FLOAT: a word that is also allowed ("auto") and is stored as auto_value; or NULL.
     const char *auto_word;
     double auto_value;
     double min, max;     // INT and FLOAT; inclusive
     bool above_min;      // FLOAT: min itself is not allowed
     const char *choices; // ENUM: "auto|cpu|cuda", the index is the value
     bool required;       // must be set by some source, and not to an empty text
-    bool neutral;        // does not change what is computed, only how, where or what is reported
+    bool neutral;        // changes how or where, but not what is computed
     const char *help;    // one line
     const char *json;    // name of the same value in config.json (model/config.h), or NULL
-    // INT, or one of two alternatives: the full name ("run.steps") of a key that, given by a
-    // stronger source, lowers this value to one less than its own, or replaces it; NULL: none.
+    // The full name ("run.steps") of a key that overrides this one if a source of higher precedence
+    // sets it: `below` lowers this INT to one less than that key's value, `replaced_by` is an
+    // alternative to this key. NULL: none.
     const char *below, *replaced_by;
-    // STRING: one path, or several with commas between them. A leading ~ or ~NAME of each becomes
-    // that user's home folder, since no shell expands it in section.key=value; the echo shows the
+    // STRING: one path, or several separated by commas. A leading ~ or ~NAME is expanded to that
+    // user's home folder, since no shell expands it in section.key=value; the echo shows the
     // result.
     bool is_path, is_path_list;
-    // STRING: a list of words. A key ENTRIES[NAME] = VALUE adds the word NAME:VALUE; those of
-    // stronger sources come later.
+    // STRING: a list of words. A key ENTRIES[NAME] = VALUE appends the word NAME:VALUE; words from
+    // sources of higher precedence come later.
     const char *entries;
 };
 
-// Rows for a field of a struct. A field of another type than the row says does not compile.
+// Rows for a field of a struct. A field whose type does not match its row does not compile.
 #define DT_CONFIG_AT(kind, object, field)                                                          \
     _Generic(((object *)0)->field, kind : offsetof(object, field))
 #define DT_CONFIG_ROW(kind, at, named, standard, ...)                                              \
@@ -86,10 +88,10 @@ struct dt_config_key {
 
 struct dt_config_section {
     const char *name; // NULL ends a table's list
-    size_t offset;    // added to its keys'
+    size_t offset;    // added to the offsets of its keys
     const struct dt_config_key *keys;
-    const struct dt_config_key *(*list)(void); // in place of `keys`: made at the first call
-    bool neutral;                              // all of its keys are
+    const struct dt_config_key *(*list)(void); // replaces `keys`; built by the first call
+    bool neutral;                              // all its keys are neutral
 };
 
 struct dt_config_table {
@@ -98,18 +100,18 @@ struct dt_config_table {
     const char *env_prefix; // "DTRAIN_"
 };
 
-// A walk over all keys: for (struct dt_config_row row = {0}; dt_config_next(table, &row);)
+// Iterates over all keys: for (struct dt_config_row row = {0}; dt_config_next(table, &row);)
 struct dt_config_row {
     const struct dt_config_section *section;
     const struct dt_config_key *key;
-    int index;                 // of the key in the table
-    bool first;                // of its section
+    int index;                 // index of the key in the table
+    bool first;                // first key of its section
     char name[DT_CONFIG_NAME]; // "section.key"
 };
 bool dt_config_next(const struct dt_config_table *table, struct dt_config_row *row);
 
-// These handle one value of a key, in `object`, the struct whose field the row describes. The first
-// checks `text` and stores it; where it refuses, `problem` says why.
+// Functions on one value of a key; `object` is the struct whose field the row describes. The first
+// checks `text` and stores it; if it returns false, `problem` says why.
 enum { DT_CONFIG_PROBLEM = 1024 };
 bool dt_config_convert(const struct dt_config_key *key, const char *text, void *object,
                        char problem[DT_CONFIG_PROBLEM]);
@@ -118,9 +120,9 @@ void dt_config_allowed(const struct dt_config_key *key, char out[DT_CONFIG_ALLOW
 void dt_config_set_default(const struct dt_config_key *key, void *object);
 bool dt_config_in_range(const struct dt_config_key *key, const void *object);
 bool dt_config_equal(const struct dt_config_key *key, const void *a, const void *b);
-// Whether `word` is one of the words of "a|b|c"; *at gets which, unless it is NULL.
+// Whether `word` is one of the words of "a|b|c"; *at (may be NULL) gets its index.
 bool dt_config_is_choice(const char *choices, const char *word, int *at);
-// The value as text that converts to it again.
+// The value as text that parses to the same value.
 const char *dt_config_value_text(const struct dt_config_key *key, const void *object,
                                  char out[DT_CONFIG_STRING_MAX]);
 
@@ -130,51 +132,52 @@ enum dt_config_source { DT_SOURCE_DEFAULT, DT_SOURCE_FILE, DT_SOURCE_ENV, DT_SOU
 
 struct dt_config_value {
     char *text, *origin;          // "10", "config.ini:12"
-    enum dt_config_source source; // the last one that gave the key, right or wrong
-    bool refused;                 // its text was wrong, or it is required and missing
-    bool hidden;                  // left out of the echo: nothing reads it
+    enum dt_config_source source; // the last source that gave the key, valid or not
+    bool refused;                 // its text is invalid, or it is required and missing
+    bool hidden;                  // omitted from the echo, because nothing reads it
 };
 
-// Adds what is missing, given the other values, and what does not fit together. Some values may
-// have been refused: their fields are as if the key had not been given.
+// Reports missing values and values that contradict each other. The field of a refused value is as
+// if its key had not been given.
 typedef void dt_config_check(struct dt_problems *problems, const void *settings,
                              const struct dt_config *config);
 // Reads everything and fills `settings` (settings_size bytes). `path` may be NULL (no file) and
-// `overrides` are n words `section.key=value`. Unknown DTRAIN_X__Y variables are errors too. Where
-// it fails *config is NULL and nothing in `settings` is to be used. `check` may be NULL: for a
-// first look, without messages.
+// `overrides` are n words `section.key=value`. Unknown DTRAIN_X__Y variables are errors too. On
+// failure *config is NULL and `settings` must not be used. `check` may be NULL.
 dt_status dt_config_load(const struct dt_config_table *table, dt_config_check *check,
                          const char *path, const char *const *overrides, int n_overrides,
                          void *settings, struct dt_config **config);
-// Loads the same from a text in memory, for broadcasts, tests and the fuzz target. `name` is the
-// path in messages. `environment`: NULL-terminated NAME=value list, or NULL for none.
+// Loads a configuration from text in memory, for broadcasts, tests and the fuzz target. `name` is
+// the path in messages. `environment`: NULL-terminated NAME=value list, or NULL for none.
 dt_status dt_config_parse(const struct dt_config_table *table, dt_config_check *check,
                           const char *name, const char *text, int64_t size,
                           const char *const *environment, const char *const *overrides,
                           int n_overrides, void *settings, struct dt_config **config);
 void dt_config_free(struct dt_config *config); // NULL is fine
 
-// Knows the keys of the table ("run.steps") and aborts on others.
+// Finds a key of the table ("run.steps"); aborts on unknown keys.
 struct dt_config_value *dt_config_find(const struct dt_config *config, const char *key);
-bool dt_config_is_set(const struct dt_config *config, const char *key); // not by its default
+bool dt_config_is_set(const struct dt_config *config, const char *key); // by a source other than
+                                                                        // its default
 
-// Reports what a check across keys found wrong with `key`: DT_USER, the message "origin: key: " and
-// the text (no origin where `config` is NULL: on ranks that got the settings from another).
+// Reports a problem that a check across keys found with `key`: DT_USER, with the message "origin:
+// key: " and the text. Without origin if `config` is NULL, as on ranks that received the settings
+// from rank 0.
 dt_status dt_config_reject(const struct dt_config *config, const char *key, const char *hint,
                            const char *format, ...) __attribute__((format(printf, 4, 5)));
-// Adds the same line to `problems`.
+// Adds the same message to `problems`.
 void dt_config_problem(struct dt_problems *problems, const struct dt_config *config,
                        const char *key, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-// Notes what a value became where something other than a source decided it (the model that a run
-// starts from), so that the echo shows it. Settings stay as they are.
+// Records for the echo a value that was decided by something other than a source, such as the model
+// that a run starts from. Settings are unchanged.
 dt_status dt_config_note(struct dt_config *config, const char *key, const char *text,
                          const char *origin);
 
-// The resolved configuration, every key with its value and origin as a comment; a valid input
-// again, of the same settings, in which every key counts as set.
+// Writes the resolved configuration, every key with its value and, as a comment, its origin. The
+// output is valid input for the same settings; every key then counts as set.
 void dt_config_echo(const struct dt_config *config, FILE *out);
-// Prints, for people, the keys that something other than a default decided, in lines of dt_columns.
+// Prints for people the keys that are not at their default, wrapped at dt_columns.
 void dt_config_print_set(const struct dt_config *config, FILE *out);
 dt_status dt_config_echo_text(const struct dt_config *config, char **text, size_t *size); // malloc

@@ -1,6 +1,6 @@
-// Ends the process with a message that names the file when a library crashes over a damaged file,
-// or never returns, as libhdf5 may. The note of what is being read is made before each call of that
-// library (data/h5_file.h).
+// Ends the process with a message that names the file when a library crashes on a damaged file or
+// never returns, as libhdf5 may. Each call of that library is preceded by a note of the file that
+// it reads (data/h5_file.h).
 #pragma once
 
 struct dt_crash_note {
@@ -9,19 +9,21 @@ struct dt_crash_note {
     const char *hint;
 };
 
-// After this call SIGSEGV, SIGBUS, SIGFPE and SIGABRT of a thread with a note end the process by
-// dt_die (base/error.h), on a thread that waits for this: exit code 3. Where that thread fails too,
-// or does not end the process in time, the handler itself writes the words and exits. Signals of
-// threads without a note do what they did before. main calls this once, after MPI has installed its
+// After this call, SIGSEGV, SIGBUS, SIGFPE and SIGABRT in a thread with a note end the process by
+// dt_die (base/error.h) on a waiting thread, with exit code 3. If that thread fails or takes too
+// long, the signal handler writes the message and exits. Signals in other threads keep their old
 // handlers. A thread that computes for `limit_s` seconds inside the library ends the process in the
-// same way; waiting for a disk does not count. Under a sanitizer nothing is caught: its report says
-// more.
-enum { DT_CRASH_LIMIT_S = 20 }; // a call takes a second at most, of millions of links or chunks
+// same way; waiting for a disk does not count. main calls this once, after MPI has installed its
+// handlers. Sanitizer builds catch nothing, because the sanitizer's report says more.
+enum {
+    DT_CRASH_LIMIT_S = 20
+}; // a call takes at most a second, even with millions of links or
+   // chunks
 void dt_crash_catch(double limit_s);
 
-// The calling thread enters and leaves the library, one thread at a time. `note` stays until
-// dt_crash_leave.
+// The calling thread enters and leaves the library; only one thread at a time may be inside. `note`
+// is borrowed until dt_crash_leave.
 void dt_crash_enter(const struct dt_crash_note *note);
 void dt_crash_leave(void);
-// Says that the thread inside is at another call: its time starts again.
+// Restarts the time limit of the thread inside, which begins another call.
 void dt_crash_advance(void);

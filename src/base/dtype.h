@@ -45,7 +45,7 @@ static inline float dt_bf16_to_f32(dt_bf16 x)
     return y;
 }
 
-// Rounds to nearest, ties to even; a NaN stays one, and is made quiet.
+// Rounds to nearest, ties to even; a NaN becomes a quiet NaN.
 static inline dt_bf16 dt_f32_to_bf16(float x)
 {
     uint32_t bits;
@@ -55,8 +55,8 @@ static inline dt_bf16 dt_f32_to_bf16(float x)
     return (dt_bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// IEEE binary16 to fp32, exact, without a branch, so that loops of it become vector code: a product
-// moves the exponent, which is right for subnormal numbers too; infinity and NaN get theirs after.
+// IEEE binary16 to fp32, exact, and branch-free so that loops vectorise: a multiplication adjusts
+// the exponent, of subnormal numbers too; infinity and NaN are fixed afterwards.
 static inline float dt_f16_to_f32(uint16_t x)
 {
     uint32_t magnitude = (uint32_t)(x & 0x7fffu) << 13, sign = (uint32_t)(x & 0x8000u) << 16, bits;

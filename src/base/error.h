@@ -1,7 +1,7 @@
-// Status and error records. A fallible function returns a status. Where something first goes
-// wrong, DT_FAIL records code, message and hint in the thread's error record; each level above
-// adds a frame by DT_TRY. Below main only dt_die ends the process, by the last act that main
-// registers (cmd/report.c), and so does a crash inside a library (base/crash.h).
+// Status and error records. A fallible function returns a status. At the origin of an error,
+// DT_FAIL records code, message and hint in the thread's error record; each level above adds a
+// frame by DT_TRY. Outside main only dt_die ends the process, by the function that main registers
+// (cmd/report.c); a crash inside a library goes the same way (base/crash.h).
 #pragma once
 
 #include <stddef.h>
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-// The value is the process's exit code.
+// Values are exit codes of the process.
 typedef enum dt_status {
     DT_OK = 0,
     DT_USER = 2,    // the user can fix it: arguments, configuration, data
@@ -28,7 +28,7 @@ struct dt_error_frame {
 
 struct dt_error {
     dt_status code;
-    char message[DT_ERROR_MESSAGE]; // may hold several lines, where several things are wrong
+    char message[DT_ERROR_MESSAGE]; // one line per problem
     char hint[DT_ERROR_HINT];       // how to fix it, or ""
     int n_frames;
     struct dt_error_frame frames[DT_ERROR_FRAMES]; // the origin first
@@ -46,7 +46,7 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
 #define DT_FAIL(code, hint, ...)                                                                   \
     dt_error_raise((code), __FILE__, __LINE__, __func__, (hint), __VA_ARGS__)
 
-// Returns from the calling function, with a frame, where `call` fails.
+// Returns from the calling function, adding a frame, if `call` fails.
 #define DT_TRY(call)                                                                               \
     do {                                                                                           \
         dt_status dt_status_ = (call);                                                             \
@@ -54,7 +54,7 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
             return dt_error_push(dt_status_, __FILE__, __LINE__, __func__, NULL);                  \
     } while (0)
 
-// The same, with a note of what was being done: DT_TRY_NOTE(open(p), "opening shard %s", p).
+// DT_TRY with a note of what was being done: DT_TRY_NOTE(open(p), "opening shard %s", p).
 #define DT_TRY_NOTE(call, ...)                                                                     \
     do {                                                                                           \
         dt_status dt_status_ = (call);                                                             \
@@ -62,7 +62,7 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
             return dt_error_push(dt_status_, __FILE__, __LINE__, __func__, __VA_ARGS__);           \
     } while (0)
 
-// For functions with something to release: sets `status` and goes to `label` where `call` fails.
+// For functions with something to release: sets `status` and goes to `label` if `call` fails.
 #define DT_TRY_GOTO(status, label, call)                                                           \
     do {                                                                                           \
         (status) = (call);                                                                         \
@@ -72,26 +72,27 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
         }                                                                                          \
     } while (0)
 
-// Makes a DT_USER error of the calling thread a DT_MACHINE one: what the user could have fixed at
-// the start (permissions, a missing folder) is the machine's failure once the run is under way.
+// Turns the calling thread's DT_USER error into DT_MACHINE: once a run is under way, problems that
+// the user could have fixed at the start (permissions, a missing folder) count as machine failures.
 dt_status dt_error_during_run(dt_status status);
 
-// The calling thread's record; code DT_OK where there is none.
+// The calling thread's record; code DT_OK if there is no error.
 const struct dt_error *dt_error_current(void);
-// Move the record out of the calling thread, which then has none, and into the calling thread.
+// Move the record out of the calling thread, which then has none, and back into the calling thread.
 void dt_error_take(struct dt_error *out);
 dt_status dt_error_restore(const struct dt_error *error); // returns error->code
 void dt_error_clear(void);
 
-// Text of an error: message, notes of its frames (file:line too where `debug`), hint; ends in a
-// newline. At most `size` bytes with the final zero; returns the length.
+// Formats an error: message, notes of its frames (with `debug` also file:line), hint, final
+// newline. Writes at most `size` bytes including the final zero; returns the length.
 size_t dt_error_format(const struct dt_error *error, int debug, char *text, size_t size);
 
 // Writes "dtrain: error: " and that text to stderr, in one write(2).
 void dt_error_print(const struct dt_error *error, int debug);
 
-// The one way to end the process on an error. `die` gets the calling thread's error; main registers
-// it once. dt_die may be called on any thread; the first call wins, others wait for the end.
+// The only way to end the process on an error. `die` receives the calling thread's error; main
+// registers it once. Any thread may call dt_die; the first call wins, later ones wait for the
+// process to end.
 void dt_die_register(void (*die)(const struct dt_error *error));
 void dt_die(void) __attribute__((noreturn));
 

@@ -1,4 +1,4 @@
-// Looks for numbers that weights, moments and frames must not contain.
+// Finds values that weights, moments and frames must not contain.
 #pragma once
 
 #include "base/round.h"
@@ -8,11 +8,11 @@
 
 static inline int dt_is_outside(float value, float least, float most)
 {
-    return !((value >= least) & (value <= most)); // without a branch: loops become vector code
+    return !((value >= least) & (value <= most)); // branch-free, so that loops vectorise
 }
 
-// The first of n numbers that is NaN, below `least` or above `most` (-FLT_MAX, FLT_MAX: any finite
-// one is fine); n: none is.
+// Index of the first of n values that is NaN, below `least` or above `most` (-FLT_MAX and FLT_MAX
+// accept all finite values); n if there is none.
 static inline int64_t dt_find_outside(const float *values, int64_t n, float least, float most)
 {
     enum { BLOCK = 1024 };

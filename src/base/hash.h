@@ -1,11 +1,11 @@
-// A hash of small keys, for tables in memory: FNV-1a [Fowler, Noll, Vo] over 32-bit words.
+// A hash of small keys for tables in memory: FNV-1a [Fowler, Noll, Vo] over 32-bit words.
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-// Hashes `bytes` bytes, a multiple of 4. Padding within a key has to be zero.
+// Hashes `bytes` bytes, a multiple of 4. Padding in a key must be zero.
 static inline uint32_t dt_hash_words(const void *key, size_t bytes)
 {
     uint64_t hash = 0xcbf29ce484222325u;

@@ -1,5 +1,5 @@
-// Reads small JSON files (config.json, trainer.json): the fields of an object, with their checks.
-// Every error is DT_USER, names file and field, and says what is there and what is allowed.
+// Reads and checks the fields of an object in a small JSON file (config.json, trainer.json). Every
+// error is DT_USER and names file, field, the value found and what is allowed.
 #pragma once
 
 #include "base/error.h"
@@ -8,12 +8,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// The largest whole number up to which all are exact in JSON's doubles.
+// Integers up to this are exact in JSON's doubles.
 #define DT_JSON_INT_MAX (INT64_C(1) << 53)
 
-// The file must hold one object and nothing else, in at most `limit` bytes. Free with cJSON_Delete.
+// The file must be one object of at most `limit` bytes. Free with cJSON_Delete.
 dt_status dt_json_read(const char *path, int64_t limit, cJSON **root);
-// Checks and indexes text that was read from `path`; text[size] is 0.
+// Parses text that was read from `path`; text[size] is 0.
 dt_status dt_json_parse(const char *path, const char *text, int64_t size, cJSON **root);
 
 bool dt_json_has(const cJSON *object, const char *field); // present, and not null
@@ -29,11 +29,12 @@ dt_status dt_json_string(const char *path, const cJSON *object, const char *fiel
 dt_status dt_json_reject(const char *path, const cJSON *object, const char *field,
                          const char *allowed, ...) __attribute__((format(printf, 4, 5)));
 
-// The text of a file: indented, with a newline at its end, by malloc. NULL: no memory, or no json.
+// Text for a file: indented, with a final newline; caller frees. NULL if out of memory or `json` is
+// NULL.
 char *dt_json_text(const cJSON *json);
-char *dt_json_line(const cJSON *json); // the same in one line
+char *dt_json_line(const cJSON *json); // dt_json_text on one line
 
-// Numbers written exactly (cJSON itself drops digits after the fifteenth where the difference is
-// within an epsilon); a float always has a point or an exponent. False if out of memory.
+// Write numbers exactly (cJSON itself drops digits after the fifteenth if the difference is within
+// an epsilon); a float always has a point or an exponent. False if out of memory.
 bool dt_json_add_int(cJSON *object, const char *field, int64_t value);
 bool dt_json_add_double(cJSON *object, const char *field, double value); // finite

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Makes room for one more item. `list` is the address of the pointer to the n items (NULL where n
-// is 0). Where memory is short the list stays as it is.
+// Makes room for one more item. `list` is the address of the pointer to the n items (NULL if n is
+// 0). On failure the list is unchanged.
 static inline dt_status dt_list_grow(void *list, int64_t n, size_t item_bytes)
 {
     void *items;

@@ -1,7 +1,7 @@
 // Messages to the user, on stderr, one line each: "dtrain: warning: …". Ranks other than 0 are
-// quiet from the start, and all once some rank has written the last words. A live status line,
-// where there is one, is cleared before a message and drawn again after it: the two never mix.
-// A message that is wider than dt_log_columns continues on lines that begin with blanks.
+// always quiet, and all ranks are quiet once one has reported the end of the job. A live status
+// line is cleared before a message and redrawn after it. A message wider than dt_log_columns
+// continues on indented lines.
 #pragma once
 
 #include <stdbool.h>
@@ -12,17 +12,18 @@ void dt_log_quiet(bool quiet); // true: nothing is printed
 void dt_log_message(const char *prefix, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-// Whether a line on the progress of some long work is due: every 2 s. *next is 0 at its beginning.
+// Whether a progress line of some long work is due (every 2 s). *next is 0 at the start of the
+// work.
 bool dt_log_due(double *next);
 
-// Sets the live line (no newline in it) on stderr, cut to the terminal's width; NULL removes it.
-// Nothing is written where dt_log_is_terminal says no.
+// Sets the live line (without newline) on stderr, cut to the terminal's width; NULL removes it.
+// Does nothing unless dt_log_is_terminal.
 void dt_log_live(const char *line);
-// Whether stderr is a terminal; under mpirun, which passes a rank's stderr on through a pipe,
-// whether mpirun's own is.
+// Whether stderr is a terminal. Under mpirun, which forwards a rank's stderr through a pipe,
+// whether mpirun's stderr is.
 bool dt_log_is_terminal(void);
-void dt_log_assume_terminal(void); // … whatever it is
-// How wide a line of stderr may be: as its terminal, at least DT_LOG_LEAST_COLUMNS; elsewhere
+void dt_log_assume_terminal(void); // makes dt_log_is_terminal true
+// Width of a line on stderr: the terminal's, at least DT_LOG_LEAST_COLUMNS; without a terminal
 // dt_columns.
 enum { DT_LOG_LEAST_COLUMNS = 40, DT_LOG_INDENT = 4 };
 int dt_log_columns(void);

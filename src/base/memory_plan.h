@@ -11,7 +11,7 @@ enum { DT_MEMORY_ROWS = 32 };
 struct dt_memory_row {
     const char *what; // "activations"
     int64_t bytes;
-    bool host; // on the host, which is the device's memory too where that is unified
+    bool host; // on the host (with unified memory also the device's)
 };
 
 struct dt_memory_plan {
@@ -21,5 +21,5 @@ struct dt_memory_plan {
 
 // 0 bytes add no row, and a row of the same name grows. `what` must outlive the plan.
 void dt_memory_plan_add(struct dt_memory_plan *plan, const char *what, int64_t bytes, bool host);
-// The sum of the rows, with or without those of the host.
+// The sum of the rows, with or without host rows.
 int64_t dt_memory_plan_bytes(const struct dt_memory_plan *plan, bool with_host);

@@ -12,7 +12,7 @@ struct dt_philox {
     int left;            // words of it not yet handed out
 };
 
-// One block: out = philox4x32-10(key, counter).
+// out = philox4x32-10(key, counter).
 void dt_philox_block(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]);
 
 // A stream keyed by (seed, stream, substream): the key is the seed's two halves (low first), the

@@ -1,5 +1,4 @@
-// Arithmetic on sizes: rounding to whole blocks, the smaller and the larger of two, powers of
-// two.
+// Arithmetic on sizes: rounding, minimum, maximum, powers of two.
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +9,7 @@ static inline int64_t dt_ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-// The least multiple of `step` that is not below n.
+// The least multiple of `step` >= n.
 static inline int64_t dt_round_up(int64_t n, int64_t step)
 {
     return dt_ceil_div(n, step) * step;

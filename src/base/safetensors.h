@@ -2,9 +2,9 @@
 // {"name": {"dtype", "shape", "data_offsets": [begin, end)}, "__metadata__": {…}}, then the data.
 // Everything in a file is hostile until checked: length of the header (at most 100 MB and inside
 // the file), JSON (at most 4 million values), dtypes, shapes (overflow), offsets (inside the file,
-// no overlap, no hole, size = shape). Element types that the format knows and dtrain does not
-// (BOOL, F8_E4M3, …) are indexed and checked like the others, so that a tensor which nobody
-// needs does no harm; reading one is an error.
+// no overlap, no hole, size = shape). Element types that dtrain does not support (BOOL, F8_E4M3, …)
+// are indexed and checked like the others, so that unused tensors do no harm; reading one is an
+// error.
 #pragma once
 
 #include "base/dtype.h"
@@ -17,11 +17,11 @@ enum { DT_MAX_DIMS = 8 };
 struct dt_safetensor {
     char *name;            // unique, without control characters
     const char *type_name; // the dtype as the file spells it; for messages
-    dt_dtype dtype;        // DT_DTYPE_COUNT: one that dtrain does not know
+    dt_dtype dtype;        // DT_DTYPE_COUNT: unsupported
     int n_dims;
     int64_t shape[DT_MAX_DIMS];
     int64_t count;        // elements
-    int64_t begin, bytes; // in the file, from its start
+    int64_t begin, bytes; // offset in the file
 };
 
 struct dt_safetensors {
@@ -43,7 +43,7 @@ void dt_safetensors_close(struct dt_safetensors *file); // NULL is fine
 const struct dt_safetensor *dt_safetensors_find(const struct dt_safetensors *file,
                                                 const char *name);
 const char *dt_safetensors_metadata(const struct dt_safetensors *file, const char *key); // or NULL
-// Elements [first, first + count) as they are stored. Any number of threads, as the next one.
+// Elements [first, first + count) as stored. Thread-safe, like dt_safetensors_read_f32.
 dt_status dt_safetensors_read(const struct dt_safetensors *file, const struct dt_safetensor *tensor,
                               int64_t first, int64_t count, void *out);
 // Elements [first, first + count) as fp32; F32, BF16, F16 and I8 tensors only.
@@ -51,9 +51,10 @@ dt_status dt_safetensors_read_f32(const struct dt_safetensors *file,
                                   const struct dt_safetensor *tensor, int64_t first, int64_t count,
                                   float *out);
 
-// Writing: the tensors are announced, then their data follow in that order in pieces of any size.
-// Straight into `path` (a folder that is renamed makes it atomic); 0 to 8 dimensions. Announce
-// larger element types first, and every tensor is aligned to its elements in the file.
+// Writing: announce the tensors (0 to 8 dimensions), then append their data in that order in pieces
+// of any size. The data go straight to `path`; to make that atomic, write into a folder and rename
+// it. If larger element types are announced first, every tensor is aligned to its elements in the
+// file.
 struct dt_safetensors_writer;
 struct dt_safetensors_entry {
     const char *name;
@@ -61,16 +62,18 @@ struct dt_safetensors_entry {
     int n_dims;
     int64_t shape[DT_MAX_DIMS];
 };
-// Synced whenever so many bytes were written: one fsync of all would be long. Tests lower it.
+// The writer syncs after this many bytes, since one fsync of the whole file would take long. Tests
+// lower it.
 extern int64_t dt_safetensors_sync_bytes;
-// `metadata`: n pairs: key, value, key, value … Hashes what it writes (xxh64) for the manifest.
+// `metadata` has n pairs: key, value, key, value … The writer hashes the file (xxh64) for the
+// manifest.
 dt_status dt_safetensors_create(const char *path, const struct dt_safetensors_entry *entries,
                                 int n_entries, const char *const *metadata, int n_metadata,
                                 struct dt_safetensors_writer **writer);
 dt_status dt_safetensors_write(struct dt_safetensors_writer *writer, const void *data,
                                int64_t bytes);
-// fsyncs and closes; gives size and xxh64 of the file (each may be NULL). Fewer or more bytes than
-// announced is an error. The writer is freed, whatever is returned, and with an error the file too.
+// fsyncs and closes; returns size and xxh64 of the file (each may be NULL). It is an error if fewer
+// or more bytes than announced were appended. Always frees the writer; on failure removes the file.
 dt_status dt_safetensors_finish(struct dt_safetensors_writer *writer, int64_t *size,
                                 uint64_t *hash);
 // Closes and removes the file; NULL is fine.

@@ -1,4 +1,4 @@
-// Ranges of a flat array, and which of them one rank holds where the array is spread over ranks.
+// Ranges of a flat array, and which of them a rank holds if the array is spread over ranks.
 #pragma once
 
 #include <stdbool.h>
@@ -8,24 +8,24 @@ struct dt_span {
     int64_t first, end; // elements [first, end)
 };
 
-// What one rank holds of a flat array: ascending ranges, none empty, kept one after the other in a
-// compact array. The first n_own are held by this rank alone, those after them by every rank alike:
-// where nothing is spread that is the whole array. Every element is one rank's own, or all hold it.
+// One rank's pieces of a flat array: ascending, non-empty ranges, stored one after the other in a
+// compact array. Every element is held either by one rank alone or by all ranks. The first n_own
+// ranges are this rank's alone, the rest are held by all; without sharding the rest is the whole
+// array.
 struct dt_pieces {
     struct dt_span *spans; // [n]
     int64_t n, n_own;
-    int64_t elements; // of the compact array: the spans' sum
+    int64_t elements; // of the compact array: the sum of the spans
 };
 
-// What one piece holds of a range of the flat array: elements [first, end), from `at` on in the
-// compact array.
+// Elements [first, end) of the flat array that one piece holds, from `at` on in the compact array.
 struct dt_held {
     int64_t first, end, at;
-    int64_t next, passed; // the next piece; elements of those before it
+    int64_t next, passed; // the next piece; elements of the pieces before it
 };
 
-// The next piece of the first n that holds some of [first, end), ascending. A zeroed `piece` is
-// before the first one; false: there is none after it.
+// Advances to the next of the first n pieces that overlaps [first, end). Start with a zeroed
+// `piece`; false after the last one.
 static inline bool dt_pieces_next(const struct dt_pieces *pieces, int64_t n, int64_t first,
                                   int64_t end, struct dt_held *piece)
 {
@@ -41,7 +41,7 @@ static inline bool dt_pieces_next(const struct dt_pieces *pieces, int64_t n, int
     return false;
 }
 
-// Whether the array is spread over ranks, which is the same on every rank of it.
+// Whether the array is spread over ranks; the same on every rank.
 static inline bool dt_pieces_are_spread(const struct dt_pieces *pieces, int64_t elements)
 {
     return pieces->n_own > 0 || pieces->elements < elements;

@@ -1,5 +1,5 @@
-// Functions on texts in buffers of fixed size, on lines that people read, and on UTF-8 (RFC 3629),
-// which JSON files and safetensors headers must be.
+// Text in buffers of fixed size, wrapped lines, and UTF-8 (RFC 3629), as required of JSON files and
+// safetensors headers.
 #pragma once
 
 #include <stdarg.h>
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// Prints the arguments of a function, declared as `format, ...`, into text[0, size).
+// Formats the arguments `format, ...` of the calling function into text[0, size).
 #define DT_PRINT_ARGUMENTS(text, size, format)                                                     \
     do {                                                                                           \
         va_list dt_arguments_;                                                                     \
@@ -17,30 +17,29 @@
         va_end(dt_arguments_);                                                                     \
     } while (0)
 
-// Appends to the string in text[0, size), size >= 1. false: not all of it fitted; the rest is cut.
+// Appends to the string in text[0, size), size >= 1. Returns false if it was truncated.
 bool dt_append(char *text, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-// Appends, of the parts of `text` that commas and parentheses separate, those that `other` lacks:
-// "avx2" where it is "AMD (avx2)" and the other "AMD (avx512)". The whole
-// text where it lacks none.
+// Appends the parts of `text`, separated by commas and parentheses, that `other` lacks: "avx2" for
+// "AMD (avx2)" against "AMD (avx512)". Appends the whole text if `other` lacks none.
 void dt_append_difference(char *out, size_t size, const char *text, const char *other);
-// Reads "10:12": whole numbers from 1 to 10^15, the first not above the last.
+// Parses "10:12": integers from 1 to 10^15, first <= last.
 bool dt_parse_steps(const char *text, int64_t *first, int64_t *last);
 // Columns of UTF-8 text, one for each character.
 int dt_text_width(const char *text);
-// How wide lines that people read may be: the variable COLUMNS, else 80.
+// Line width for people: the environment variable COLUMNS, else 80.
 int dt_columns(void);
-// Appends words with line breaks in place of blanks where a line would pass `columns`. Further
-// lines begin with `indent` blanks; `column` is where the first one begins. A word is never cut; a
-// line break in `text` stays. false: not all of it fitted; the rest is cut.
+// Appends words, wrapped at `columns`. The first line begins at `column`, later lines with `indent`
+// blanks. Words are never cut, and line breaks in `text` stay. Returns false if the text was
+// truncated.
 bool dt_append_wrapped(char *out, size_t size, const char *text, int column, int indent,
                        int columns);
-// Prints the text so, dt_columns wide, and a newline. Longer than a help text may be: it is cut.
+// Prints the text wrapped at dt_columns, and a newline. Text longer than a help text is truncated.
 void dt_print_wrapped(FILE *out, int column, int indent, const char *text);
-// The same on stdout, with an indent of 4.
+// dt_print_wrapped on stdout, with an indent of 4.
 void dt_print_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // "0:07", "1:02:03"; rounded to seconds, not negative.
 enum { DT_DURATION_TEXT = 32 };
 const char *dt_duration(double seconds, char text[DT_DURATION_TEXT]);
-// Bytes (1 to 4) of the character at bytes[0, size), size >= 1; 0 where no valid one begins there.
+// Length (1 to 4) of the character at bytes[0, size), size >= 1; 0 if it is invalid.
 int64_t dt_utf8_length(const char *bytes, int64_t size);

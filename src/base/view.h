@@ -1,7 +1,6 @@
-// A matrix in memory that belongs to someone else: rows of `cols` elements, `stride` elements
-// apart. Rows of activations are the tokens of all sequences, B · L; columns are channels or
-// states. One type serves inputs and outputs: who receives a view says which it is. NULL data: only
-// the shape is known yet.
+// A matrix in borrowed memory: rows of `cols` elements, `stride` elements apart. Rows of
+// activations are the tokens of all sequences, B · L; columns are channels or states. Inputs and
+// outputs share this type. NULL data: only the shape is known yet.
 #pragma once
 
 #include "base/dtype.h"
@@ -12,7 +11,7 @@ struct dt_view {
     enum dt_dtype dtype;
 };
 
-// A whole matrix, its rows one after another.
+// A dense matrix.
 static inline struct dt_view dt_view_of(const void *data, int64_t rows, int64_t cols,
                                         enum dt_dtype dtype)
 {
@@ -30,7 +29,7 @@ static inline void *dt_view_at(const struct dt_view *view, int64_t row, int64_t 
     return view->data ? (char *)view->data + offset : NULL;
 }
 
-// The part of rows [row, row + rows) and columns [col, col + cols).
+// Rows [row, row + rows) and columns [col, col + cols).
 static inline struct dt_view dt_view_block(struct dt_view view, int64_t row, int64_t col,
                                            int64_t rows, int64_t cols)
 {
