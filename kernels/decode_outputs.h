@@ -12,8 +12,8 @@
 
 struct dt_decode_outputs_args {
     int64_t n;                                      // outputs
-    struct dt_output_slice outputs[DT_OUTPUTS_MAX]; // `first` is a column of z; weight, smoothing
-                                                    // and levels are not read
+    struct dt_output_slice outputs[DT_OUTPUTS_MAX]; // `first` counts columns of z; weight,
+                                                    // smoothing, levels unused
     int64_t targets;                                // columns of the targets
     const float *mean, *deviation;                  // of the targets; NULL: 0 and 1
     struct dt_view z;                               // read and written

@@ -12,8 +12,7 @@
 
 struct dt_encode_targets_args {
     int64_t n;                                      // outputs
-    struct dt_output_slice outputs[DT_OUTPUTS_MAX]; // weights, smoothing, ranges and levels are not
-                                                    // read
+    struct dt_output_slice outputs[DT_OUTPUTS_MAX]; // weights, smoothing, ranges, levels unused
     struct dt_view targets;                         // classes as in policy_loss.h
     const float *mean, *deviation;                  // of the targets; NULL: 0 and 1
     struct dt_view out;                             // written in the outputs' columns

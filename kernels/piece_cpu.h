@@ -11,8 +11,7 @@
 enum {
     DT_LANES = 16, // channels of a vector loop: one AVX-512 register, two AVX2, four SSE
     DT_GROUP = 256,
-    DT_PITCH = DT_GROUP + DT_LANES, // floats between rows; no power of two, which would cause cache
-                                    // conflicts
+    DT_PITCH = DT_GROUP + DT_LANES, // floats between rows; not a power of two (cache conflicts)
     DT_BLOCK = 32,
     DT_PIECES = 32, // groups get narrower until there are this many pieces
 };

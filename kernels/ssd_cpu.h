@@ -19,8 +19,7 @@ enum {
     SSD_SLICE = 8,       // heads per piece
     SSD_SLICE_LEAST = 4, // heads per piece, where SSD_SLICE would give fewer than SSD_PIECES pieces
     SSD_PIECES = 6,
-    SSD_ROWS = DT_LANES, // rows of a strip of a chunk's [Q, Q] matrix, which omits what is not
-                         // causal
+    SSD_ROWS = DT_LANES, // rows of a strip of a chunk's causal [Q, Q] matrix
 };
 
 struct ssd_sizes {

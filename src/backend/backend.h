@@ -33,11 +33,10 @@ struct dt_device_info {
 };
 
 struct dt_device_table {
-    const char *name; // "cpu"
-    bool unified;     // the host accesses device memory directly, and every call is done when it
-                      // returns
-    bool graphs;      // has capture_begin and the calls after it
-    bool device_comm; // NCCL can reduce its memory
+    const char *name;          // "cpu"
+    bool unified;              // the host uses device memory directly; every call is done at return
+    bool graphs;               // has capture_begin and the calls after it
+    bool device_comm;          // NCCL can reduce its memory
     struct dt_device *planned; // computes ops' workspaces but runs nothing; or NULL
     // How many devices this process sees. If none, the error says why and what to do.
     dt_status (*count)(int *n);
@@ -134,7 +133,7 @@ struct dt_backend {
     const struct dt_device_table *table;
     const struct dt_op_table *op;
     struct dt_device *device;
-    const char *memory_hint; // replaces the device's advice for training when memory runs out; or
+    const char *memory_hint; // when memory runs out, replaces the device's hint for training; or
                              // NULL
 };
 

@@ -157,8 +157,7 @@ void dt_config_free(struct dt_config *config); // NULL is fine
 
 // Finds a key of the table ("run.steps"); aborts on unknown keys.
 struct dt_config_value *dt_config_find(const struct dt_config *config, const char *key);
-bool dt_config_is_set(const struct dt_config *config, const char *key); // by a source other than
-                                                                        // its default
+bool dt_config_is_set(const struct dt_config *config, const char *key); // not the default
 
 // Reports a problem that a check across keys found with `key`: DT_USER, with the message "origin:
 // key: " and the text. Without origin if `config` is NULL, as on ranks that received the settings

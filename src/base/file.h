@@ -52,8 +52,7 @@ bool dt_is_dir(const char *path);
 // A stamp changes when the file is written to or replaced. Taking one does not read the file.
 struct dt_file_stamp {
     int64_t bytes, inode, changed_ns; // time of the last write
-    int64_t status_ns;                // time of the last change of any kind, which nobody can set
-                                      // back
+    int64_t status_ns;                // last change of any kind, which nobody can set back
 };
 static inline struct dt_file_stamp dt_file_stamp(const struct stat *file)
 {

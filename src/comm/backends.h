@@ -1,5 +1,5 @@
-// Inside the room: how each communicator is opened, what kinds of collectives there are, and the
-// state of job control that all communicators share.
+// Private to this folder: how each communicator is opened, the kinds of collectives, and the state
+// of job control that all communicators share.
 #pragma once
 
 #include "comm/comm.h"
@@ -8,26 +8,26 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-// Progress of the collectives between devices, and whether they fail: written by the watchdog of
-// the device communicator (device_comm.h), so that a rank which others wait for there is found and
-// named like one they wait for in MPI.
+// Progress and failures of the collectives between devices, written by the device communicator's
+// watchdog (device_comm.h). With it a rank that others wait for in NCCL is found and named like one
+// that they wait for in MPI.
 struct dt_comm_devices {
     _Atomic(int64_t) begun;    // collectives that the device has begun
-    _Atomic(int64_t) oldest;   // the one it waits in, counted from 1; 0: none
-    _Atomic(int) peer;         // whom it waits for in an exchange; -1: nobody
+    _Atomic(int64_t) oldest;   // the collective it waits in, counted from 1; 0: none
+    _Atomic(int) peer;         // the rank it waits for in an exchange; -1: none
     _Atomic(double) waited;    // seconds
-    _Atomic(bool) failed;      // on this rank
-    _Atomic(bool) peer_failed; // on another: written by the communicator
-    _Atomic(double) quiet;     // seconds since a rank that this one waits for last reported that it
-                               // is busy: written by the communicator
+    _Atomic(bool) failed;      // a collective of this rank failed
+    _Atomic(bool) peer_failed; // one of another rank failed; written by the communicator
+    _Atomic(double) quiet;     // seconds since a rank that this one waits for last reported being
+                               // busy; written by the communicator
 };
 
 struct dt_job_control {
     _Atomic(int64_t) step;
     _Atomic(const char *) phase;
-    _Atomic(int64_t) reports; // of being busy
+    _Atomic(int64_t) reports; // calls of dt_comm_busy
     _Atomic(double) timeout_s;
-    _Atomic(bool) spoken; // another rank has written the last words: nothing may follow them
+    _Atomic(bool) spoken; // another rank has reported the end of the job, so this one stays quiet
     struct dt_comm_devices devices;
     pthread_mutex_t record_lock;
     _Atomic(dt_comm_record *) record; // NULL: there is no device communicator
@@ -46,11 +46,11 @@ void dt_comm_append_place(const struct dt_comm *comm, char *text, size_t size);
 
 // "all-reduce", "send".
 const char *dt_collective_name(const struct dt_collective *collective);
-// Elements of `data`, those of all blocks.
+// Elements of `data`, including all blocks.
 int64_t dt_collective_elements(const struct dt_comm_info *info,
                                const struct dt_collective *collective);
 bool dt_can_reduce(enum dt_dtype dtype);
 dt_status dt_collective_check(const struct dt_comm *comm, const struct dt_collective *collective);
 
-bool dt_launched_by_mpi(void); // a launcher that MPI_Init can talk to started this process
-bool dt_launched_by_pmi(void); // one that offers PMI-1 or PMI-2, and not PMIx
+bool dt_launched_by_mpi(void); // started by a launcher that MPI_Init can talk to
+bool dt_launched_by_pmi(void); // … that offers PMI-1 or PMI-2, but not PMIx

@@ -1,25 +1,24 @@
-// The schedule of a sum in the order DT_SUM_TREE (comm.h), for whoever carries it out: in step l of
-// the first `levels` two members whose numbers differ in bit l add to each other's sum, from bit 0
-// on, so every element is summed by the same binary tree whoever holds it. Vectors are halved on
-// the way (recursive halving [Thakur, Rabenseifner & Gropp 2005], here from the nearest member to
-// the farthest): each of the two keeps one half. An all-reduce goes back by the same steps in
-// `levels` more.
+// The schedule of a sum in the order DT_SUM_TREE (comm.h). In step l of the first `levels` steps,
+// members whose numbers differ in bit l add to each other's sums, from bit 0 on, so every element
+// is summed by the same binary tree. Vectors are halved on the way, each of the two members keeping
+// one half (recursive halving [Thakur, Rabenseifner & Gropp 2005], here from the nearest member to
+// the farthest). An all-reduce takes the same steps back in `levels` more.
 //
-// comm_mpi_tree.c carries it out between hosts, comm_nccl_tree.c between devices. The micro-batches
-// of a rank are the tree's lowest levels (train/micro_tree.h).
+// comm_mpi_tree.c executes it between hosts, comm_nccl_tree.c between devices. The micro-batches of
+// a rank are the tree's lowest levels (train/micro_tree.h).
 #pragma once
 
 #include "base/round.h"
 #include "base/span.h"
 
 struct dt_sum_tree {
-    int rank, levels; // of 2^levels members
+    int rank, levels; // 2^levels members
     bool halves; // false: whole vectors are sent, and every member has the sum after `levels` steps
-    struct dt_span all; // what is summed
+    struct dt_span all; // the vector
 };
 
-// adds: the member sends `theirs` and adds what it receives to `mine`. Else it sends `mine`, which
-// is final, and receives `theirs`.
+// adds: the member sends `theirs` and adds what it receives to `mine`. Otherwise it sends `mine`,
+// which is final, and receives `theirs`.
 struct dt_tree_step {
     bool adds;
     int peer;
@@ -51,8 +50,8 @@ static inline struct dt_tree_step dt_tree_step(const struct dt_sum_tree *tree, i
     return s;
 }
 
-// `number` with its `levels` bits in reverse order: halving 2^levels items leaves member `rank` the
-// item number dt_tree_reversed(rank).
+// `number` with its `levels` bits reversed: after halving 2^levels items, member `rank` has item
+// dt_tree_reversed(rank).
 static inline int dt_tree_reversed(int number, int levels)
 {
     int reversed = 0;
