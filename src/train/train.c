@@ -368,6 +368,7 @@ static dt_status finish(struct trainer *t, bool stopped)
                  (long long)t->state.evaluations_since_best);
     else if (stopped)
         snprintf(reason, sizeof reason, "%s", dt_signals_name(dt_signals_pending()));
+    DT_TRY(dt_metrics_sync(t->metrics)); // a run that is complete has its whole curve
     if (t->root)
         DT_TRY(dt_run_folder_state(&job->folder, stopped ? "stopped" : "complete", t->state.step,
                                    reason));

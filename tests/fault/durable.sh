@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# durable.sh DTRAIN INTERPOSE MAKE_EPISODES: what a command has written is on the disk when it ends: each file was synced after
+# its last write, and each folder after the last file that got a name in it.
+library=$2 make_episodes=$(realpath "$3")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh" "$1"
+! is_sanitized || { echo "skipped: a library must be loaded before the sanitizer's" >&2; exit 77; }
+small_run
+"$make_episodes" robomimic episodes.h5 0 13
+policy_ini policy.ini run.name=policy data.{train=episodes.h5,val=,val_fraction=0.3} data.{inputs=obs/a,targets=actions} \
+    'model.heads=buttons:bernoulli*2 stick:categorical*5'
+"$dtrain" policy.ini >policy.log 2>&1 || { cat policy.log >&2; exit 1; }
+printf '>chr1\nACGTacNNGT\n>chr2\nGGTT\n' >dna.fa
+
+# A name is that of the file before it was renamed, too: .NAME.tmp, NAME.part, .NAME.tmp-ID.
+lacking() { # log of calls; then the files and folders that must be on the disk
+    awk '
+        function plain(path,   name) { name = path; sub(/.*\//, "", name); sub(/^\./, "", name); sub(/\.(tmp|part|old)(-.*)?$/, "", name); return name }
+        function folder(path) { sub(/\/[^\/]*$/, "", path); return plain(path) }
+        NR == FNR {
+            name = plain($3)
+            if ($2 == "fsync") synced[name] = NR
+            else if ($2 == "rename") { entered[folder($3)] = NR; last[name "/"] = NR }
+            else { written[name] = NR; if (!($3 in seen)) { seen[$3]; entered[folder($3)] = NR } }
+            next
+        }
+        { name = plain($0) }
+        !(name in synced) { print $0 " was never synced"; next }
+        written[name] > synced[name] { print $0 " was written after its sync" }
+        entered[name] > synced[name] { print $0 " got a name after its sync" }' "$1" <(printf '%s\n' "${@:2}")
+}
+durable() { # folder, command …: the files and folders that it leaves there
+    local folder=$PWD/$1 name=$1 code left lacking
+    shift
+    rm -f calls.log
+    FAULT_LOG=$PWD/calls.log FAULT="call=write,put,fsync,rename path=$folder" LD_PRELOAD=$library "$@" >"$name.log" 2>&1
+    code=$?
+    check "$name: exit code $code: $(tail -n 2 "$name.log")" test $code -eq 0
+    mapfile -t left < <(find "$folder" ! -name .lock ! -name .ended)
+    check "$name: has files: ${left[*]}" test ${#left[@]} -gt 1
+    lacking=$(lacking calls.log "${left[@]}")
+    check "$*: $lacking" test -z "$lacking"
+}
+durable packed "$dtrain" pack -o packed --val 0.2 text
+durable task "$dtrain" pack -o task --rows 30 mqar
+durable dna "$dtrain" pack -o dna --format fasta --val 0.5 dna.fa
+durable run "$dtrain" small.ini run.dir=run checkpoint.every=5
+durable exported "$dtrain" export run exported
+durable shards "$dtrain" export run shards --shard-mb 1 --bf16
+durable int8 "$dtrain" export run int8 --int8
+mkdir predictions
+durable predictions "$dtrain" predict runs/policy -o predictions/p.h5
+finish
