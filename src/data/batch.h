@@ -1,6 +1,6 @@
-// A batch is a list of named arrays, each [b, T] of `width` elements. A reader kind says which ones
-// its files yield, the model which ones it reads; everything between them (loader, input,
-// evaluation) follows these lists, knows bytes, and names no array.
+// A batch is a list of named arrays, each [b, T] of `width` elements. A reader kind lists the
+// arrays that its files yield, the model the arrays that it reads. Everything between them (loader,
+// input, evaluation) handles the listed arrays as bytes and knows no names.
 #pragma once
 
 #include "base/dtype.h"
@@ -17,10 +17,10 @@ enum {
 struct dt_array_spec {
     const char *name; // a literal
     enum dt_dtype type;
-    int64_t width; // elements per position: 1 of token ids, a frame's size of frames
-    bool optional; // yielded: only by some datasets; read: not needed
-    int32_t last;  // of an i32 array of a recurrent state: its numbers are in [0, last]
-    double pad;    // yielded, fp32 or i32: in rows that the loss ignores; others hold zeros
+    int64_t width; // elements per position: 1 for token ids, the frame size for frames
+    bool optional; // yields: only some datasets have it; reads: not required
+    int32_t last;  // i32 arrays of a recurrent state: values are in [0, last]
+    double pad;    // yields, fp32 and i32: value in rows that the loss ignores; others have zeros
 };
 
 struct dt_array_list {
@@ -28,13 +28,13 @@ struct dt_array_list {
     struct dt_array_spec arrays[DT_BATCH_ARRAYS];
 };
 
-// Adds an array and returns its index. A second array of that name must agree in type and width, is
-// the same array, and makes it required unless both are optional. -1, with an error: they disagree,
-// or the list is full.
+// Adds an array and returns its index. Adding a name again returns the same array, which becomes
+// required unless both are optional; type and width must agree. -1, with an error: they differ, or
+// the list is full.
 int dt_array_list_add(struct dt_array_list *list, const char *name, enum dt_dtype type,
                       int64_t width, bool optional);
 int dt_array_list_find(const struct dt_array_list *list, const char *name); // index, or -1
-// The first array of `reads` that `yields` lacks, or has of another type or width; NULL: none.
+// The first array of `reads` that `yields` lacks or has with another type or width; NULL: none.
 const struct dt_array_spec *dt_array_list_missing(const struct dt_array_list *yields,
                                                   const struct dt_array_list *reads);
 static inline int64_t dt_array_bytes(const struct dt_array_spec *spec, int64_t positions)

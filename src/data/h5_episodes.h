@@ -1,18 +1,18 @@
-// What reader kinds of episodes share: columns, windows, blocks, checks of values. Such a kind
-// names a schema, which says where the episodes of a file are (dt_reader_kind.schema), and has the
-// functions of DT_EPISODES_FUNCTIONS. h5_episodes.c opens a shard, h5_episode_columns.c finds its
-// columns, h5_episode_rows.c reads rows of values and makes windows of them.
+// Shared by reader kinds of episodes: columns, windows, blocks, checks of values. Such a kind has a
+// schema, which says where the episodes of a file are (dt_reader_kind.schema), and the functions of
+// DT_EPISODES_FUNCTIONS. h5_episodes.c opens a shard, h5_episode_columns.c finds its columns,
+// h5_episode_rows.c reads rows of values and makes windows of them.
 //
-// The frames of a shard are numbered through all its episodes, in order; a window is up to seq_len
-// frames of one episode. Window k starts at frame k * stride of it, the last is the first that
-// reaches its end or, where stride exceeds seq_len, the last that starts in it; it may be short.
+// The frames of a shard are numbered through all its episodes in order. A window is up to seq_len
+// frames of one episode. Window k of an episode starts at its frame k * stride. The last window is
+// the first that reaches the end of the episode or, if stride > seq_len, the last that starts in
+// it; it may be short.
 //
-// Arrays: frames [T, F] of rules->frames_type, without the columns rules->bytes, which are bytes
-// [T, …] u8 (each only where it has columns), ids [T, n_ids] i32 (only with id columns), targets
-// [T, W] f32 (only where the data has any; NaN: there is none), weights [T, 1 + H] f32 (only with
-// rules->weights: the frame's own weight, then for each of the H heads the product of that and the
-// head's), mask [T] u8 (0: padding, all else is zero there too), reset [T] u8 (with rules->carry: 1
-// where an episode starts).
+// Arrays, each only if it has columns: frames [T, F] rules->frames_type; bytes [T, …] u8, the
+// columns rules->bytes of the frames; ids [T, n_ids] i32; targets [T, W] f32 (NaN: missing);
+// weights [T, 1 + H] f32 (the frame's weight, then its product with the weight of each of the H
+// heads); mask [T] u8 (0: padding, where all arrays are zero); with rules->carry reset [T] u8 (1:
+// an episode starts).
 #pragma once
 
 #include "data/columns.h"
@@ -21,40 +21,40 @@
 struct dt_episodes;
 
 struct dt_episode_schema {
-    const char *inputs, *targets; // data.inputs and data.targets where they are empty; "": required
-    bool by_head;                 // `targets` is a group with a dataset for each head
-    const char *longer[2];        // datasets whose path begins so have one row more than the others
-    // Episodes have groups of their own, of these names (h5_groups.c) unless data.episodes has
-    // others; "": the file is one. NULL: they share datasets, and `list` adds them in order.
+    const char *inputs, *targets; // defaults of data.inputs and data.targets; "": required
+    bool by_head;                 // `targets` is a group with one dataset per head
+    const char *longer[2];        // path prefixes of datasets that have one row more than others
+    // Pattern of the episodes' groups (h5_groups.c), which data.episodes replaces; "": the file is
+    // one episode. NULL: episodes share datasets, and `list` adds them in order.
     const char *groups;
     dt_status (*list)(struct dt_reader *reader, struct dt_episodes *episodes);
 };
 
-// Adds the episode that starts at row `first` of shared datasets, not below that of the one before.
+// Adds the episode that starts at row `first` of shared datasets; `first` must not decrease.
 dt_status dt_episodes_add_start(struct dt_episodes *episodes, int64_t first);
 
-// What the files h5_episode*.c share.
+// Private to h5_episode*.c.
 
 struct dt_episode {
-    char *group; // "/data/demo_3", "": the root; NULL: episodes share datasets
-    // Where that is a link to another file, this file and the path in it; NULL: it is not.
+    char *group; // "/data/demo_3"; "": the root; NULL: episodes share datasets
+    // If the group is a link to another file: that file and the path in it; else NULL.
     const struct dt_h5_file *file;
     char *inner;
-    int64_t row;    // its first one in its datasets
-    int64_t first;  // number of its first frame in the shard
-    int64_t window; // number of its first window
+    int64_t row;    // first row in its datasets
+    int64_t first;  // first frame, as numbered in the shard
+    int64_t window; // first window, as numbered in the shard
 };
 
-// A dataset of an episode once it was opened and checked: contiguous bytes are read without opening
-// it again.
+// A dataset of an episode after it was opened and checked. If contiguous, it is read without
+// opening it again.
 struct dt_episode_place {
-    int64_t offset; // 0: it is to be opened
+    int64_t offset; // 0: must be opened
     dt_dtype type;
-    int64_t rows, outer; // as dt_h5_array has them, …
-    bool constant;       // … as this
+    int64_t rows, outer; // as in dt_h5_array
+    bool constant;       // as in dt_h5_array
 };
 
-// A file that links of a shard lead to.
+// Another file that links of a shard lead to.
 struct dt_other_file {
     char path[DT_PATH];
     struct dt_h5_file file;
@@ -66,20 +66,19 @@ struct dt_episodes {
     struct dt_other_file **others; // [n_others]
     struct dt_frame_layout layout;
     struct dt_columns columns;
-    unsigned types; // a bit for each one that is stored
+    unsigned types; // a bit for each stored type
     char warning[DT_SHARD_WARNING];
-    char mask[DT_DATA_NAME]; // the list that names them; "": all
+    char mask[DT_DATA_NAME]; // the list of episodes used; "": all
     int64_t n, empty;
-    struct dt_episode *at;           // [n + 1]; the last says where all end
+    struct dt_episode *at;           // [n + 1]; the last marks the end of all
     struct dt_episode_place *places; // [n, columns.n]; NULL: episodes share datasets
-    struct dt_h5_array
-        *arrays;               // [columns.n] of the episode `open`, or of all where they share them
-    char (*paths)[DT_H5_PATH]; // [columns.n] of the arrays
-    int64_t open;              // -1: none
+    struct dt_h5_array *arrays; // [columns.n] [columns.n] of the episode `open`, or shared by all
+    char (*paths)[DT_H5_PATH];  // [columns.n] of the arrays
+    int64_t open;               // -1: none
 };
 
-// h5_groups.c: adds the episodes of the groups that a pattern names ("/data/demo_*"; "": the file
-// is one), in natural order, or those of a list in /mask.
+// h5_groups.c: adds the episodes whose groups match a pattern ("/data/demo_*"; "": the file is one
+// episode), in natural order, or those of a list in /mask.
 dt_status dt_groups_list(const struct dt_reader *reader, const char *pattern,
                          struct dt_episodes *episodes);
 // *found: whether the file has such a group.
@@ -87,29 +86,31 @@ dt_status dt_groups_has(const struct dt_h5_file *file, const char *pattern, bool
 dt_status dt_episodes_add_group(const struct dt_reader *reader, struct dt_episodes *episodes,
                                 const char *group);
 
-// h5_episode_columns.c. The file that an episode is in.
+// h5_episode_columns.c. The file that contains an episode.
 const struct dt_h5_file *dt_episodes_file(const struct dt_reader *reader,
                                           const struct dt_episode *at);
-// "/data/demo_3/obs/a" of the episode, or "/obs/a" where episodes share datasets; "../" leads to
-// the group that the episode is in.
+// The path "/data/demo_3/obs/a" for an episode, or "/obs/a" if episodes share datasets; "../" leads
+// to the episode's parent group.
 dt_status dt_episodes_path(const struct dt_reader *reader, const struct dt_episode *at,
                            const char *path, char full[DT_H5_PATH]);
-// The error that there is no dataset or attribute `full`, which `key` names.
+// Reports that the dataset or attribute `full`, named by `key`, does not exist.
 dt_status dt_episodes_missing(const struct dt_h5_file *file, const char *key, const char *full);
-const char *dt_episodes_key(const struct dt_column *column); // that names the column
+const char *dt_episodes_key(const struct dt_column *column); // the key that names the column
 // Lists the columns of the first episode.
 dt_status dt_episodes_list_columns(const struct dt_reader *reader, struct dt_episodes *episodes);
-// Places them in rows, and fills the layout, from the datasets of the episode that is open.
+// Assigns columns to positions in rows, and fills the layout, from the datasets of the open
+// episode.
 dt_status dt_episodes_place_columns(struct dt_reader *reader);
-// The heads need all columns of the targets, and each head those of its own dataset if it has one.
+// Checks that the heads use all columns of the targets, and each head those of its dataset if it
+// has one.
 dt_status dt_episodes_check_targets(const struct dt_reader *reader,
                                     const struct dt_episodes *episodes);
 struct dt_byte_columns dt_episodes_list_bytes(const struct dt_episodes *episodes);
 
-// Rows of a column's dataset that belong to an episode.
+// How many rows of a column's dataset belong to an episode.
 int64_t dt_episodes_rows(const struct dt_episodes *episodes, int64_t number,
                          const struct dt_column *column);
-// Opens the datasets of an episode, unless they are open.
+// Opens the datasets of an episode if necessary.
 dt_status dt_episodes_switch(struct dt_reader *reader, int64_t number);
 
 // The functions of a reader kind.

@@ -5,12 +5,12 @@
 #include "data/h5_file.h"
 
 enum {
-    DT_HASH_BLOCK = 16384,       // bytes a checksum covers in shards that dtrain writes
-    DT_HASH_BLOCK_MAX = 1 << 24, // the most that is accepted: a read is widened to whole blocks
+    DT_HASH_BLOCK = 16384,       // bytes per checksum in shards written by dtrain
+    DT_HASH_BLOCK_MAX = 1 << 24, // the largest accepted, since reads are widened to whole blocks
 };
 
-// A kind is a hash function and the dataset that holds its values. Training checks the first kind
-// that a shard has; dtrain writes dt_h5_hash_kinds[0].
+// A kind is a hash function and the dataset with its values. Training checks the first kind that a
+// shard has; dtrain writes dt_h5_hash_kinds[0].
 enum { DT_H5_HASH_KINDS = 2 };
 #define DT_H5_HASH_BLOCK "block_bytes" // attribute of the dataset: bytes that a checksum covers
 extern const struct dt_h5_hash_kind {
@@ -21,16 +21,17 @@ extern const struct dt_h5_hash_kind {
 struct dt_h5_hashes {
     const struct dt_h5_hash_kind *kind;
     struct dt_h5_array array;
-    int64_t block;    // bytes; 0: the shard has no checksums of this kind
+    int64_t block;    // bytes per checksum; 0: the shard has none of this kind
     uint64_t *stored; // [room] checksums [first, first + count)
     int64_t room, first, count;
 };
 
-// Opens the dataset of `kind` where the file has it. DT_USER: not checksums of all of `tokens`.
+// Opens the dataset of `kind` if the file has it. DT_USER: its checksums do not cover all of
+// `tokens`.
 dt_status dt_h5_hashes_open(const struct dt_h5_file *file, const struct dt_h5_hash_kind *kind,
                             const struct dt_h5_array *tokens, struct dt_h5_hashes *hashes);
 void dt_h5_hashes_close(struct dt_h5_hashes *hashes); // zeros are fine
-// Compares bytes [start, end) of /tokens, which are `data`, with their checksums; start is at the
-// border of a block, so is end or at the end of the dataset.
+// Compares `data`, bytes [start, end) of /tokens, with their checksums. start is a multiple of the
+// block, end too or the end of the dataset.
 dt_status dt_h5_hashes_check(struct dt_h5_hashes *hashes, const char *data, int64_t start,
                              int64_t end);

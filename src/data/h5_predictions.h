@@ -1,7 +1,7 @@
-// A file of predictions: HDF5 datasets of fp32, contiguous, whose size is known before the first
-// number. The file is created whole, all of it NaN; then any process writes rows straight to where
-// a dataset lies in the file, without the library. Until it is finished the file also holds a byte
-// for each piece of the work, which says whether that is done.
+// A file of predictions: contiguous fp32 HDF5 datasets whose sizes are known in advance. The whole
+// file is created first, filled with NaN; then any process writes rows directly at a dataset's
+// offset in the file, without the library. Until it is finished the file also has a byte per piece
+// of the work, which says whether the piece is done.
 #pragma once
 
 #include "base/error.h"
@@ -22,18 +22,17 @@ static inline int64_t dt_prediction_row_bytes(const struct dt_prediction_array *
 struct dt_prediction_file {
     const char *path;
     int64_t n;                          // arrays
-    struct dt_prediction_array *arrays; // of which offsets are filled in
-    int64_t pieces, progress;           // and where their bytes lie
+    struct dt_prediction_array *arrays; // dt_prediction_create sets their offsets
+    int64_t pieces, progress;           // pieces of the work; offset of their bytes
     int n_attributes;
-    const char *const (*attributes)[2]; // names and texts, of the root
-    uint64_t key;                       // says which predictions these are
+    const char *const (*attributes)[2]; // names and values, of the root
+    uint64_t key;                       // identifies the predictions
 };
 
-// Creates the file, or replaces it. A file that could not be
-// created is removed.
+// Creates or replaces the file; removes it on failure.
 dt_status dt_prediction_create(struct dt_prediction_file *file);
-// Finds the arrays of a file that was not finished. *found: false where it is not such a file, or
-// creating it was interrupted. DT_USER where it has another key.
+// Reopens a file that was not finished and finds its arrays. *found is false if the file is no such
+// file, or if its creation was interrupted. DT_USER if its key differs.
 dt_status dt_prediction_reopen(struct dt_prediction_file *file, bool *found);
-// Removes the bytes of progress, syncs the file and renames it to `path`.
+// Removes the progress bytes, syncs the file and renames it to `path`.
 dt_status dt_prediction_finish(const struct dt_prediction_file *file, const char *path);

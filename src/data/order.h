@@ -1,24 +1,23 @@
-// The order says which window is trained when, as a pure function of the shards, seed, batch,
-// block, shuffle and mixture. Windows of all shards are numbered in file order; blocks of `block`
-// consecutive windows never cross a shard (a segment), and are numbered through all sources.
-// Shuffled, epoch e of source i: the list of its blocks is permuted by dt_philox_shuffle from
-// Philox stream (seed, e, i * 2^40), the windows inside block b by (seed, e, b + 1). The permuted
-// list has W windows and S = floor(W / batch) steps; where slot k has read n windows of the source
-// before, it trains list position k * S + n mod S, in epoch floor(n / S). Of a single source n is
-// the step, of a mixture what mixture.h gives. Unshuffled: the list is in file order. Sequential
-// (validation): one pass in file order, source after source, each in S = ceil(W / batch) steps of
-// its own; slot k of a source's step s is list position s * batch + k or, with `parts`, k * S + s;
-// after its last window there is nothing.
+// Which window is trained when: a pure function of the shards, seed, batch, block, shuffle and
+// mixture. Windows of all shards are numbered in file order; blocks of `block` consecutive windows
+// never cross a shard, and are numbered through all sources. Shuffled, epoch e of source i: the
+// list of its blocks is permuted by dt_philox_shuffle from Philox stream (seed, e, i * 2^40), the
+// windows inside block b by (seed, e, b + 1). The permuted list has W windows and S = floor(W /
+// batch) steps; where slot k has read n windows of the source before, it trains list position k * S
+// + n mod S, in epoch floor(n / S). With a single source n is the step, with a mixture see
+// mixture.h. Unshuffled: the list is in file order. Sequential (validation): one pass in file
+// order, source after source, each in S = ceil(W / batch) steps; slot k reads at a source's step s
+// list position s * batch + k or, with `parts`, k * S + s, and nothing after the last window.
 #pragma once
 
 #include "data/dataset.h"
 
 struct dt_order_config {
-    const struct dt_dataset *dataset; // borrowed; its mixture, too
+    const struct dt_dataset *dataset; // borrowed, with its mixture
     uint64_t seed;
     int64_t batch, block;
     bool shuffle;
-    bool sequential; // ignores shuffle and the mixture; fewer windows than `batch` are fine
+    bool sequential; // ignores shuffle and mixture; may have fewer windows than `batch`
     bool parts;      // sequential: each slot walks its own part of the list, as in training
 };
 
@@ -29,20 +28,19 @@ struct dt_position {
     int64_t list;  // position in the epoch's list
     int64_t block; // number of the block in file order
     int64_t shard;
-    int64_t window; // in the shard; -1: after the end of a sequential pass, all else is then 0
-    int64_t block_first, block_windows; // the block: the shard's windows [first, first + windows)
+    int64_t window; // in the shard; -1, and all other fields 0: after the end of a sequential pass
+    int64_t block_first, block_windows; // windows of the shard in the block
     int source;
 };
 
-// DT_USER if there are fewer windows than `batch`, none at all, batch or block < 1, or 2^32 blocks.
-// Needs 12 bytes per block, 4 where blocks have one window (of a mixture twice that: its slots may
-// be in two epochs), and 4 for each window of the blocks that the slots are in.
+// DT_USER if there are no windows or fewer than `batch`, batch or block < 1, or 2^32 blocks.
+// Memory: 12 bytes per block, 4 if blocks have one window (twice that for a mixture, whose slots
+// may be in two epochs), and 4 per window of the slots' current blocks.
 dt_status dt_order_create(const struct dt_order_config *config, struct dt_order **order);
 void dt_order_free(struct dt_order *order); // NULL is fine
-// The steps of one pass over all windows. A mixture's pass has as many windows as its sources have
-// together, or as their `epochs` ask for.
+// Steps of one pass over all windows; for a mixture dt_mixture_epoch_steps.
 int64_t dt_order_steps_per_epoch(const struct dt_order *order);
-// Gives the window of slot `slot` in [0, batch) at step `step` (from 0). Not thread-safe: keeps the
-// epoch's permutation.
+// The window of slot `slot` in [0, batch) at step `step` (from 0). Not thread-safe, because it
+// caches the epoch's permutation.
 dt_status dt_order_at(struct dt_order *order, int64_t step, int64_t slot,
                       struct dt_position *position);

@@ -16,40 +16,40 @@
 enum dt_pack_format { DT_PACK_TEXT, DT_PACK_U8, DT_PACK_U16, DT_PACK_U32, DT_PACK_FASTA };
 
 struct dt_pack_config {
-    const struct dt_task *task; // NULL: files. Then `shape` and `rows` count, and no inputs.
+    const struct dt_task *task; // NULL: files. A task uses `shape` and `rows`, but no inputs.
     struct dt_task_shape shape;
-    int64_t rows; // of both sides together
+    int64_t rows; // of training and validation together
     enum dt_pack_format format;
     // Files and folders. Folders are walked in bytewise order; hidden files, links to folders and,
     // for text, binary files (a zero byte in the first 8 KiB) are skipped.
     const char *const *inputs;
     int n_inputs;
     const char *output;  // folder: train-00000.h5 …, val-00000.h5 …
-    int64_t shard_bytes; // of tokens in a shard, at most; shards of a side have equal sizes
-    // For validation, 0: none. Of the files (two or more text files: at least one on each side),
-    // else the tail of the tokens.
+    int64_t shard_bytes; // the most bytes of tokens in a shard; shards of a side have equal sizes
+    // Share for validation; 0: none. Two or more text files are split by file, at least one on each
+    // side; otherwise validation gets the tail of the tokens.
     double val_fraction;
-    int64_t vocab_size; // must exceed every token. 0: 256 for text and u8, else largest token + 1
+    int64_t vocab_size; // above every token. 0: 256 for text and u8, else largest token + 1
     uint64_t tokenizer; // attribute tokenizer_xxh64 of the shards; 0: none
-    uint64_t seed;      // of the split by file
+    uint64_t seed;      // for the split by file
     // FASTA.
-    const char *bed; // a BED file: its intervals are packed, not whole sequences; NULL: none
-    int64_t max_n;   // longer runs of N are left out, and end a document
+    const char *bed; // a BED file, whose intervals are packed instead of whole sequences; or NULL
+    int64_t max_n;   // longer runs of N are omitted and end a document
     bool mask;       // lower-case letters become N
-    bool force;      // replace shards in `output`, which else are an error
+    bool force;      // replace shards in `output`, otherwise an error
     bool progress;   // show a live line
 };
 
 struct dt_pack_result {
     int64_t files, vocab_size;
-    int64_t train_tokens, val_tokens; // or rows
+    int64_t train_tokens, val_tokens; // tokens or rows
     int64_t train_shards, val_shards;
 };
 
 dt_status dt_pack(const struct dt_pack_config *config, struct dt_pack_result *result);
 
-// Reads and checks a whole shard: structure, checksums, document starts, all tokens against the
-// attribute vocab_size if there is one, what else the rules say (NULL: nothing). Fills *shard
-// except for its path and `before`. For `dtrain verify`.
+// Reads and checks a whole shard for `dtrain verify`: structure, checksums, document starts, all
+// tokens against the attribute vocab_size if present, and the rules (may be NULL). Fills *shard
+// except for its path and `before`.
 dt_status dt_verify_shard(const char *path, const struct dt_scan_rules *rules, bool progress,
                           struct dt_shard *shard);

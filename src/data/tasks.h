@@ -8,15 +8,15 @@
 #include <stdint.h>
 
 struct dt_task_shape {
-    int64_t length; // tokens of a row
-    int64_t vocab;  // tokens are below it
-    int64_t items;  // what a row asks to be remembered; 1 where the task has no such number
+    int64_t length; // tokens per row
+    int64_t vocab;  // tokens are in [0, vocab)
+    int64_t items;  // items to remember per row; 1 if the task has no such number
 };
 
 struct dt_task {
     const char *name, *help;
-    struct dt_task_shape published; // the settings of the paper
-    // DT_USER where the task has no row of this shape.
+    struct dt_task_shape published; // the paper's settings
+    // DT_USER if the task has no rows of this shape.
     dt_status (*check)(const struct dt_task_shape *shape);
     // Fills ids and labels, both [length]; scratch has room for length + vocab numbers.
     void (*fill)(const struct dt_task_shape *shape, uint64_t seed, int side, int64_t row,

@@ -5,5 +5,5 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The value of XXH3_64bits(), faster.
+// Computes XXH3_64bits(), faster.
 uint64_t dt_xxh3(const void *data, size_t bytes);
