@@ -1,7 +1,6 @@
 // The recurrent state that slots carry from step to step (data.carry_state), and its file in a
-// checkpoint, with entries "layers.0.ssm_state[first:last]" of the slots [first, last), each
-// [last - first, width]. A file holds any ranges; together they must cover every slot of every
-// array once.
+// checkpoint, with entries "layers.0.ssm_state[first:last]", [last - first, width] for the slots
+// [first, last). Together the entries must cover every slot of every array once.
 #pragma once
 
 #include "base/dtype.h"
@@ -12,9 +11,9 @@
 struct dt_slot_array {
     char name[64];
     enum dt_dtype type;
-    int64_t width;  // elements of a slot
-    int64_t offset; // bytes in a block
-    int32_t last;   // of i32: the numbers are in [0, last]
+    int64_t width;  // elements per slot
+    int64_t offset; // bytes from the start of a block
+    int32_t last;   // i32: values are in [0, last]
 };
 
 // Blocks of `each` slots; an array in a block is [each, width].
@@ -22,13 +21,12 @@ struct dt_slot_states {
     int64_t slots, each, block_bytes;
     int n;
     struct dt_slot_array *arrays;
-    char *blocks; // [slots / each] of block_bytes, host memory
+    char *blocks; // [slots / each], block_bytes each, host memory
 };
 
-// The functions below are for the checkpoint room.
-// Writes the file, a range for each block, and lists it.
+// Private to src/checkpoint. Writes the file with a range per block, and lists it.
 dt_status dt_slot_states_write(struct dt_manifest *manifest, const char *folder,
                                const struct dt_slot_states *states);
-// fp32 and bf16 are converted where an array has the other one. DT_USER where the model differs.
+// Private to src/checkpoint. Converts between fp32 and bf16. DT_USER if the model differs.
 dt_status dt_slot_states_read(const struct dt_manifest *manifest, const char *folder,
                               const struct dt_slot_states *states);

@@ -1,5 +1,4 @@
-// trainer.json: the state of training and fingerprints of the shards. Private to the checkpoint
-// room.
+// trainer.json: the training state and fingerprints of the shards. Private to src/checkpoint.
 #pragma once
 
 #include "base/problems.h"
@@ -7,15 +6,13 @@
 
 dt_status dt_trainer_text(const struct dt_trainer_state *state, const struct dt_dataset *train,
                           char **text); // malloc
-// The stamp of the optimizer files beside it. The run is known by what it did: seed, sizes and
-// updates, and the losses so far. It has the same bits on all ranks, and in runs that train the
-// same bits.
+// The stamp for the optimizer files. It identifies the run by seed, sizes, updates and the losses
+// so far, so it is equal on all ranks and in bitwise identical runs.
 struct dt_part_stamp dt_trainer_stamp(const struct dt_trainer_state *state);
-// The shards are filled with what dt_trainer_compare needs, no more. Free with
-// dt_dataset_free.
+// Fills only the fields of shards that dt_trainer_compare needs. Free with dt_dataset_free.
 dt_status dt_trainer_read(const char *path, struct dt_trainer_state *state,
                           struct dt_dataset **train);
-// Adds each key that fixes the order and differs, and each shard that does.
+// Adds each key of the data order that differs, and each shard that differs.
 void dt_trainer_compare(struct dt_problems *problems, const struct dt_trainer_state *now,
                         const struct dt_dataset *train_now, const struct dt_trainer_state *saved,
                         const struct dt_dataset *train_saved);

@@ -1,54 +1,54 @@
 // A model is made of a stem that opens the residual stream, a stack of blocks that add to it, and a
 // head that turns it into a loss. Each kind is one constant literal in a file of its own and one
-// row in kinds.c. The rest of the program calls a kind through its functions and reads its
-// properties here. A part of a model is an object of a kind.
+// row in kinds.c. The rest of the program uses a kind only through its functions and properties. A
+// part of a model is an instance of a kind.
 #pragma once
 
 #include "data/dataset.h"
 #include "model/net.h"
 
-// What every part begins with.
+// Every part begins with this.
 struct dt_part {
     const struct dt_kind *kind;
     int64_t layer;               // of a block
-    int first_row;               // of its rows, in the table
-    struct dt_array_list states; // its recurrent state: what it carries for a sequence
-    // A block and the head have a norm, which the model runs before them: r = residual + x, h =
-    // RMSNorm(r). A part that needs h or dh in an array of its own plans them there.
-    int norm;             // row of the table
+    int first_row;               // of its rows in the table
+    struct dt_array_list states; // its recurrent state per sequence
+    // Blocks and heads have a norm, which the model runs before them: r = residual + x, h =
+    // RMSNorm(r). A part that needs h or dh in its own array plans them there.
+    int norm;             // row in the table
     float *rstd;          // [M]
     struct dt_view h, dh; // [M, d] storage: h, and in backward its gradient
-    double flops;         // of training a token: dt_build_linear counts its layers
-    // With model.direction = both, the part of the same kind that reads reversed documents; its
-    // output is added. Rows and memory are its own; NULL: there is none.
+    double flops;         // FLOPs to train a token; dt_build_linear counts its layers
+    // With model.direction = both: a second part of the same kind, with its own rows and memory,
+    // that reads reversed documents and whose output is added; else NULL.
     struct dt_part *reverse;
 };
 
-// What a part is created from. It appends its rows, in the order in which its backward finishes
-// them, to `params`, and the batch arrays that it reads to `arrays`.
+// Arguments for creating a part, which appends its rows to `params`, in the order in which its
+// backward finishes them, and the batch arrays that it reads to `arrays`.
 struct dt_build {
     const struct dt_model_config *config;
     struct dt_params *params;
     struct dt_array_list *arrays;
     const struct dt_outputs *outputs;
-    const struct dt_part *twin; // of a block's second direction: the first one; else NULL
+    const struct dt_part *twin; // for a block's second direction: the first one; else NULL
 };
-// Whether such blocks are two parts, one for each direction.
+// Whether blocks of the kind are two parts, one per direction.
 bool dt_block_is_twofold(const struct dt_model_config *config, const struct dt_kind *block);
-// Index of an array that the part reads; a failure shows in params->failed.
+// Adds an array that the part reads and returns its index; a failure sets params->failed.
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
                    int64_t width, bool optional);
-// Index of a new array of a block's recurrent state, likewise.
+// Adds an array of a block's recurrent state, likewise.
 int dt_build_state(const struct dt_build *build, struct dt_part *block, const char *name,
                    enum dt_dtype type, int64_t width);
 
-// A row "backbone.layers.N.NAME" of a block; of one with two directions "mixer.X" is
+// Adds a row "backbone.layers.N.NAME" of a block. With two directions "mixer.X" becomes
 // "mixer.mamba_fwd.X", then "mixer.mamba_rev.X".
 int dt_build_row(const struct dt_build *build, const struct dt_part *block, const char *name,
                  dt_init *init, double scale, int n_dims, const int64_t *shape);
-// A linear layer of that name, with uniform initial weights up to `scale`; one that reads the
-// block's input or gives its output, whose weight both directions share (model.tie_directions); a
-// convolution "mixer.conv1d", which adds "conv_state" to the block's states.
+// Add a linear layer of that name, with uniform initial weights up to `scale`; one at the block's
+// input or output, whose weight both directions share (model.tie_directions); a convolution
+// "mixer.conv1d", with "conv_state" in the block's states.
 struct dt_linear dt_build_linear(const struct dt_build *build, struct dt_part *block,
                                  const char *name, int64_t in, int64_t out, double scale);
 struct dt_linear dt_build_projection(const struct dt_build *build, struct dt_part *block,
@@ -56,17 +56,16 @@ struct dt_linear dt_build_projection(const struct dt_build *build, struct dt_par
 struct dt_conv dt_build_conv(const struct dt_build *build, struct dt_part *block, int64_t channels,
                              int64_t taps);
 
-// Fields of some kinds, which are keys of [model] by these rows. They are relative to a struct of
-// `size` bytes of the kind's own, whose place dt_model_own gives; size 0: to struct
-// dt_model_config.
+// Fields of some kinds, which these rows make keys of [model]. Offsets are relative to the kind's
+// struct of `size` bytes, located by dt_model_own; size 0: to struct dt_model_config.
 struct dt_kind_keys {
     const struct dt_config_key *rows;
     size_t size;
 };
 enum { DT_KIND_KEYS = 3 };
 void *dt_model_own(const struct dt_model_config *config, const struct dt_kind_keys *keys);
-// Rows, such as DT_FIELD(REAL, struct values, rope_base, "10000", 0, 1e12, "base …"); and of a
-// whole number where `auto` is 0.
+// Rows, such as DT_FIELD(REAL, struct values, rope_base, "10000", 0, 1e12, "base …"), and for an
+// integer with `auto` stored as 0.
 #define DT_FIELD(kind, object, field, ...) DT_CONFIG_##kind(object, field, #field, __VA_ARGS__)
 #define DT_FIELD_AUTO(object, field, low, high, ...)                                               \
     DT_FIELD(WHOLE, object, field, "auto", low, high, __VA_ARGS__, .auto_word = "auto",            \
@@ -78,65 +77,66 @@ void *dt_model_own(const struct dt_model_config *config, const struct dt_kind_ke
     {                                                                                              \
         return dt_model_own(config, &keys);                                                        \
     }
-extern const struct dt_kind_keys dt_vocabulary_keys; // tokens.c: of what reads or predicts tokens
+extern const struct dt_kind_keys dt_vocabulary_keys; // tokens.c: to read or predict tokens
 
-// What all kinds have. Functions may be NULL where there is nothing to do.
+// Common to all kinds. Functions may be NULL.
 struct dt_kind {
     const char *name; // as in model.layers
-    int64_t size;     // bytes of a part: the model allocates it zeroed, and frees it
-    // The fields that such parts read besides those of every model (model/fields.c).
+    int64_t size;     // bytes of a part, which the model allocates zeroed, and frees
+    // The fields that such parts read in addition to those of every model (model/fields.c).
     const struct dt_kind_keys *keys[DT_KIND_KEYS];
-    // Fills those that are auto (0); length: of a training window, 0: not known.
+    // Fills fields that are auto (0). length: of a training window; 0: unknown.
     void (*resolve)(struct dt_model_config *config, int64_t length);
-    // Fits fields to the data of a job, or refuses that: DT_USER.
+    // Fits fields to the data of a job; DT_USER if they do not fit.
     dt_status (*fit)(struct dt_model_config *config, const struct dt_model_data *data);
-    // Whether fields that are in range fit each other: DT_USER naming the key.
+    // Checks that fields, each in its range, fit together: DT_USER naming the key.
     dt_status (*check)(const struct dt_model_config *config);
-    // Rows, batch arrays, recurrent state, FLOPs. Failures show in params->failed.
+    // Adds rows, batch arrays, recurrent state, FLOPs. A failure sets params->failed.
     void (*create)(struct dt_part *part, const struct dt_build *build);
-    // Memory: kept from forward to backward, or scratch, which all blocks share. The kind decides
-    // what each level of model.recompute drops.
+    // Plans memory: kept from forward to backward, or scratch, which all blocks share. The kind
+    // decides what each level of model.recompute drops.
     void (*plan)(struct dt_part *part, struct dt_plan *plan);
 };
 
 struct dt_stem_kind {
     struct dt_kind kind;
-    const char *unit;   // what a position of its data is called: "tokens"
+    const char *unit;   // name of positions of its data: "tokens"
     const char *tokens; // name of the array of token ids, if it reads nothing else; or NULL
     // Opens the stream: residual [M, d] fp32.
     dt_status (*forward)(struct dt_part *stem, const struct dt_pass *pass, struct dt_view residual);
-    // Reads the stream's gradient, [M, d] in fp32 and in storage type. If another part shares a row
-    // (dt_params_share), that part's gradient is there already: then +=.
+    // Reads the stream's gradient, [M, d] in fp32 and in storage type. Gradients of rows shared
+    // with another part (dt_params_share), which has already written them, are added (+=).
     dt_status (*backward)(struct dt_part *stem, const struct dt_pass *pass,
                           struct dt_view dresidual, struct dt_view dx);
 };
 
 struct dt_projected;
-// A mixer: out = mixer(h), [M, d] storage, between a norm and the sum with the stream, both of
-// which are the model's.
+// A mixer: out = mixer(h), [M, d] storage. The model runs the norm before it and adds out to the
+// stream.
 struct dt_block_kind {
     struct dt_kind kind;
     dt_status (*forward)(struct dt_part *block, const struct dt_pass *pass, struct dt_view h,
                          struct dt_view out);
-    // Goes from the gradient of out to that of h. Announces its rows as they are finished. What
-    // model.recompute drops is made again from h, which is there.
+    // Computes the gradient of h from that of out, recomputing from h what model.recompute drops.
+    // Announces its rows as they are finished.
     dt_status (*backward)(struct dt_part *block, const struct dt_pass *pass, struct dt_view h,
                           struct dt_view dout, struct dt_view dh);
-    // Many blocks are two linear layers with something between them: x = in(h), y = inner(x), out =
-    // out(y). Theirs are dt_projected_forward and dt_projected_backward, which recompute what
-    // model.recompute drops, and call these. `after` is NULL when y is recomputed.
+    // Many blocks are x = in(h), y = inner(x), out = out(y) with two linear layers. They use
+    // dt_projected_forward and dt_projected_backward, which recompute what model.recompute drops
+    // and call these functions. `after` is NULL when y is recomputed.
     dt_status (*inner)(struct dt_projected *block, const struct dt_pass *pass,
                        const struct dt_model_state *after);
     dt_status (*inner_backward)(struct dt_projected *block, const struct dt_pass *pass);
-    // Where such a block has its arrays, views of M rows, x and y first, and after them a second
-    // struct of this size with their gradients.
+    // Offset and size of such a block's struct of arrays, views of M rows, x and y first. A second
+    // struct after it has their gradients.
     size_t arrays, arrays_size;
-    // It looks at one position alone, or in both directions where model.direction says so; other
-    // kinds read from the first position to the last, and then run once for each direction.
+    // Runs once even if model.direction = both, because it looks at single positions or handles
+    // both directions itself. Other kinds read from the first position to the last and run once per
+    // direction.
     bool once;
 };
 
-// A block between two linear layers begins with this, and has these functions.
+// A block between two linear layers begins with this, and uses these functions.
 struct dt_projected {
     struct dt_part part;
     struct dt_linear in, out;
@@ -148,22 +148,22 @@ dt_status dt_projected_backward(struct dt_part *block, const struct dt_pass *pas
 
 struct dt_head_kind {
     struct dt_kind kind;
-    bool lists;       // model.heads is not its name but a list of outputs
-    const char *stem; // the kind of stem where none is named; NULL: the first
-    bool next;        // predicts what comes next, which a position must not have read
+    bool lists;       // model.heads is a list of outputs instead of its name
+    const char *stem; // default kind of stem; NULL: the first
+    bool next;        // predicts the next position, which must not have been read
     // How tokens are masked; NULL: they are not.
     struct dt_masking (*masking)(const struct dt_model_config *config);
     dt_status (*outputs)(const struct dt_model_config *config, struct dt_outputs *outputs);
-    // After a forward of a part of a window (dt_pass.window): leaves what later parts need in the
-    // head's states; NULL: it has none.
+    // After forward of a segment of a window (dt_pass.window): stores what later segments need in
+    // the head's states; NULL: nothing.
     dt_status (*carry)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h);
-    // Reads h [M, d] storage: *sum += the sum of losses and the count of positions that have one.
-    // scale > 0: also the gradients of scale · Σ loss, dh among them. The model announces the
-    // head's rows.
+    // Reads h [M, d] storage: *sum += the sum of losses and the count of positions with a loss.
+    // scale > 0: also computes the gradients of scale · Σ loss, including dh. The model announces
+    // the head's rows.
     dt_status (*loss)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
                       struct dt_view dh, double scale, struct dt_loss_sum *sum);
-    // These do what dt_model_row_losses, dt_model_logits, dt_model_output and dt_model_predictions
-    // say; NULL: the head has none.
+    // Implement dt_model_row_losses, dt_model_logits, dt_model_output and dt_model_predictions;
+    // NULL: not supported.
     bool (*row_losses)(const struct dt_part *head, const struct dt_model_input *input,
                        struct dt_row_losses *rows);
     dt_status (*logits)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
@@ -172,12 +172,11 @@ struct dt_head_kind {
                         struct dt_view *values);
     dt_status (*predictions)(struct dt_part *head, const struct dt_pass *pass, struct dt_view h,
                              bool windows,
-                             struct dt_predictions *predictions); // where outputs have measures
+                             struct dt_predictions *predictions); // if outputs have measures
 };
 
-// kinds.c: each a dt_stem_kind, dt_block_kind or dt_head_kind; ends with NULL. The first stem and
-// head are those of a configuration that names none, the first block is that of a model without
-// model.layers.
+// kinds.c: tables of dt_stem_kind, dt_block_kind and dt_head_kind; each ends with NULL and begins
+// with the default kind.
 extern const struct dt_kind *const dt_stem_kinds[];
 extern const struct dt_kind *const dt_block_kinds[];
 extern const struct dt_kind *const dt_head_kinds[];
@@ -185,19 +184,19 @@ extern const struct dt_kind *const dt_head_kinds[];
 // The stem and the head of a model.
 dt_status dt_stem_find(const struct dt_model_config *config, const struct dt_stem_kind **kind);
 dt_status dt_head_find(const struct dt_model_config *config, const struct dt_head_kind **kind);
-// The kind of this name in one of these tables, "" for the first. An unknown name is a DT_USER
-// error that gives `where` it is ("model.layers"), the nearest name and all known ones.
+// The kind with this name in one of these tables; "": the first. An unknown name is a DT_USER error
+// with `where` it is ("model.layers"), the nearest name and all known names.
 dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, const char *name,
                        const struct dt_kind **kind);
 
-// The outputs in model.heads ("NAME:KIND[(PARAMETERS)][*N][@WEIGHT][/POOL] …").
+// Parses the outputs in model.heads ("NAME:KIND[(PARAMETERS)][*N][@WEIGHT][/POOL] …").
 dt_status dt_heads_parse(const char *text, struct dt_outputs *outputs);
-// The tables of id columns in model.ids: "33=char 33=char 400", a size for each column; those of
-// one name are one table.
+// The tables of id columns in model.ids: "33=char 33=char 400", a size per column; equal names
+// share a table.
 struct dt_id_tables {
     int n; // columns
     int64_t size[DT_IDS_MAX];
-    int first[DT_IDS_MAX]; // the first column with this one's table
+    int first[DT_IDS_MAX]; // the first column that uses this column's table
     char name[DT_IDS_MAX][DT_TABLE_NAME];
 };
 dt_status dt_ids_parse(const char *text, struct dt_id_tables *tables);
@@ -212,9 +211,9 @@ struct dt_layers {
         int64_t times;
     } runs[DT_LAYER_RUNS];
 };
-// "mamba*24" or "a*7 b a*8": kinds with a count each, separated by spaces. "" is n_layer of the
-// first kind. n_layer > 0 must be the number of layers in `text`; 0: any.
+// Parses "mamba*24" or "a*7 b a*8": kinds with a count each, separated by spaces. "": n_layer
+// blocks of the first kind. n_layer > 0 must equal the number of layers in `text`; 0: any.
 dt_status dt_layers_parse(const char *text, int64_t n_layer, struct dt_layers *layers);
-// Writes the layers as text, equal neighbours merged: "mamba*24". DT_USER where it is too long.
+// Writes the layers as text with equal neighbours merged: "mamba*24". DT_USER if it is too long.
 dt_status dt_layers_text(const struct dt_layers *layers, char *text, size_t size);
 const struct dt_kind *dt_layers_kind(const struct dt_layers *layers, int64_t layer);

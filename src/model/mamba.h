@@ -1,4 +1,4 @@
-// Declares what the Mamba blocks share: fields, and the initial values of their own tensors.
+// Shared by the Mamba blocks: fields, and the initial values of their tensors.
 #pragma once
 
 #include "model/kinds.h"
