@@ -1,20 +1,22 @@
-# dt_test(NAME LABEL … SOURCES … USES … [RANKS n] [ARGS …])
-# A plain main program over tests/test.h. RANKS runs it under mpirun. Exit code 77 is reported as
+# dt_test(NAME LABEL … SOURCES … USES … [RANKS n …] [ARGS …])
+# A plain main program over tests/test.h. RANKS runs it under mpirun, as NAME_n for each n. Exit code 77 is reported as
 # skipped, never as passed. Most tests with ranks, and most scripts, wait more than they compute, so that
 # tests/run.sh runs two tests a core.
 set(DT_MPIRUN ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
 function(dt_test name)
-  cmake_parse_arguments(TEST "" "LABEL;RANKS" "SOURCES;USES;ARGS" ${ARGN})
+  cmake_parse_arguments(TEST "" "LABEL" "SOURCES;USES;ARGS;RANKS" ${ARGN})
   add_executable(${name} ${TEST_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
   target_link_libraries(${name} PRIVATE ${TEST_USES} dt_said dt_warnings)
-  if(TEST_RANKS)
-    add_test(NAME ${name} COMMAND ${DT_MPIRUN} -np ${TEST_RANKS} $<TARGET_FILE:${name}> ${TEST_ARGS})
-  else()
+  foreach(ranks ${TEST_RANKS})
+    add_test(NAME ${name}_${ranks} COMMAND ${DT_MPIRUN} -np ${ranks} $<TARGET_FILE:${name}> ${TEST_ARGS})
+    dt_test_properties(${name}_${ranks} ${TEST_LABEL})
+  endforeach()
+  if(NOT TEST_RANKS)
     add_test(NAME ${name} COMMAND ${name} ${TEST_ARGS})
+    dt_test_properties(${name} ${TEST_LABEL})
   endif()
-  dt_test_properties(${name} ${TEST_LABEL})
 endfunction()
 
 # dt_script_test(NAME LABEL … SCRIPT … [ARGS …]): a shell script that gets the path of

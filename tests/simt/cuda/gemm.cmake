@@ -1,13 +1,7 @@
-# Tests over the simulated device through the backend's seam: the CUDA backend's own sources and the
-# list of backends lie in the program, as in dtrain_simt.
-add_library(dt_cuda_on_simt OBJECT ${PROJECT_SOURCE_DIR}/src/backend/known.c ${DT_CUDA_BACKEND_SOURCES})
-target_compile_definitions(dt_cuda_on_simt PUBLIC _GNU_SOURCE DTRAIN_CUDA)
-target_link_libraries(dt_cuda_on_simt PUBLIC dt_cudart dt_simt ${CMAKE_DL_LIBS} PRIVATE dt_warnings)
-
+# label simt: tests over the simulated device through the backend's seam.
 function(dt_gemm_test name)
   dt_test(${name} LABEL simt SOURCES ${ARGN} USES dt_cuda_on_simt dt_cudart)
-  set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
-  add_dependencies(${name} simt_cublaslt)
+  dt_on_devices(${name})
   set_tests_properties(${name} PROPERTIES ENVIRONMENT_MODIFICATION
                                           "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES}")
 endfunction()

@@ -1,23 +1,18 @@
 # label simt: sums by NCCL over the simulated device, several ranks of one host.
-add_library(dt_simt_nccl OBJECT ${PROJECT_SOURCE_DIR}/src/backend/known.c ${PROJECT_SOURCE_DIR}/src/comm/known.c
-                                ${DT_CUDA_BACKEND_SOURCES} ${DT_NCCL_SOURCES})
-target_compile_definitions(dt_simt_nccl PRIVATE _GNU_SOURCE DTRAIN_CUDA)
-target_link_libraries(dt_simt_nccl PUBLIC dt_cudart dt_simt ${CMAKE_DL_LIBS} PRIVATE dt_warnings)
-
-foreach(ranks 1 2 3 4)
-  set(name simt_nccl_${ranks})
-  dt_test(${name} LABEL simt RANKS ${ranks} SOURCES nccl_test.c USES dt_simt_nccl dt_cudart dt_comm)
-  set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
-  add_dependencies(${name} simt_nccl simt_cublaslt)
+set(ranks 1 2 3 4)
+dt_test(simt_nccl LABEL simt RANKS ${ranks} SOURCES nccl_test.c
+        USES dt_cuda_on_simt dt_nccl_on_simt dt_cudart dt_simt dt_comm)
+dt_on_devices(simt_nccl)
+foreach(n ${ranks})
   set_tests_properties(
-    ${name} PROPERTIES ENVIRONMENT_MODIFICATION "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES};SIMT_DEVICES=set:${ranks}")
+    simt_nccl_${n} PROPERTIES ENVIRONMENT_MODIFICATION
+                              "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES};SIMT_DEVICES=set:${n}")
 endforeach()
 
 add_executable(nccl_victim nccl_victim.c)
 target_compile_definitions(nccl_victim PRIVATE _GNU_SOURCE)
-target_link_libraries(nccl_victim PRIVATE dt_simt_nccl dt_cudart dt_comm dt_warnings)
-set_target_properties(nccl_victim PROPERTIES ENABLE_EXPORTS ON)
-add_dependencies(nccl_victim simt_nccl simt_cublaslt)
+target_link_libraries(nccl_victim PRIVATE dt_cuda_on_simt dt_nccl_on_simt dt_cudart dt_simt dt_comm dt_warnings)
+dt_on_devices(nccl_victim)
 dt_script_test(simt_nccl_faults LABEL simt SCRIPT nccl_faults.sh ARGS $<TARGET_FILE:nccl_victim>)
 set_tests_properties(simt_nccl_faults PROPERTIES ENVIRONMENT_MODIFICATION
                                                  "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES}")
