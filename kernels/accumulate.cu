@@ -1,6 +1,6 @@
-// y += x on CUDA. A thread takes eight neighbours, so that every access is one of 16 bytes; the
-// threads at the end, and all where an array is not aligned, go one by one. Bytes an element: x
-// once, y in and out, 12 (fp32) or 10 (bf16); that over copy bandwidth is the floor.
+// y += x on CUDA. A thread handles eight neighbours with 16-byte accesses; the tail, and unaligned
+// arrays, are handled one by one. Bytes per element: x once, y in and out, 12 (fp32) or 10 (bf16).
+// The floor is that over copy bandwidth.
 #include "kernels/device.cuh"
 
 enum { THREADS = 256, EACH = 8 };
@@ -23,7 +23,7 @@ __global__ static void __launch_bounds__(THREADS) accumulate_kernel(int64_t n, c
         y[i] += dt_to_f32(x[i]);
 }
 
-// One by one, since there are few of them.
+// fp64 arrays are small, so elements are added one by one.
 __global__ static void __launch_bounds__(THREADS)
     accumulate_f64_kernel(int64_t n, const double *x, double *y)
 {

@@ -18,7 +18,7 @@ DT_CLONES static void add_block(const struct dt_accumulate_args *args, int64_t f
 
 DT_OP_CPU(accumulate)
 {
-    const double *x = args->x_type == DT_F64 ? args->x : NULL; // few
+    const double *x = args->x_type == DT_F64 ? args->x : NULL; // few elements
     int64_t blocks = x ? 0 : dt_ceil_div(args->n, BLOCK);
     for (int64_t i = 0; x && i < args->n; i++)
         ((double *)args->y)[i] += x[i];

@@ -1,8 +1,8 @@
-// AdamW on CUDA, one pass. A thread takes four neighbours by accesses of 16 bytes (8 for the bf16
-// copy), one by one at the end and where an array is not aligned. A block finds once which spans
-// its elements lie in, mostly one, and a thread looks no further. Bytes an element: weight, m and v
-// in and out, the gradient in, 28, 2 for the copy and 8 for the average; that over copy bandwidth
-// is the floor.
+// AdamW on CUDA, one pass. A thread handles four neighbours with 16-byte accesses (8 for the bf16
+// copy); the tail, and unaligned arrays, are handled one by one. A block first finds the spans of
+// its elements, usually one, and its threads search only these. Bytes per element: 28 for weight, m
+// and v in and out and the gradient in, 2 for the copy and 8 for the average. The floor is that
+// over copy bandwidth.
 #include "kernels/device.cuh"
 
 enum { THREADS = 256, EACH = 4 };
@@ -70,8 +70,8 @@ template <int N>
 __global__ static void __launch_bounds__(THREADS, 4) adamw_kernel(dt_adamw_args args)
 {
     if (args.control->skip)
-        return;                     // the whole grid alike
-    DT_SHARED(int64_t, spans, [2]); // of the block's first and last element
+        return;                     // the whole grid
+    DT_SHARED(int64_t, spans, [2]); // spans of the block's first and last element
     int64_t first = (int64_t)blockIdx.x * THREADS * EACH;
     int64_t last = dt_least(first + THREADS * EACH, args.n) - 1;
     if (threadIdx.x % DT_WARP == 0 && threadIdx.x < 2 * DT_WARP)

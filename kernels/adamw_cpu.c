@@ -1,5 +1,5 @@
 // AdamW on the CPU: one pass over weight, moments and gradient, in blocks shared among the threads.
-// A block walks the spans that it meets; inside a span decay and rate are numbers.
+// A block walks its spans; inside a span decay and rate are constants.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
@@ -40,7 +40,7 @@ DT_CLONES static void update_span(const struct dt_adamw_args *args, struct step 
     args->copy ? update(args, s, keep, from, n, true) : update(args, s, keep, from, n, false);
 }
 
-// The weights of a piece of a block are still in cache.
+// Called per piece of a block, whose weights are still in cache.
 DT_CLONES static void update_average(const struct dt_adamw_args *args, int64_t from, int64_t n)
 {
     const float *restrict weight = args->weight + from;

@@ -1,6 +1,6 @@
-// A bias on CUDA. Forward: a thread an element. Backward: a block adds ROWS rows of 32 columns, a
-// warp every eighth row, and leaves their sum in the workspace; a second launch adds the blocks'.
-// Bytes: y twice; dy once, plus 4 / ROWS a column and row.
+// A bias on CUDA. Forward: one thread per element. Backward: a block sums ROWS rows of 32 columns,
+// a warp every eighth row, into the workspace; a second launch adds the blocks' sums. Bytes: y
+// twice; dy once, plus 4 / ROWS per column and row.
 #include "kernels/partials.cuh"
 
 enum { THREADS = 256, ROWS = 256, WARPS = 8 };

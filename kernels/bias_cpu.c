@@ -1,5 +1,5 @@
-// A bias on the CPU. Backward: a block of rows leaves its sum in the workspace, then the blocks'
-// sums are added in their order.
+// A bias on the CPU. Backward: blocks of rows are summed into the workspace, then the blocks' sums
+// are added in order.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 

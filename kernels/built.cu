@@ -1,10 +1,10 @@
-// What the kernels were compiled for. They all are compiled for the same architectures, so one
-// kernel shows for all whether a device can run them.
+// The architectures of this build. All kernels are compiled for the same architectures, so one
+// kernel shows whether a device can run them.
 #include "kernels/device.cuh"
 
 #include <stdio.h>
 
-#ifndef __CUDA_ARCH_LIST__ // nvcc's list, 900 for sm_90; the host model has no architecture
+#ifndef __CUDA_ARCH_LIST__ // nvcc's list (900: sm_90), which the host simulator lacks
 #define __CUDA_ARCH_LIST__ 0
 #endif
 

@@ -1,12 +1,10 @@
-// Casts on CUDA. A thread takes eight neighbours, so that every access is one of 16 bytes; the
-// threads at the end, and all where an array is not aligned, go one by one. Bytes: both arrays
-// once; that over copy bandwidth is the floor.
+// Casts on CUDA. A thread handles eight neighbours with 16-byte accesses; the tail, and unaligned
+// arrays, are handled one by one. Floor: both arrays once, over copy bandwidth.
 #include "kernels/device.cuh"
 
 enum { THREADS = 256, EACH = 8 };
 
-// Where both types are the same every bit stays; the hardware's conversion would replace any NaN by
-// its own.
+// Equal types are copied bit by bit; the hardware's conversion would replace NaNs by its own.
 template <class Y, class X> DT_DEVICE void convert(X x, Y *y)
 {
     if constexpr (std::is_same_v<X, Y>)

@@ -1,5 +1,5 @@
-// A checksum of an array on CUDA in two launches: a block sums DT_NORM_BLOCK elements, a thread
-// each THREADS-th of them; one more block adds the blocks' sums. Bytes: x once, 4 an element; its
+// A checksum of an array on CUDA in two launches: a block sums DT_NORM_BLOCK elements, each thread
+// every THREADS-th; one more block adds the blocks' sums. Floor: the bytes of x, 4 per element; the
 // ten instructions take less time.
 #include "kernels/partials.cuh"
 

@@ -1,5 +1,5 @@
-// A copy on CUDA, 16 bytes a thread, where the step counts. Bytes: both arrays once; that over copy
-// bandwidth is the floor.
+// A copy on CUDA, 16 bytes per thread, unless the step was skipped. Floor: both arrays once, over
+// copy bandwidth.
 #include "kernels/device.cuh"
 
 enum { THREADS = 256 };

@@ -1,4 +1,4 @@
-// A copy on the CPU, in blocks shared among the threads, where the step counts.
+// A copy on the CPU, in blocks shared among the threads, unless the step was skipped.
 #include "kernels/cpu.h"
 
 #include "base/round.h"

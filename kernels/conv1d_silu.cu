@@ -1,17 +1,18 @@
-// The causal depthwise convolution with SiLU on CUDA. A thread has V neighbouring channels (where
-// arrays are aligned: forward with K = 4, 16 bytes of storage; fewer otherwise, as taps and their
-// gradients need the registers; else one) and a tile of tokens. Taps and the last K - 1 inputs stay
-// in registers; the next 4 rows, as they lie in memory, and their resets are loaded before the 4 at
-// hand are used, so that loads are in flight all the time. A tile begins by reading the K - 1 rows
-// before it, so tiles are independent. Neighbouring threads have neighbouring channels.
+// The causal depthwise convolution with SiLU on CUDA. A thread handles a tile of tokens of V
+// neighbouring channels: with aligned arrays 16 bytes of storage in forward with K = 4, fewer
+// otherwise, because taps and their gradients need registers; one channel if unaligned. Taps and
+// the last K - 1 inputs stay in registers. The next 4 rows, unconverted, and their resets are
+// loaded before the current 4 are used, so that loads are always in flight. A tile first reads the
+// K - 1 rows before it, so tiles are independent. Neighbouring threads have neighbouring channels.
 //
-// Forward, an element: reads x and writes y, 2 S bytes of storage, and (K - 1) / 32 of x again; one
-// exponential and one reciprocal. Backward: reads x and dy, writes dx: 3 S, and (K - 1) / 64 of x
-// and dy again, from after the tile; partial dweight and dbias 2 * 4 (K + 1) / 64. In 15 of a
-// tile's 17 runs backward takes half the instructions (tests/sass/table.md), as no reset is near.
-// All are bound by bytes: for a token in a layer of the 130M model (D = 1536, K = 4, bf16) on an
-// H200 at 4.3 TB/s 6.3 KB or 1.5 ns forward, 10.5 KB or 2.4 ns backward. Rows in flight for an SM:
-// forward 32 KB by 16 warps, backward 24 KB by 12, also while a warp computes.
+// Bytes per element with S bytes of storage: forward reads x and writes y, 2 S, and reads (K - 1) /
+// 32 of x again, with one exponential and one reciprocal. Backward reads x and dy and writes dx, 3
+// S, reads (K - 1) / 64 of x and dy again after the tile, and has 2 * 4 (K + 1) / 64 of partial
+// dweight and dbias. In 15 of a tile's 17 runs no reset is near, which halves the instructions of
+// backward (tests/sass/table.md). Both are bound by bytes: a token in a layer of the 130M model (D
+// = 1536, K = 4, bf16) takes 6.3 KB or 1.5 ns forward and 10.5 KB or 2.4 ns backward on an H200 at
+// 4.3 TB/s. Rows in flight per SM, also while a warp computes: forward 32 KB by 16 warps, backward
+// 24 KB by 12.
 #include "kernels/conv1d_silu.h"
 
 #include "kernels/partials.cuh"
@@ -24,9 +25,9 @@ enum {
     TAPS_MAX = DT_CONV1D_TAPS_MAX,
 };
 
-// What both directions read.
+// The inputs of both directions.
 template <class T> struct conv_input {
-    int64_t length, channels, groups, tiles, taps; // groups: of V channels; tiles: of a sequence
+    int64_t length, channels, groups, tiles, taps; // groups of V channels; tiles per sequence
     int64_t count;                                 // threads with work: B · tiles · groups
     dt_view x;
     const float *weight, *bias;
@@ -39,7 +40,7 @@ struct conv_place {
     int64_t b, tile, d, begin, end;
 };
 
-// K taps are loops of KM: exactly 4, or up to 8 of which those from `taps` on are zero.
+// Loops over taps have KM iterations: exactly 4, or 8, where taps from K on are zero.
 template <int KM, class T> DT_DEVICE int conv_taps(const conv_input<T> &in)
 {
     return KM == TAPS_MAX ? (int)in.taps : KM;
@@ -71,7 +72,7 @@ DT_DEVICE void load_weights(const conv_input<T> &in, int64_t d, float (&w)[KM][V
     }
 }
 
-// Loads row t of the inputs: of x, of x0 before it, or zeros.
+// Loads row t of the inputs: from x, for t < 0 from x0, or zeros.
 template <int V, class T>
 DT_DEVICE void load_input(const conv_input<T> &in, const conv_place &place, int64_t t,
                           float (&row)[V])
@@ -93,7 +94,7 @@ DT_DEVICE bool starts(const conv_input<T> &in, const conv_place &place, int64_t 
     return in.reset && t >= 0 && t < in.length && in.reset[place.b * in.length + t];
 }
 
-// AHEAD tokens' rows from the one at `p` on, of which `left` exist; past these the last one again.
+// Loads the rows of AHEAD tokens from `p` on, of which `left` exist; the last one is repeated.
 template <int V, class T>
 DT_DEVICE void fetch_rows(const T *p, int64_t stride, int64_t left, dt_packed<T, V> (&rows)[AHEAD])
 {
@@ -129,8 +130,7 @@ DT_DEVICE bool reset_at(unsigned resets, int i)
     return resets >> 8 * i & 0xff;
 }
 
-// The window moves on to x_t: lag[m] = x_{t-m}. What a reset at t cuts, or K does not have, is
-// zero.
+// Advances the window to x_t: lag[m] = x_{t-m}, or zero if a reset at t cuts it or m >= K.
 template <int V, int KM>
 DT_DEVICE void push(float (&lag)[KM][V], const float (&x)[V], int K, bool reset)
 {
@@ -143,7 +143,7 @@ DT_DEVICE void push(float (&lag)[KM][V], const float (&x)[V], int K, bool reset)
     }
 }
 
-// The window, zeros so far, as it is before the tile's first token.
+// Fills the zeroed window for the tile's first token.
 template <int V, int KM, class T>
 DT_DEVICE void fill_window(const conv_input<T> &in, const conv_place &place, float (&lag)[KM][V])
 {
@@ -170,7 +170,7 @@ DT_DEVICE float convolve(const float (&lag)[KM][V], const float (&w)[KM][V], con
     return s;
 }
 
-// Blocks a multiprocessor holds at least, and so registers. From sm_100 on the compiler would spill
+// The minimum of blocks per SM, which limits registers. From sm_100 on the compiler would spill
 // with four.
 template <int KM> constexpr int forward_resident(void)
 {
@@ -181,7 +181,8 @@ template <int KM> constexpr int forward_resident(void)
 #endif
 }
 
-// The first `count` of AHEAD tokens. PLAIN: all of them, and no document starts at one.
+// Computes the first `count` of AHEAD tokens. PLAIN: all of them, and no document starts among
+// them.
 template <bool PLAIN, class T, int V, int KM>
 DT_DEVICE void forward_rows(const dt_packed<T, V> (&rows)[AHEAD], unsigned resets, int64_t count,
                             const float (&w)[KM][V], const float (&bias)[V], int K,
@@ -240,7 +241,8 @@ static __global__ void __launch_bounds__(THREADS, (forward_resident<KM>()))
     }
 }
 
-// x_last [B, K - 1, D]: a thread an element. An input counts unless a document starts after it.
+// Writes x_last [B, K - 1, D], one thread per element. An input is zero if a document starts after
+// it.
 template <class T>
 static __global__ void __launch_bounds__(THREADS) conv_keep(const conv_input<T> in, T *x_last)
 {
@@ -265,8 +267,8 @@ struct conv_gradient {
     float *partials; // [B · tiles, K + 1, D]: dweight by tap, dbias
 };
 
-// AHEAD tokens whose ds reaches all their taps and whose taps are all there: no reset near, and
-// neither the tile's first tokens nor those after it. Half the instructions of the careful way.
+// The fast path of AHEAD tokens: no reset is near, and they are neither the tile's first tokens nor
+// after its end, so ds reaches all taps. Takes half the instructions of the general path.
 template <class T, int V, int KM>
 DT_DEVICE void back_plainly(const dt_packed<T, V> (&rows)[AHEAD],
                             const dt_packed<T, V> (&dy_rows)[AHEAD], const float (&w)[KM][V],
@@ -295,8 +297,8 @@ DT_DEVICE void back_plainly(const dt_packed<T, V> (&rows)[AHEAD],
     }
 }
 
-// Blocks a multiprocessor holds at least, and so registers: three have 24 KB of rows on their way,
-// what an H200's memory asks for. Elsewhere, and with 8 taps, the compiler would spill.
+// The minimum of blocks per SM, which limits registers: three blocks have 24 KB of rows in flight,
+// which an H200's memory needs. On other devices, and with 8 taps, the compiler would spill.
 template <int KM> constexpr int resident(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
@@ -306,8 +308,8 @@ template <int KM> constexpr int resident(void)
 #endif
 }
 
-// Token after token, also the K - 1 after the tile: ds_t adds to dx of t and of the lags before it.
-// open[m] is dx_{t-m} so far; a reset at t closes those before t.
+// The general path: one token after another, including the K - 1 after the tile. ds_t adds to dx of
+// t and of its lags. open[m] is dx_{t-m} so far; a reset at t closes earlier ones.
 template <class T, int V, int KM>
 static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
     conv_backward(const conv_input<T> in, const conv_gradient gradient)
@@ -328,7 +330,7 @@ static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
     unsigned next_resets = fetch_resets(in, place, place.begin);
     load_weights(in, place.d, w, bias);
     fill_window(in, place, lag);
-    int reach = -1; // the furthest lag that ds_t belongs to; before the tile's first there is none
+    int reach = -1; // the furthest lag that ds_t adds to; -1 before the tile
     for (int64_t t = place.begin; t < place.end + K - 1; t += AHEAD) {
         dt_packed<T, V> rows[AHEAD], dy_rows[AHEAD];
         const unsigned resets = next_resets;
@@ -392,7 +394,7 @@ static __global__ void __launch_bounds__(THREADS, (resident<KM>()))
         to[K * in.channels + v] = dbias[v];
 }
 
-// What dx of one channel and input t >= 1 - K is without dx_last. Every ds in it is made again.
+// dx of one channel and input t >= 1 - K without dx_last; recomputes every ds.
 template <class T>
 DT_DEVICE float find_dx(const conv_input<T> &in, const conv_place &place, const dt_view &dy,
                         int64_t t)
@@ -418,8 +420,8 @@ DT_DEVICE float find_dx(const conv_input<T> &in, const conv_place &place, const 
     return dx;
 }
 
-// What a sequence exchanges with those before and after it: dx0, or the dx of the last K - 1 inputs
-// with dx_last, which replace conv_backward's. A thread an element of [B, K - 1, D].
+// The borders of a sequence, one thread per element of [B, K - 1, D]: dx0, or dx of the last K - 1
+// inputs with dx_last, which replaces conv_backward's result.
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
     conv_border(const conv_input<T> in, const dt_view dy, const dt_view dx, const float *dx_last,

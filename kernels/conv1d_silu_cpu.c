@@ -1,29 +1,29 @@
 // Causal depthwise convolution and SiLU on the CPU. Pieces (see piece_cpu.h) walk their sequence in
-// blocks, forward from first to last, backward from last to first. A tap that a reset cuts, or that
-// K does not have, reads a row of zeros: K is 4 or 8 in the loops, so the weights of a vector of
-// channels stay in registers.
+// blocks, forward from first to last, backward from last to first. Loops have 4 or 8 taps, so the
+// weights of a vector of channels stay in registers; a tap that a reset cuts, or from K on, reads a
+// row of zeros.
 //
-// Floor: bytes. Forward reads x and writes y; backward reads x and dy and writes dx. Beside them
-// SiLU costs an exponential and a division an element.
+// Floor: the bytes of x and y forward, and of x, dy and dx backward. SiLU costs an exponential and
+// a division per element.
 #include "kernels/cpu.h"
 #include "kernels/piece_cpu.h"
 
 enum {
     TAPS_MAX = DT_CONV1D_TAPS_MAX,
-    LEAD = TAPS_MAX - 1,     // rows beside a block that its taps reach
+    LEAD = TAPS_MAX - 1,     // rows outside a block that its taps reach
     ZEROS = LEAD + DT_BLOCK, // the row of zeros
     ROWS = ZEROS + 1,
 };
 
-// lag[m] weighs x_{t-m}; it is zero from m = K on.
+// lag[m] is the weight of x_{t-m}, zero from m = K on.
 struct weights {
     float lag[TAPS_MAX][DT_PITCH];
     float bias[DT_PITCH];
 };
 
-// Rows of a block and which of them lag m of step t reads. Of x: LEAD rows before the block, then
-// the block, so x_{t-m} is at LEAD + t - m. Of ds: the block, then LEAD rows after it, ds_{t+m}
-// at t + m.
+// Rows of a block, and which of them lag m of step t reads. For x: LEAD rows before the block, then
+// the block, so x_{t-m} is at LEAD + t - m. For ds: the block, then LEAD rows after it, so ds_{t+m}
+// is at t + m.
 struct window {
     int row[DT_BLOCK][TAPS_MAX];
     float rows[ROWS][DT_PITCH];
@@ -47,7 +47,7 @@ static bool reset_at(const struct dt_conv1d_silu_inputs *in, const struct dt_pie
     return in->reset && t >= 0 && t < in->length && in->reset[piece->sequence * in->length + t];
 }
 
-// The piece's part of input t >= 1 - K in storage: of x, of x0, or NULL, which stands for zeros.
+// The piece's channels of input t >= 1 - K in storage: in x, in x0, or NULL for zeros.
 static inline const void *input_at(const struct dt_conv1d_silu_inputs *in,
                                    const struct dt_piece *piece, int64_t t)
 {
@@ -78,7 +78,7 @@ static void load_window(const struct dt_conv1d_silu_inputs *in, const struct dt_
     }
 }
 
-// The rows that the lags of step t read.
+// Finds the rows that the lags of step t read.
 DT_INLINE void find_rows(const struct window *window, int64_t t, int64_t lane, int taps,
                          const float *row[TAPS_MAX])
 {
@@ -87,7 +87,7 @@ DT_INLINE void find_rows(const struct window *window, int64_t t, int64_t lane, i
 }
 
 // One step of DT_LANES channels: s = bias + Σ_m w[m] row[m]. `taps` is a constant, so the inner
-// loop is unrolled before the outer is made a vector.
+// loop is unrolled before the outer one is vectorised.
 DT_INLINE void convolve(const float *const row[TAPS_MAX], int taps, float w[TAPS_MAX][DT_LANES],
                         const float *restrict bias, float *restrict s)
 {
@@ -126,7 +126,7 @@ DT_INLINE void forward_block(const struct window *x, const struct weights *weigh
     }
 }
 
-// ds from x and dy, and the block's share of dweight (by lag) and dbias.
+// Computes ds from x and dy, and the block's share of dweight (by lag) and dbias.
 DT_INLINE void slope_block(const struct window *x, const struct weights *weights, int64_t steps,
                            int64_t padded, int taps, const struct dt_ahead *ahead, const float *dy,
                            struct window *ds, struct weights *gradient)
@@ -197,7 +197,7 @@ static void run_forward(const struct dt_conv1d_silu_forward_args *args,
         dt_store_piece(piece, &args->y, row + t, y + t * DT_PITCH);
 }
 
-// The inputs that a call for what follows needs before its first.
+// Stores x_last, the inputs that the next call needs before its first.
 static void store_x_last(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
                          void *x_last)
 {
@@ -219,7 +219,7 @@ static void store_x_last(const struct dt_conv1d_silu_inputs *in, const struct dt
 
 DT_OP_CPU(conv1d_silu_forward)
 {
-    bool step = args->in.length == 1; // pieces cost more than what they share
+    bool step = args->in.length == 1; // for one token, pieces cost more than they save
     struct dt_cut cut = dt_cut(step ? DT_PIECES : args->in.batch, args->in.x.cols);
 #pragma omp parallel for num_threads(device->threads) schedule(dynamic) if (!step)
     for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
@@ -234,8 +234,8 @@ DT_OP_CPU(conv1d_silu_forward)
     return DT_OK;
 }
 
-// Row t, in [1 - K, L), of dx_last, the piece's part; NULL where it is not among the last K - 1 or
-// a document starts after it.
+// The piece's channels of dx_last for input t in [1 - K, L); NULL if it is not among the last K - 1
+// or a document starts after it.
 static const float *last_gradient(const struct dt_conv1d_silu_backward_args *args,
                                   const struct dt_piece *piece, int64_t t)
 {
@@ -248,7 +248,7 @@ static const float *last_gradient(const struct dt_conv1d_silu_backward_args *arg
     return args->dx_last + (piece->sequence * keep + row) * args->in.x.cols + piece->first;
 }
 
-// The dx of the K - 1 inputs before the first block, whose ds are there.
+// Stores dx of the K - 1 inputs before the first block, whose ds is available.
 static void store_dx0(const struct dt_conv1d_silu_backward_args *args, const struct dt_piece *piece,
                       const struct weights *weights, const struct window *ds)
 {
@@ -268,8 +268,8 @@ static void store_dx0(const struct dt_conv1d_silu_backward_args *args, const str
     }
 }
 
-// A block of backward. `ds` holds the rows after it (of the block that was done before) on entry,
-// and on return the rows that the next one, which ends where this begins, needs after it.
+// Runs a block of backward. On entry `ds` has the rows after the block, from the block done before;
+// on return it has the rows that the next, earlier block needs after it.
 DT_CLONES
 static void run_backward(const struct dt_conv1d_silu_backward_args *args,
                          const struct dt_piece *piece, const struct weights *weights, int64_t begin,
@@ -323,7 +323,7 @@ DT_OP_CPU_WORKSPACE(conv1d_silu_backward)
     return partial_row(&cut, args->in.taps, args->in.batch, 0) * (int64_t)sizeof(float);
 }
 
-// A channel's dweight, whose taps are lags in reverse, and dbias: partials in order of sequences.
+// Sums a channel's dweight (taps are lags in reverse) and dbias over sequences in order.
 static void finish_channel(const struct dt_conv1d_silu_backward_args *args,
                            const struct dt_cut *cut, int64_t d)
 {

@@ -1,5 +1,5 @@
-// Outputs in the data's units on CUDA: a warp a row, whose lanes share the columns of one output
-// after another. Bytes a column: 4 in, 4 out.
+// Outputs in the data's units on CUDA: a warp per row, whose lanes share the columns of one output
+// after another. Bytes per column: 4 in, 4 out.
 #include "kernels/device.cuh"
 
 enum { WARPS = 4 };

@@ -1,4 +1,4 @@
-// An output's numbers in the data's units on the CPU: rows shared among the threads.
+// Outputs in the data's units on the CPU: rows shared among the threads.
 #include "kernels/cpu.h"
 #include "kernels/math_cpu.h"
 

@@ -1,8 +1,7 @@
-// What a .cu file may use. The same source is compiled by nvcc for GPUs and by the host's C++
-// compiler for the tests, where tests/simt/simt.h executes it: so kernels are launched by
-// DT_LAUNCH, declare shared memory by DT_SHARED, and keep from inline PTX, atomics, __activemask
-// and lockstep that no __syncwarp asks for. A thread that leaves a kernel early must pass no
-// barrier that others wait at: return only where the whole block returns.
+// What a .cu file may use. nvcc compiles the source for GPUs, and the host's C++ compiler for the
+// tests, where tests/simt/simt.h executes it. So kernels are launched by DT_LAUNCH, declare shared
+// memory by DT_SHARED, and use no inline PTX, atomics, __activemask or implicit lockstep without
+// __syncwarp. Return early only if the whole block returns, since others would wait at barriers.
 #pragma once
 
 #include "base/error.h"
@@ -34,8 +33,8 @@ static inline dt_status dt_launched(cudaError_t error, const char *op, const cha
                           op, cudaGetErrorString(error));
 }
 
-// For a launcher: later launches of `kernel` may have so many bytes of dynamic shared memory; false
-// where the device has less. Every GPU gives 48 KB, with all of a kernel's arrays, without this.
+// For a launcher: allows later launches of `kernel` this many bytes of dynamic shared memory; false
+// if the device has less. Every GPU allows 48 KB, including all of a kernel's arrays, without this.
 template <class... P> static inline bool dt_allow_shared(void (*kernel)(P...), int64_t bytes)
 {
     const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
@@ -45,7 +44,7 @@ template <class... P> static inline bool dt_allow_shared(void (*kernel)(P...), i
     return false;
 }
 
-// DT_SHARED(float, tile, [32][33]); aligned to 16 bytes, holds nothing at first.
+// DT_SHARED(float, tile, [32][33]); aligned to 16 bytes, uninitialised.
 #define DT_SHARED(T, name, ...) __shared__ __align__(16) T name __VA_ARGS__
 // T *name: the launch's dynamic shared memory, aligned to 16 bytes; all uses name the same bytes.
 #define DT_SHARED_DYN(T, name)                                                                     \
@@ -81,7 +80,7 @@ template <class T> DT_DEVICE T *dt_at(dt_view view, int64_t row, int64_t col = 0
         }                                                                                          \
     } while (0)
 
-// For a launcher: runs the statement with N = most where arrays may be accessed so many elements at
+// For a launcher: runs the statement with N = most if arrays may be accessed that many elements at
 // a time (dt_aligned), else with N = 1.
 #define DT_WIDE_SWITCH(wide, N, most, ...)                                                         \
     do {                                                                                           \
@@ -152,8 +151,8 @@ DT_DEVICE void dt_unpair(unsigned pair, float *out)
     out[1] = __uint_as_float(pair & 0xffff0000u);
 }
 
-// dt_load<N>(p, out): N neighbours as fp32. N is 1, 2, 4 or 8, and of fp32 any multiple of 4: by
-// accesses of 16 bytes or of all there are, and p must be aligned to that: see dt_aligned.
+// dt_load<N>(p, out): N neighbours as fp32. N is 1, 2, 4 or 8, for fp32 any multiple of 4. Accesses
+// have 16 bytes, or all bytes if fewer, and p must be aligned to that (dt_aligned).
 template <int N> DT_DEVICE void dt_load(const float *p, float (&out)[N])
 {
     if constexpr (N == 1)
@@ -186,7 +185,7 @@ template <int N> DT_DEVICE void dt_load(const dt_bf16 *p, float (&out)[N])
     }
 }
 
-// dt_store<N>(p, in) is dt_load the other way.
+// dt_store<N>(p, in) is the reverse of dt_load.
 template <int N> DT_DEVICE void dt_store(float *p, const float (&in)[N])
 {
     if constexpr (N == 1)
@@ -215,8 +214,8 @@ template <int N> DT_DEVICE void dt_store(dt_bf16 *p, const float (&in)[N])
     }
 }
 
-// N neighbours as they lie in memory, 2 to 16 bytes: for values that are loaded long before they
-// are used. dt_fetch loads them (aligned as for dt_load), dt_unpack makes fp32 of them.
+// N unconverted neighbours, 2 to 16 bytes, for values that are loaded long before use. dt_fetch
+// loads them (aligned as for dt_load), dt_unpack converts them to fp32.
 template <int BYTES>
 using dt_word = std::conditional_t<
     BYTES == 16, uint4,
@@ -254,14 +253,14 @@ template <int N, class T> static inline bool dt_aligned_one(const T *p)
     return dt_aligned_rows<N>(p, 0, sizeof(T));
 }
 
-// The same for each of several arrays: views and pointers to the elements of one row.
+// dt_aligned for several arrays: views, and pointers to the elements of one row.
 template <int N, class... A> static inline bool dt_aligned(const A &...arrays)
 {
     return (... && dt_aligned_one<N>(arrays));
 }
 
-// For a launcher: carves a workspace into arrays that begin DT_CARVED bytes apart; with `at` NULL
-// it only counts.
+// For a launcher: carves a workspace into arrays aligned to DT_CARVED bytes; with `at` NULL it only
+// measures.
 enum { DT_CARVED = 256 };
 struct dt_carver {
     char *at;
@@ -280,7 +279,7 @@ template <class P> static inline void dt_carve(dt_carver *carver, P *&array, int
     carver->used += (bytes + DT_CARVED - 1) / DT_CARVED * DT_CARVED;
 }
 
-// ---- functions of the special function unit, one instruction each; relative error below 3e-7
+// ---- functions of the special function unit, one instruction each, relative error below 3e-7
 
 // 2^x; 0 where that is below 2^-126.
 DT_DEVICE float dt_exp2(float x)
@@ -344,7 +343,7 @@ static inline __host__ __device__ int64_t dt_least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-// Blocks for n elements, `each` a block, and never none: grid.x holds 2^31 - 1 of them.
+// Blocks for n elements, `each` per block, at least one; grid.x is at most 2^31 - 1.
 static inline unsigned dt_blocks(int64_t n, int64_t each)
 {
     return (unsigned)(n > 0 ? dt_div_up(n, each) : 1);
@@ -383,7 +382,7 @@ DT_DEVICE float dt_warp_max(float x)
     return x;
 }
 
-// The warps' values in the order of the warps, by `combine`.
+// Combines the warps' values in the order of the warps.
 template <int THREADS, class T, class Combine>
 DT_DEVICE T dt_block_combine(T x, const Combine &combine)
 {
@@ -410,10 +409,10 @@ template <int THREADS> DT_DEVICE float dt_block_max(float x)
     return dt_block_combine<THREADS>(dt_warp_max(x), [](float a, float b) { return fmaxf(a, b); });
 }
 
-// ---- asynchronous copies into shared memory, so that loads of the next tile run beside the work
-// on this one. BYTES: 4, 8 or 16, both sides aligned to it. A thread commits its copies as a group
-// and waits until all but its newest N groups are there (then __syncthreads, before others read
-// them).
+// ---- asynchronous copies into shared memory, so that loads of the next tile overlap the work on
+// this one. BYTES: 4, 8 or 16, with both sides aligned to it. A thread commits its copies as a
+// group and waits until all but its newest N groups have arrived; __syncthreads must follow before
+// others read them.
 
 template <int BYTES> DT_DEVICE void dt_copy_async(void *shared, const void *global)
 {
@@ -425,9 +424,9 @@ DT_DEVICE void dt_copy_commit(void)
     __pipeline_commit();
 }
 
-// The wait of the toolkit is an asm volatile without "memory": as far as the compiler knows it
-// changes nothing in memory, so it may read what was copied before the wait, or use a value again
-// that it has read before it. The barrier is no instruction.
+// The toolkit's wait is an asm volatile without "memory" clobber, so the compiler could move reads
+// of copied data before the wait, or reuse values read before it. The added barrier is no
+// instruction.
 template <int N> DT_DEVICE void dt_copy_wait(void)
 {
     __pipeline_wait_prior(N);
@@ -437,7 +436,7 @@ template <int N> DT_DEVICE void dt_copy_wait(void)
 // ---- tensor cores: products of small matrices of bf16 with fp32 sums, by whole warps. Lane 4 g +
 // t holds of A [16, 16] elements (g, 2t…), (g + 8, 2t…), (g, 2t + 8…), (g + 8, 2t + 8…), of B [16,
 // 8] elements (2t…, g), (2t + 8…, g), and of C [16, 8] elements (g, 2t…), (g + 8, 2t…): two
-// neighbours each, along k in A and B. (PTX ISA, mma.m16n8k16.)
+// neighbours each, along k in A and B (PTX ISA, mma.m16n8k16).
 
 // C += A · B, B = (b0, b1).
 DT_DEVICE void dt_mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)

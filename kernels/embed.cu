@@ -1,37 +1,37 @@
 // Token embedding on CUDA.
 //
-// Forward: a warp copies a row of the table, eight neighbours a lane (one by one where rows are not
-// aligned). Bytes an element in bf16: 2 in, 4 out, over copy bandwidth.
+// Forward: a warp copies a row of the table, eight neighbours per lane (one if rows are unaligned).
+// Floor in bf16: 2 bytes in and 4 out per element, over copy bandwidth.
 //
-// Backward: rows are sorted by token, then a block adds one token's rows in their order: no
-// atomics. The sort is a stable counting sort, eight bits of the token a pass (two passes up to
-// 65,536 tokens): a thread owns SORT_RUN neighbouring rows and its own counters, so that no two
-// threads count in one place; the counters become places by prefix sums, digit by digit and in each
-// by thread; the threads then place their rows in order. A binary search then finds each token's
-// first place, whatever the tokens are. Bytes of the sums: dout once, the gradient once (twice with
-// accumulate), 4 each; the sort moves 16 bytes a row and pass and is far below that.
+// Backward: rows are sorted by token, then a block adds one token's rows in order, without atomics.
+// The sort is a stable counting sort with eight bits of the token per pass (two passes up to 65,536
+// tokens). A thread owns SORT_RUN neighbouring rows and its own counters; prefix sums over digits,
+// and within a digit over threads, turn counters into positions, and the threads place their rows
+// in order. A binary search then finds each token's first position. Bytes of the sums: dout once,
+// the gradient once (twice with accumulate), 4 each. The sort moves 16 bytes per row and pass,
+// which is far less.
 //
-// A token of more than DT_EMBED_RUN rows is cut into runs of so many; each run has its own blocks,
-// which leave its sum in the workspace, and the token's block adds these: 4 / 128 bytes an element
-// written and read again. Latency bounds a frequent token: a block has eight rows in flight, and a
-// turn of eight takes about 0.7 us. One block alone takes 200 turns or 140 us for a token in 5 % of
-// 32,768 rows, and 4,096 turns or 2.9 ms for a batch of one token, beside 60 us for the bytes of
-// all others (V = 50,280, 768 columns, 4.3 TB/s). In runs of 128 it is 16 turns and then one for
-// each eight runs: 18 turns or 13 us, and 48 turns or 34 us.
+// A token with more than DT_EMBED_RUN rows is cut into runs of that length; each run has its own
+// blocks, which write its sum to the workspace, and the token's block adds the sums: 4 / 128 bytes
+// per element, written and read. Runs are needed because latency bounds a frequent token: a block
+// has eight rows in flight, and a turn of eight takes about 0.7 us. One block alone would take 200
+// turns or 140 us for a token in 5 % of 32,768 rows, and 4,096 turns or 2.9 ms for a batch of one
+// token, while the bytes of all others take 60 us (V = 50,280, 768 columns, 4.3 TB/s). With runs of
+// 128 it takes 16 turns and then one per eight runs: 18 turns or 13 us, and 48 turns or 34 us.
 #include "kernels/device.cuh"
 
 enum {
-    WARPS = 4, // rows of a forward block
+    WARPS = 4, // rows per forward block
     WIDE = 8,
     DIGITS = 256,
     DIGIT_BITS = 8,
-    SORT_RUN = 64, // rows of a sorting thread
+    SORT_RUN = 64, // rows per sorting thread
     THREADS = 128,
-    COLUMNS = 4, // of a thread that adds rows, at a time
+    COLUMNS = 4, // columns that a thread adds at a time
     AHEAD = 8,   // rows that are loaded before the first is added …
     HELD = 8,    // … where the compiler is told how many blocks of them a multiprocessor holds:
                  // else it saves registers and loads two at a time
-    KINDS = 2,   // of runs that begin in one slot: the first of a token, and others
+    KINDS = 2,   // kinds of runs that begin in a slot: a token's first, and others
 };
 
 template <int N, class T>
@@ -69,20 +69,20 @@ DT_OP_CUDA(embed_forward)
 
 // ---- the stable sort
 
-// Rows with their tokens, in the order of the passes done; `row` NULL: the rows as they came.
+// Rows with their tokens, in the order of the passes done; `row` NULL: the original order.
 struct order {
     uint32_t *token; // [rows]
     uint32_t *row;   // [rows]
 };
 
-// It is in the workspace. The sorters are the threads that sort, in whole warps.
+// The sort, in the workspace. The sorters are the threads that sort, in whole warps.
 struct sort {
     int64_t rows, sorters;
     order now, next;
-    uint32_t *count; // [DIGITS, sorters]: rows of a digit in a thread's run, then their first place
+    uint32_t *count;  // [DIGITS, sorters]: a digit's rows in a thread's run, then where they start
     uint32_t *totals; // [DIGITS]
-    uint32_t *start;  // [vocab + 1]: the first place of each token
-    float *sums;      // [slots, KINDS, width]: of runs
+    uint32_t *start;  // [vocab + 1]: the first position of each token
+    float *sums;      // [slots, KINDS, width]: sums of runs
 };
 
 DT_DEVICE uint32_t digit_of(uint32_t token, int shift)
@@ -90,7 +90,7 @@ DT_DEVICE uint32_t digit_of(uint32_t token, int shift)
     return token >> shift & (DIGITS - 1);
 }
 
-// Each warp has counters of its own, of which lane l has column l.
+// Each warp has its own counters; lane l has column l.
 __global__ static void __launch_bounds__(DT_WARP)
     count_kernel(sort s, const uint32_t *token, int64_t stride, int shift)
 {
@@ -104,7 +104,7 @@ __global__ static void __launch_bounds__(DT_WARP)
         s.count[d * s.sorters + sorter] = count[d][threadIdx.x];
 }
 
-// Each warp takes a digit.
+// One warp per digit.
 __global__ static void __launch_bounds__(DT_WARP) total_kernel(sort s)
 {
     const uint32_t *count = s.count + blockIdx.x * s.sorters;
@@ -139,7 +139,7 @@ DT_DEVICE uint32_t sum_before(uint32_t x, uint32_t *all)
     return before;
 }
 
-// Each block takes a digit, and turns its counts into places.
+// One block per digit turns its counts into positions.
 __global__ static void __launch_bounds__(DIGITS) place_kernel(sort s)
 {
     uint32_t *count = s.count + blockIdx.x * s.sorters;
@@ -167,7 +167,8 @@ __global__ static void __launch_bounds__(DT_WARP)
     }
 }
 
-// A thread a token, and one past the last: its first place is how many rows have a smaller token.
+// One thread per token, and one past the last: its first position is the number of rows with a
+// smaller token.
 __global__ static void __launch_bounds__(THREADS) start_kernel(sort s, int64_t vocab)
 {
     int64_t v = dt_thread_index(), low = 0, high = s.rows;
@@ -190,7 +191,7 @@ static int64_t sort_in(const dt_embed_backward_args *args, void *workspace, sort
     dt_carver carver = dt_carve_from(workspace);
     s->rows = rows;
     s->sorters = dt_div_up(dt_div_up(rows, SORT_RUN), DT_WARP) * DT_WARP;
-    // a slot is DT_EMBED_RUN neighbouring places
+    // a slot is DT_EMBED_RUN neighbouring positions
     dt_carve(&carver, s->sums, dt_div_up(rows, DT_EMBED_RUN) * KINDS * args->width * word);
     dt_carve(&carver, s->now.token, rows * word);
     dt_carve(&carver, s->now.row, rows * word);
@@ -226,7 +227,7 @@ static sort sort_rows(const dt_embed_backward_args *args, dt_stream *stream)
     return s;
 }
 
-// ---- the sums: a block a token, and blocks for the runs of frequent tokens
+// ---- the sums: a block per token, and blocks for the runs of frequent tokens
 
 template <int N> DT_DEVICE void add_to(float (&sum)[N], const float (&x)[N])
 {
@@ -270,16 +271,16 @@ DT_DEVICE void add_rows(const sort *s, int64_t from, int64_t end, const float *d
         add_turn<1, N>(p + (left & 6), dout, width, i, sum);
 }
 
-// Where the sum of the run that begins at `place` lies, for a token whose rows begin at `first`. In
-// a slot at most one run begins of those that are a token's first, as such a token fills more than
-// a slot, and at most one of the others, as each has a whole run before it.
+// The sum of the run that begins at `place`, for a token whose rows begin at `first`. At most one
+// first run of a token begins in a slot, because its token fills more than a slot, and at most one
+// other run, because a whole run precedes it.
 DT_DEVICE float *sum_of_run(const sort *s, int64_t first, int64_t place, int64_t width)
 {
     return s->sums + (place / DT_EMBED_RUN * KINDS + (place > first)) * width;
 }
 
-// sum += the sums of the runs of a token with rows at `first` … `end`, in their order. Past the
-// last it adds 0: that changes no bit, as a sum that began at 0 is never -0.
+// sum += the sums of the runs of a token with rows at `first` … `end`, in their order. After the
+// last it adds 0, which changes no bit, because a sum that began at 0 is never -0.
 template <int N>
 DT_DEVICE void add_runs(const sort *s, int64_t first, int64_t end, int64_t width, int64_t i,
                         float (&sum)[N])
@@ -298,9 +299,9 @@ DT_DEVICE void add_runs(const sort *s, int64_t first, int64_t end, int64_t width
     }
 }
 
-// A block a slot, a kind, and THREADS * N columns: adds the run of that kind that begins in the
-// slot. If there is one, its token has the first place after the slot (a first run) or the slot's
-// first place (another).
+// One block per slot, kind and THREADS * N columns adds the run of that kind that begins in the
+// slot. If there is one, its token has the first position after the slot (a first run) or the
+// slot's first position (another run).
 template <int N>
 __global__ static void __launch_bounds__(THREADS, HELD)
     run_kernel(sort s, int64_t width, const float *dout)
@@ -344,7 +345,7 @@ __global__ static void __launch_bounds__(THREADS, HELD)
 template <int N> static void add_tokens(const dt_embed_backward_args *a, sort s, dt_stream *stream)
 {
     unsigned slots = dt_blocks(a->ids.rows, DT_EMBED_RUN), parts = dt_blocks(a->width, THREADS * N);
-    if (a->ids.rows > DT_EMBED_RUN) // no run of one that has no second
+    if (a->ids.rows > DT_EMBED_RUN) // otherwise no token has two runs
         DT_LAUNCH((run_kernel<N>), dim3(slots, KINDS, parts), THREADS, 0, stream, s, a->width,
                   a->dout);
     unsigned threads = (unsigned)dt_least(THREADS, dt_div_up(a->width, DT_WARP * N) * DT_WARP);

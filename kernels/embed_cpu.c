@@ -1,5 +1,5 @@
-// Token embedding on the CPU. Backward sorts the rows by token (counting sort, stable), then every
-// (token, block of columns) is one thread's: it adds that token's rows in their order, run by run.
+// Token embedding on the CPU. Backward sorts the rows by token (stable counting sort); then one
+// thread per (token, block of columns) adds that token's rows in order, run by run.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 

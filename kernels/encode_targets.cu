@@ -1,5 +1,5 @@
-// Targets as inputs on CUDA: a warp a row, whose lanes share the columns of one output after
-// another. Bytes: 4 a target in, 2 or 4 a column out.
+// Targets as inputs on CUDA: a warp per row, whose lanes share the columns of one output after
+// another. Bytes: 4 in per target, 2 or 4 out per column.
 #include "kernels/device.cuh"
 
 enum { WARPS = 4 };

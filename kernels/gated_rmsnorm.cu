@@ -1,24 +1,24 @@
 // RMSNorm of a gated input on CUDA.
 //
-// Forward: a warp owns a row of a group, a lane takes eight neighbours at a time (one by one where
-// rows are not aligned), and reads x and z a second time, from the L1 cache, to scale them: keeping
-// them would take a register an element for an exponential saved. Bytes an element in bf16: x 2, z
-// 2, y 2.
+// Forward: a warp owns a row of a group, and a lane handles eight neighbours at a time (one if rows
+// are unaligned). It reads x and z a second time, from the L1 cache, to scale them; keeping them
+// would take a register per element to save an exponential. Bytes per element in bf16: x 2, z 2, y
+// 2.
 //
-// Backward: as rmsnorm_residual's, a block walks its share of the rows of a group, and a thread
-// owns the same columns in every row, so that its part of dweight needs no other thread: it is kept
-// in shared memory (in the workspace where a group is too wide) and written once a block; a second
-// launch adds the parts in their order. Bytes an element in bf16: x, z and dy 6, read a second time
-// from caches, dx and dz 4.
+// Backward: as in rmsnorm_residual, a block walks its share of the rows of a group. A thread owns
+// the same columns in every row, so it accumulates its part of dweight alone, in shared memory (in
+// the workspace if a group is too wide), and writes it once per block; a second launch adds the
+// parts in order. Bytes per element in bf16: x, z and dy 6, read a second time from caches, dx and
+// dz 4.
 //
 // The floor of each direction is its bytes over copy bandwidth.
 #include "kernels/partials.cuh"
 
 enum {
     WARPS = 4,           // rows of a forward block
-    THREADS = 128,       // of a backward block
-    WIDE = 8,            // elements a thread takes at a time
-    MAX_PARTS = 1024,    // backward blocks of a group, and so parts of dweight
+    THREADS = 128,       // threads of a backward block
+    WIDE = 8,            // elements per thread at a time
+    MAX_PARTS = 1024,    // backward blocks per group, each with a part of dweight
     SHARED_WIDTH = 8192, // columns whose sums fit into shared memory
 };
 
@@ -100,7 +100,7 @@ __global__ static void __launch_bounds__(THREADS)
         const T *x = dt_at<T>(a.x, row, first), *z = dt_at<T>(a.z, row, first);
         const T *dy = dt_at<T>(a.dy, row, first);
         const float rstd = a.rstd[row * a.groups + group];
-        float sum = 0.0f; // of q n
+        float sum = 0.0f; // Σ q n
         for (int64_t i = mine; i < width; i += THREADS * N) {
             float g[N], d[N], w[N], dw[N];
             load_gated<N>(x + i, z + i, g);

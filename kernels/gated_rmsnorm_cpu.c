@@ -1,5 +1,5 @@
-// RMSNorm of a gated input on the CPU. A thread takes blocks of rows; the blocks depend on the
-// shape alone. Backward keeps a partial dweight a block, and they are added in order at the end.
+// RMSNorm of a gated input on the CPU. Threads share blocks of rows, which depend on the shape
+// alone. Backward keeps a partial dweight per block; the partials are added in order at the end.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
@@ -7,11 +7,11 @@
 #include <string.h>
 
 enum {
-    ROWS = 16,       // of a block at least
+    ROWS = 16,       // rows per block at least
     MAX_BLOCKS = 64, // bounds the partial sums
-    STRIP = 4096,    // columns of a group whose gates are kept from the first pass to the second
-    AHEAD = 128,     // columns of the next row prefetched at a time, some in each pass over this
-                     // one: a whole row at once waits for memory
+    STRIP = 4096,    // columns whose gates are kept from the first pass to the second
+    AHEAD = 128,     // columns of the next row that are prefetched at a time in each pass over this
+                     // row: prefetching a whole row at once would wait for memory
 };
 
 // g = x · silu(z) of n columns.
@@ -29,8 +29,8 @@ DT_INLINE void gate(const struct dt_gated_rmsnorm_forward_args *a, int64_t row, 
     }
 }
 
-// One group of a row, a strip of its columns at a time. Where there are several strips, the second
-// pass computes the gate again.
+// One group of a row, a strip of its columns at a time. With several strips, the second pass
+// recomputes the gate.
 DT_INLINE void forward_group(const struct dt_gated_rmsnorm_forward_args *a, int64_t row,
                              int64_t group, bool bf16)
 {

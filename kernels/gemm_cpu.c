@@ -1,7 +1,6 @@
-// GEMM on the CPU. C is cut into tiles, and the sum over a deep k of a weight gradient into parts;
-// both follow from the shape alone, and each piece is made by one thread (dt_gemm_tile): no bit of
-// C depends on how many threads share them. A handful of rows in play, and int8, goes to
-// dt_gemm_rows.
+// GEMM on the CPU. C is cut into tiles, and the sum over a deep k of a weight gradient into parts.
+// The cut depends on the shape alone, and one thread computes a piece (dt_gemm_tile), so no bit of
+// C depends on the number of threads. A few rows in inference, and int8, go to dt_gemm_rows.
 #include "kernels/cpu.h"
 #include "kernels/gemm_rows_cpu.h"
 #include "kernels/gemm_tile_cpu.h"
@@ -14,9 +13,9 @@ enum {
     TILE = 512,     // rows and columns of a tile at most
     TILE_MIN = 128, // a tile is not halved below this
     PARTS = 16,     // k is cut until there are this many pieces
-    PIECES = 8,     // fewer pieces than this are made smaller, for the threads' sake
+    PIECES = 8,     // pieces get smaller until there are this many for the threads
     PART_K = 512,   // k of a part at least
-    ALIGN = 4096,   // of the areas of the workspace
+    ALIGN = 4096,   // alignment of areas of the workspace
 };
 
 struct plan {
@@ -24,7 +23,7 @@ struct plan {
     int64_t tile_m, tile_n, part_k;
     int64_t tiles_m, tiles_n, parts;
     int64_t scratch, staged; // bytes of a thread's areas of the workspace
-    int64_t sums;            // bytes of the parts' sums, [parts, m, n]
+    int64_t sums;            // bytes of the sums of parts, [parts, m, n]
 };
 
 static int64_t aligned(int64_t bytes)
@@ -37,9 +36,9 @@ static int64_t count(const struct plan *p, const struct dt_gemm_args *g)
     return dt_ceil_div(g->c.rows, p->tile_m) * dt_ceil_div(g->c.cols, p->tile_n);
 }
 
-// Weight gradients are small and deep: parts of k keep their tiles large. Elsewhere k is not cut,
-// so that fewer rows never take more workspace. Of a square tile the rows are kept: B is copied for
-// each tile.
+// Weight gradients are small and deep, so k is cut to keep tiles large. Otherwise k is not cut, so
+// that fewer rows never need more workspace. A square tile is halved in columns, since B is copied
+// for each tile.
 static void cut(struct plan *p, const struct dt_gemm_args *g)
 {
     p->tile_m = dt_min_i64(g->c.rows, TILE);
@@ -83,7 +82,7 @@ DT_OP_CPU_WORKSPACE(gemm)
     if (dt_gemm_rows_suits(args))
         return dt_gemm_rows_workspace(args);
     struct plan plan = plan_of(args);
-    // the workspace may start anywhere: ALIGN bytes are for aligning its first area
+    // ALIGN bytes for aligning the first area, since the workspace may start anywhere
     return (plan.scratch + plan.staged) * device->threads + plan.sums + ALIGN;
 }
 
@@ -98,7 +97,7 @@ DT_INLINE void put_rows(void *c, int64_t ld, const float *from, int64_t rows, in
         }
 }
 
-// From row m0 and column n0 on.
+// put_rows from row m0 and column n0 on.
 DT_CLONES static void put(const struct dt_gemm_args *g, int64_t m0, int64_t n0, const float *from,
                           int64_t rows, int64_t columns)
 {
@@ -107,7 +106,7 @@ DT_CLONES static void put(const struct dt_gemm_args *g, int64_t m0, int64_t n0, 
         put_rows(dt_view_at(&g->c, m0, n0), g->c.stride, from, rows, columns, g->accumulate, bf16));
 }
 
-// Runs piece `index`: a tile of C, or what a part of k adds to one.
+// Computes piece `index`: a tile of C, or a tile's sum over a part of k.
 static void run_piece(const struct plan *p, const struct dt_gemm_args *g, int64_t index,
                       float *sums, char *workspace)
 {
@@ -130,7 +129,7 @@ static void run_piece(const struct plan *p, const struct dt_gemm_args *g, int64_
         put(g, m0, n0, staged, m, n);
 }
 
-// Adds the parts' sums of a row of C in the order of k.
+// Adds the sums of parts for a row of C in the order of k.
 DT_CLONES static void finish_row(const struct plan *p, const struct dt_gemm_args *g, int64_t i,
                                  float *sums)
 {

@@ -1,5 +1,5 @@
-// Products of few rows: A is widened once, to fp32 or int16, then rows of B meet all of its rows.
-// A column of C belongs to one thread.
+// Products of few rows: A is widened once, to fp32 or int16; then each row of B is multiplied with
+// all rows of A. One thread computes a column of C.
 #include "kernels/gemm_rows_cpu.h"
 
 #include "kernels/storage_cpu.h"
@@ -10,19 +10,19 @@
 #endif
 
 enum {
-    MOST_COLUMNS = 8, // of one row of C at a time
+    MOST_COLUMNS = 8, // columns of one row of C at a time
     LANES_MAX = 16,
     ALIGN = 64,
-    PIECE = 64,      // columns of a thread at least
-    ALONE = 1 << 16, // multiplications that do not pay for a second thread
+    PIECE = 64,      // columns per thread at least
+    ALONE = 1 << 16, // multiplications below which one thread is faster
 };
 
 struct rows {
     const struct dt_gemm_args *args;
     enum dt_dtype type;    // of A and B
-    int64_t m, k, pitch;   // pitch: elements between rows of A widened
+    int64_t m, k, pitch;   // pitch: elements between rows of widened A
     const float *wide;     // [m, pitch], or
-    const int16_t *shorts; // the same of int8
+    const int16_t *shorts; // int8: [m, pitch]
     const char *b;
     int64_t ldb; // bytes between its rows
 };
@@ -31,7 +31,7 @@ typedef float four_floats __attribute__((vector_size(16)));
 typedef int8_t eight_bytes __attribute__((vector_size(8), aligned(1), may_alias));
 typedef int32_t four_ints __attribute__((vector_size(16)));
 
-// n elements of C from row i and column j on.
+// Stores n elements of C from row i and column j on.
 DT_INLINE void put(const struct rows *r, int64_t i, int64_t j, int n, four_floats sum)
 {
     const struct dt_gemm_args *g = r->args;
@@ -105,9 +105,9 @@ int64_t dt_gemm_rows_workspace(const struct dt_gemm_args *g)
     return g->c.rows * pitch_of(g) * size + ALIGN;
 }
 
-// A row of A as the dot products read it. Of bf16, vectors in pairs: the even elements, then the
-// odd ones. Where k is no multiple of the lanes, the last elements are put at the end of a vector
-// whose others are zero: B's last vector ends with the row, and repeats elements.
+// Converts a row of A for the dot products. bf16 rows become pairs of vectors: the even elements,
+// then the odd ones. If k is not a multiple of the lanes, the last elements go to the end of a
+// vector of zeros, because B's last vector ends with the row and repeats elements.
 DT_CLONES static void widen(const struct dt_view *a, int64_t row, int64_t lanes, float *to)
 {
     int64_t k = a->cols, rest = k % lanes, whole = k - rest, skip = k < lanes ? 0 : lanes - rest;

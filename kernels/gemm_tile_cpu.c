@@ -1,7 +1,7 @@
 // The fp32 product. For each block of k, B and then a few hundred rows of A are copied into panels
 // as wide as the inner product (gemm_micro_cpu.h) reads them; bf16 is widened on the way. A panel
-// of B stays in L1 while it meets all panels of A, which stay in L2. Panels also avoid the cache
-// conflicts of rows 4 KB apart, which the operands of weight gradients have.
+// of B stays in L1 while it is multiplied with all panels of A, which stay in L2. Panels also avoid
+// the cache conflicts of rows 4 KB apart, as in operands of weight gradients.
 #include "kernels/gemm_tile_cpu.h"
 
 #include "kernels/storage_cpu.h"
@@ -13,13 +13,13 @@
 
 enum {
     BLOCK_K = 256,
-    BLOCK_M = 256, // up to whole panels; with BLOCK_K half of an L2 cache of 512 KB
-    MOST_COLUMNS = DT_DIRECT_COLUMNS, // of a panel of B
-    MOST_ROWS = DT_DIRECT_ROWS,       // of a panel of A
-    LINE = 16,                        // floats of a cache line
+    BLOCK_M = 256, // rounded up to whole panels; with BLOCK_K half of a 512 KB L2
+    MOST_COLUMNS = DT_DIRECT_COLUMNS, // columns per panel of B
+    MOST_ROWS = DT_DIRECT_ROWS,       // rows per panel of A
+    LINE = 16,                        // floats per cache line
     AHEAD = 32,                       // elements of a row that are prefetched at a time
     STRIP = 8,                        // rows along k read at a time
-    PAD = 16, // floats between panels: no power of two, for the caches' sake
+    PAD = 16,                         // floats between panels, against cache conflicts
 };
 
 struct panels {
@@ -27,16 +27,16 @@ struct panels {
     const float *a, *b;
     float *c;
     int64_t ldc;
-    bool goes_on; // the sum begins with c
-    float keep;   // factor of the c that is added to it; 0: c is not read
+    bool goes_on; // the sum starts from c
+    float keep;   // factor of c; 0: c is not read
 };
 
 struct dt_gemm_kernel {
-    int64_t rows, columns; // of a panel of A, of B
-    int64_t pair;          // elements of k in one of a panel: 1, or 2 of bf16
+    int64_t rows, columns; // per panel of A; columns per panel of B
+    int64_t pair;          // elements of k per panel element: 1, bf16: 2
     void (*multiply)(const struct panels *panels, bool trans_a, int64_t columns);
     void (*direct)(const struct dt_gemm_direct *product);
-    // whole panels from rows along k, [k, size]
+    // fills whole panels from rows along k, [k, size]
     void (*fill_a)(float *to, const struct dt_view *from, int64_t k, int64_t size);
     void (*fill_b)(float *to, const struct dt_view *from, int64_t k, int64_t size);
 };
@@ -56,7 +56,7 @@ static inline void prefetch(struct dt_soon *soon)
     }
 }
 
-// Two elements of bf16 that follow each other along k, as an element of a panel.
+// Packs two bf16 neighbours along k into one panel element.
 DT_INLINE float pair(dt_bf16 low, dt_bf16 high)
 {
     return dt_float_of_bits(low | (uint32_t)high << 16);
@@ -132,13 +132,13 @@ int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n)
     return floats * (int64_t)sizeof(float);
 }
 
-// An operand of a block: [k, size], or [size, k] where its rows are along k.
+// An operand of a block: [k, size], or [size, k] if its rows are along k.
 struct operand {
     struct dt_view view;
     bool along;
     int64_t k, size;
-    int64_t panel, pitch; // width of a panel, floats to the next one
-    int64_t pair;         // of the kernel
+    int64_t panel, pitch; // width of a panel; floats between panels
+    int64_t pair;         // the kernel's
 };
 
 // Element p of row or column i of a panel.
@@ -152,7 +152,7 @@ static inline float element(const struct operand *x, int64_t i, int64_t p)
     return pair(narrow[at], 2 * p + 1 < x->k ? narrow[at + step] : 0);
 }
 
-// Fills the last panel where it is not whole, with zeros after the operand.
+// Fills an incomplete last panel, padded with zeros.
 static void fill_edge(float *to, const struct operand *x)
 {
     int64_t whole = x->size / x->panel, width = x->size - whole * x->panel;
@@ -166,7 +166,7 @@ static void fill_edge(float *to, const struct operand *x)
 
 typedef float loose_float __attribute__((aligned(2), may_alias)); // or a pair of bf16
 
-// Prefetches the next row, `ld` bytes on: the hardware does not, where it lies in another page.
+// Copies a row and prefetches the next, `ld` bytes on: hardware does not prefetch across pages.
 DT_CLONES static void copy_row(float *restrict to, const char *from, int64_t ld, int64_t n,
                                bool widen)
 {
@@ -216,7 +216,7 @@ DT_INLINE four load_four(const void *x, bool wide)
     return (four)(__builtin_convertvector(*(const four_bf16 *)x, four_bits) << 16);
 }
 
-// Four rows of four become four columns.
+// Transposes 4 x 4.
 DT_INLINE void turn_four(float *to, int64_t pitch, const char *x, int64_t ld, bool wide)
 {
     four a = load_four(x, wide), b = load_four(x + ld, wide), c = load_four(x + 2 * ld, wide),
@@ -240,7 +240,7 @@ DT_INLINE void turn(float *to, const char *from, int64_t ld, int64_t k, int64_t 
                 turn_four(to + p * panel + r, panel, from + r * ld + p * size, ld, wide);
 }
 
-// Turns one panel, a cache line of four rows at a time.
+// Transposes one panel, a cache line of four rows at a time.
 DT_CLONES static void turn_panel(float *to, const char *from, int64_t ld, int64_t k, int64_t panel,
                                  bool widen)
 {
@@ -312,7 +312,7 @@ static void fill_b(const struct dt_gemm_kernel *kernel, const struct dt_gemm_arg
     }
 }
 
-// Panels that reach past the tile: the product is made in a local array.
+// Panels that reach past the tile are multiplied into a local array.
 static void multiply_edge(const struct dt_gemm_kernel *kernel, const struct panels *x, bool trans_a,
                           int64_t m, int64_t n)
 {
@@ -371,7 +371,7 @@ void dt_gemm_direct(const struct dt_gemm_kernel *kernel, const struct dt_gemm_di
     kernel->direct(product);
 }
 
-// ---- bf16 operands: pairs along k side by side, as the instruction takes them
+// ---- bf16 operands: pairs along k, as the instruction needs them
 
 int64_t dt_gemm_direct_bf16_bytes(int64_t m, int64_t n, int64_t k)
 {
@@ -382,7 +382,7 @@ int64_t dt_gemm_direct_bf16_bytes(int64_t m, int64_t n, int64_t k)
 #ifdef __x86_64__
 #define BF16 __attribute__((target(AVX512 ",avx512bf16")))
 
-// The rows of `from` [k, n] run along k: to[p / 2, j] gets rows p and p + 1 of column j.
+// `from` is [k, n]: to[p / 2, j] gets rows p and p + 1 of column j.
 BF16 static void pair_rows(uint32_t *to, const float *from, int64_t row, int64_t k, int64_t n)
 {
     const __m512i mix = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
@@ -396,7 +396,7 @@ BF16 static void pair_rows(uint32_t *to, const float *from, int64_t row, int64_t
         }
 }
 
-// The rows of `from` [m, k] run across k: to[i, p / 2] gets columns p and p + 1 of row i.
+// `from` is [m, k]: to[i, p / 2] gets columns p and p + 1 of row i.
 BF16 static void pair_columns(uint32_t *to, int64_t pairs, const float *from, int64_t row,
                               int64_t m, int64_t k)
 {

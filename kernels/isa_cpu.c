@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const struct {
-    const char *word, *name; // of DTRAIN_MAX_ISA; for people
+    const char *word, *name; // in DTRAIN_MAX_ISA; for messages
 } isas[DT_ISA_COUNT] = {{"plain", "plain x86-64"},
                         {"avx2", "avx2"},
                         {"avx512", "avx512"},

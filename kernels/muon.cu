@@ -1,7 +1,7 @@
-// The parts of Muon on CUDA. A thread takes four neighbours by accesses of 16 bytes (8 in bf16),
-// one by one at the end and where an array is not aligned. Bytes an element: momentum 16, start 8
-// (6 in bf16), polynomial 12 (6), apply 12 (10), 2 for the copy and 8 for the average; that over
-// copy bandwidth is the floor.
+// The parts of Muon on CUDA. A thread handles four neighbours with 16-byte accesses (8 in bf16);
+// the tail, and unaligned arrays, are handled one by one. Bytes per element: momentum 16, start 8
+// (6 in bf16), polynomial 12 (6), apply 12 (10), copy 2, average 8. The floor is that over copy
+// bandwidth.
 #include "kernels/device.cuh"
 
 enum { THREADS = 256, EACH = 4 };
@@ -83,7 +83,7 @@ template <int PART, int N, class T>
 __global__ static void __launch_bounds__(THREADS) muon_kernel(dt_muon_args args)
 {
     if ((PART == DT_MUON_MOMENTUM || PART == DT_MUON_APPLY) && args.control->skip)
-        return; // the whole grid alike
+        return; // the whole grid
     int64_t from = dt_thread_index() * EACH, end = dt_least(from + EACH, args.n);
     if (N == EACH && from + EACH <= args.n) {
         some<PART, N, T>(&args, from);

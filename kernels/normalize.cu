@@ -1,6 +1,6 @@
-// Normalising on CUDA. A thread takes eight neighbouring columns of ROWS rows, whose mean and
-// deviation it reads once; where rows are not aligned for that, one column. Bytes: x and y once,
-// and 8 / ROWS a number; that over copy bandwidth is the floor.
+// Normalising on CUDA. A thread handles eight neighbouring columns (one if rows are unaligned) of
+// ROWS rows, and reads their mean and deviation once. Floor: x and y once, and 8 / ROWS bytes per
+// number, over copy bandwidth.
 #include "kernels/device.cuh"
 
 enum { THREADS = 128, EACH = 8, ROWS = 8 };

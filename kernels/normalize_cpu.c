@@ -1,10 +1,10 @@
-// Normalising on the CPU: a row belongs to one thread.
+// Normalising on the CPU: rows shared among the threads.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
 #include <string.h>
 
-enum { ALONE = 1 << 14 }; // elements that do not pay for a second thread
+enum { ALONE = 1 << 14 }; // elements below which one thread is faster
 
 DT_INLINE void normalize_typed(const struct dt_normalize_args *a, const void *x, void *y,
                                bool bytes, bool bf16)

@@ -1,11 +1,11 @@
-// The second launch of a parameter gradient: sums of partials over rows (segments, tiles), in a
-// fixed order and in double. Partials lie as [rows, planes, D]; planes 0 … P - 1 go to a matrix [D,
-// P], the next one or two to vectors [D]. A block adds 32 neighbours, each in 8 slices of the rows.
+// The second launch of a parameter gradient sums partials over rows (segments, tiles) in a fixed
+// order and in double. Partials are [rows, planes, D]; planes 0 … P - 1 go to a matrix [D, P], the
+// next one or two to vectors [D]. A block sums 32 neighbours, each in 8 slices of the rows.
 #pragma once
 
 #include "kernels/device.cuh"
 
-// Rows are summed in parts, at most `most` of them: rows of a part, parts.
+// Rows are summed in at most `most` parts: the rows per part, and the number of parts.
 static inline int64_t rows_of_part(int64_t rows, int64_t most)
 {
     return dt_div_up(rows, most);
@@ -60,7 +60,7 @@ static inline void partials_launch(const partial_sums &sums, dt_stream *stream)
               PARTIAL_THREADS, 0, stream, sums);
 }
 
-// *out = the sum of `n` numbers by one block of THREADS, in a fixed order.
+// *out = the sum of `n` numbers, by one block of THREADS in a fixed order.
 template <int THREADS, class T>
 static __global__ void __launch_bounds__(THREADS) sum_partial_kernel(int64_t n, const T *x, T *out)
 {

@@ -1,9 +1,10 @@
-// The losses of a policy's outputs on CUDA. A warp owns a row: its lanes share the columns of one
-// output after another, a categorical one in three passes over logits that the first brought into
-// the L1 cache; of a mixture they share the columns of one component after another, whose log
-// density one lane keeps. A row leaves what it adds to each number of the sum in the workspace, one
-// array of rows after another; a second launch of a block an array adds them in a fixed order.
-// Bytes an element: 4 in, and in bf16 2 out; the arrays are 24 an output and row, written and read.
+// The losses of a policy's outputs on CUDA. A warp owns a row, and its lanes share the columns of
+// one output after another. A categorical output takes three passes over logits, which the first
+// pass brings into the L1 cache. In a mixture the lanes share the columns of one component after
+// another, and one lane keeps the component's log density. A row writes its contribution to each
+// number of the sum to the workspace, an array of rows per number; a second launch with a block per
+// array adds them in a fixed order. Bytes per element: 4 in, and in bf16 2 out; the arrays have 24
+// per output and row, written and read.
 #include "kernels/device.cuh"
 
 #include <float.h>
@@ -17,13 +18,12 @@ struct score {
     float loss, measure;
 };
 
-// What a warp sees of one output in a row. dx may be x itself: a lane reads what it writes, before
-// it does.
+// One output in a row. dx may be x itself: a lane reads an element before it writes it.
 template <class T> struct slice {
     const dt_output_slice &o;
     const float *x, *bias, *targets, *mean, *deviation; // NULL: 0 and 1
     int n;                                              // columns of logits
-    int present;                                        // targets that are there, at least one
+    int present;                                        // targets present, at least one
     float smoothing, scale;
     T *dx; // or NULL
 };
@@ -43,8 +43,8 @@ template <class T> DT_DEVICE float unit(const slice<T> &s, int i)
     return s.mean ? s.deviation[i] : 1.0f;
 }
 
-// How far the number that z predicts is from target i, and its derivative. Where there is a range,
-// it is measured from the end that z is nearer to: policies learn targets that are ends, exactly.
+// The difference between the prediction of z and target i, and its derivative. With a range, it is
+// measured from the end that z is nearer to, so that a policy can learn targets at an end exactly.
 template <class T> DT_DEVICE float error_of(const slice<T> &s, float z, int i, float &slope)
 {
     const float t = target(s, i), range = s.o.high - s.o.low;
@@ -71,7 +71,8 @@ DT_DEVICE int warp_min(int x)
     return x;
 }
 
-// The first of equal maxima: a lane has its lowest column, and of lanes the lower column wins.
+// Finds the first of equal maxima: each lane has its lowest column, and the lowest of the lanes'
+// columns wins.
 template <class T> DT_DEVICE score categorical(const slice<T> &s)
 {
     const int label = (int)s.targets[0];
@@ -92,7 +93,7 @@ template <class T> DT_DEVICE score categorical(const slice<T> &s)
     sum = dt_warp_sum(sum);
     const float even = s.smoothing / (float)s.n, kept = 1.0f - s.smoothing;
     const float z = s.x[label] + s.bias[label];
-    __syncwarp(); // before the label's may be overwritten
+    __syncwarp(); // before the label's element is overwritten
     const float factor = s.scale / sum;
     for (int i = (int)threadIdx.x; s.dx && i < s.n; i += DT_WARP) {
         const float q = i == label ? kept + even : even;
@@ -162,7 +163,7 @@ template <class T> DT_DEVICE score quantile(const slice<T> &s)
 }
 
 // Column i of component c: the distance to the target in units of sigma, its derivative, 1 / sigma,
-// sigma's derivative by its number, and its logarithm.
+// the derivative of sigma by its input, and log sigma.
 struct bell {
     float distance, slope, inverse, rise, log_scale;
 };
@@ -307,7 +308,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS, 6)
     }
 }
 
-// Block i adds array i of the scores to number i of the sum.
+// Block i adds array i to number i of the sum.
 __global__ static void __launch_bounds__(THREADS)
     sum_kernel(int64_t rows, const float *scores, double *sums)
 {
@@ -320,7 +321,7 @@ __global__ static void __launch_bounds__(THREADS)
         sums[i] += total;
 }
 
-// Numbers of the sum that n outputs have.
+// How many numbers the sum of n outputs has.
 static int64_t sums_of(const dt_policy_loss_args *args)
 {
     return 2 + DT_OUTPUT_METRICS * args->n;

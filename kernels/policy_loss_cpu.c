@@ -1,6 +1,6 @@
-// The losses of a policy's outputs on the CPU, rows shared among the threads. A row leaves what it
-// adds to each number of the sum in the workspace, one array of rows after another; then a thread
-// adds up an array in the order of its rows.
+// The losses of a policy's outputs on the CPU, rows shared among the threads. A row writes its
+// contribution to each number of the sum to the workspace, an array of rows per number; then a
+// thread sums each array in the order of rows.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
@@ -13,14 +13,13 @@ struct score {
     float loss, measure;
 };
 
-// What a function of one output sees of a row. dx may be x itself: each element is read before it
-// is written.
+// One output in a row. dx may be x itself: each element is read before it is written.
 struct slice {
     const struct dt_output_slice *o;
     const float *x, *bias, *targets, *mean, *deviation; // NULL: 0 and 1
-    int64_t present;                                    // targets that are there, at least one
+    int64_t present;                                    // targets present, at least one
     float scale;
-    void *dx; // of the row; or NULL
+    void *dx; // or NULL
 };
 
 DT_INLINE void put(const struct slice *s, int64_t i, float gradient, bool bf16)
@@ -43,8 +42,8 @@ DT_INLINE float unit(const struct slice *s, int64_t i)
     return s->mean ? s->deviation[i] : 1.0f;
 }
 
-// How far the number that z predicts is from target i, and its derivative. Where there is a range,
-// it is measured from the end that z is nearer to: policies learn targets that are ends, exactly.
+// The difference between the prediction of z and target i, and its derivative. With a range, it is
+// measured from the end that z is nearer to, so that a policy can learn targets at an end exactly.
 DT_INLINE float error_of(const struct slice *s, float z, int64_t i, float *slope)
 {
     float t = target(s, i), range = s->o->high - s->o->low;
@@ -70,7 +69,7 @@ DT_INLINE struct score categorical(const struct slice *s, bool bf16)
     for (int64_t i = 0; i < n; i++)
         sum += dt_expf(s->x[i] + s->bias[i] - max);
     float even = s->o->smoothing / (float)n, kept = 1.0f - s->o->smoothing;
-    float z = s->x[label] + s->bias[label]; // before it may be overwritten
+    float z = s->x[label] + s->bias[label]; // before it is overwritten
     struct score score = {logf(sum) + max - kept * z - even * total, best == label};
     if (!s->dx)
         return score;
@@ -141,7 +140,7 @@ DT_INLINE struct score quantile(const struct slice *s, bool bf16)
 }
 
 // Column i of component c: the distance to the target in units of σ, its derivative, 1 / σ, and
-// that of σ by its number s.
+// dσ/ds.
 struct bell {
     float distance, slope, inverse, rise, log_scale;
 };

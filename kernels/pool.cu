@@ -1,7 +1,7 @@
-// Pooling on CUDA. Forward and backward: a thread takes one column of a window and goes through its
-// rows, so that a warp reads 32 neighbours of each. Bytes: h once, in backward dh once more (and
-// twice where it is added to). pool_targets: a warp takes one output of a window, and looks at 32
-// rows at a time from the last on.
+// Pooling on CUDA. Forward and backward: a thread walks the rows of one column of a window, so a
+// warp reads 32 neighbours of each row. Bytes: h once, in backward also dh once (twice if it is
+// added to). pool_targets: a warp handles a window and examines 32 rows at a time, from the last
+// on.
 #include "kernels/device.cuh"
 
 enum { THREADS = 128 };
@@ -108,7 +108,7 @@ DT_DEVICE int64_t find_target(const dt_pool_targets_args &a, int64_t window,
     return -1;
 }
 
-// A warp a window, one output after another.
+// One warp per window, one output after another.
 __global__ static void __launch_bounds__(DT_WARP) targets_kernel(const dt_pool_targets_args a)
 {
     const int64_t window = blockIdx.x;

@@ -1,5 +1,4 @@
-// Pooling on the CPU: a thread takes a strip of the columns of one window, and goes through its
-// rows.
+// Pooling on the CPU: a thread walks the rows of a strip of columns of one window.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
@@ -7,7 +6,7 @@
 
 enum { STRIP = 256 };
 
-// One row's columns of a strip, the c-th that counts, into v; at[i]: the row that set v last.
+// Adds the strip's columns of the c-th row that counts to v; at[i]: the row that set v last.
 DT_INLINE void add_row(enum dt_pool pool, const void *x, int64_t n, float c, int32_t row, float *v,
                        int32_t *at, bool bf16)
 {

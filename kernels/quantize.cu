@@ -1,11 +1,10 @@
-// Rounding to int8 on CUDA. A block takes a row: its threads find the largest value, then walk the
-// row again, which is in the caches. Bytes: x and y once, and that over copy bandwidth is the
-// floor.
+// Rounding to int8 on CUDA. A block handles a row: its threads find the largest value, then read
+// the row again from the caches. Floor: x and y once, over copy bandwidth.
 #include "kernels/device.cuh"
 
 enum { THREADS = 128 };
 
-// Values that are not finite have the largest bits: they become infinity, and its inverse NaN.
+// Non-finite values have the largest bits: the maximum becomes infinity, and its inverse NaN.
 template <class X, class Y>
 __global__ static void __launch_bounds__(THREADS)
     quantize_kernel(int64_t cols, const X *x, int64_t x_stride, Y *y, int64_t y_stride,

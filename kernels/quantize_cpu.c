@@ -1,13 +1,13 @@
-// Rounding to int8 on the CPU: a row belongs to one thread.
+// Rounding to int8 on the CPU: rows shared among the threads.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
 #include <math.h>
 
-enum { ALONE = 1 << 14 }; // elements that do not pay for a second thread
+enum { ALONE = 1 << 14 }; // elements below which one thread is faster
 
-// The largest |x|; NaN where a value is not finite. Bits of non-negative floats order as the
-// numbers do, and those of infinity and NaN are above all others.
+// The largest |x|; NaN if a value is not finite. The bits of non-negative floats are ordered like
+// the numbers, with infinity and NaN above all others.
 DT_INLINE float largest(const void *x, int64_t n, bool bf16)
 {
     uint32_t most = 0;

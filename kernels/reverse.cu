@@ -1,13 +1,12 @@
 // Reversal on CUDA. reverse_map: a warp walks a sequence twice, 32 positions at a time: from its
-// end, which finds where documents end, and from its start. reverse_rows: a thread takes WIDE
-// neighbours of a row, by accesses of 16 bytes in bf16 and twice that in fp32; one by one where a
-// view is not aligned. Bytes: x and y once, y twice where it is added to; that over copy bandwidth
-// is the floor.
+// start, and from its end, to find where documents end. reverse_rows: a thread handles WIDE
+// neighbours of a row, in bf16 with 16-byte accesses, in fp32 with two of them; one element if a
+// view is unaligned. Floor: x and y once, y twice if it is added to, over copy bandwidth.
 #include "kernels/device.cuh"
 
 enum { THREADS = 256, WIDE = 8 };
 
-// Which lanes' positions are marked, of those before `end`.
+// The lanes whose positions are marked and before `end`.
 DT_DEVICE unsigned marked(const uint8_t *marks, int64_t at, int64_t t, int64_t end)
 {
     return __ballot_sync(DT_WHOLE_WARP, marks && t < end && marks[at + t]);
@@ -23,7 +22,7 @@ __global__ static void __launch_bounds__(DT_WARP) map_kernel(dt_reverse_map_args
     for (int64_t t0 = 0; t0 < L; t0 += DT_WARP) {
         const int64_t t = t0 + lane;
         const unsigned starts = marked(a.reset, at, t, L), counted = marked(a.mask, at, t, L),
-                       mine = starts << (DT_WARP - 1 - lane); // those up to this lane
+                       mine = starts << (DT_WARP - 1 - lane); // starts up to this lane
         if (t < L)
             a.map[at + t] = (int32_t)(mine ? t - __clz((int)mine) : start);
         start = starts ? t0 + DT_WARP - 1 - __clz((int)starts) : start;

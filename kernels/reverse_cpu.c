@@ -1,4 +1,4 @@
-// Reversal on the CPU: a sequence's map by one thread, rows shared among the threads.
+// Reversal on the CPU: one thread per sequence's map; rows shared among the threads.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 

@@ -1,12 +1,12 @@
-// RMSNorm without weights on CUDA. A warp owns a row of a group, a lane takes eight neighbours at a
-// time (one by one where rows are not aligned), and reads them a second time, from the L1 cache, to
-// scale them. Bytes an element: x read and written; n read, dx read and written. That over copy
-// bandwidth is the floor.
+// RMSNorm without weights on CUDA. A warp owns a row of a group; a lane handles eight neighbours at
+// a time (one if rows are unaligned), and reads them a second time, from the L1 cache, to scale
+// them. Floor: forward x read and written, backward n read, dx read and written, over copy
+// bandwidth.
 #include "kernels/device.cuh"
 
 enum {
-    WARPS = 4, // rows of a block
-    WIDE = 8,  // elements a thread takes at a time
+    WARPS = 4, // rows per block
+    WIDE = 8,  // elements per thread at a time
 };
 
 template <int N, class T>

@@ -1,27 +1,27 @@
 // Residual addition and RMSNorm on CUDA.
 //
-// Forward: a warp owns a row; a lane takes eight neighbours at a time (one by one where a row is
-// not aligned), adds x, squares, and after one warp sum scales its own elements. Rows of the usual
-// models' widths (768, 1024, 1536, 2048, 2560) it keeps in registers, all loads in flight at once;
-// of others it reads what it wrote again. Bytes an element in bf16: residual 4, x 2, residual_out
-// 4, y 2; what is read again, 4, comes from the L2 cache.
+// Forward: a warp owns a row; a lane handles eight neighbours at a time (one if the row is
+// unaligned), adds x, squares, and after one warp sum scales its elements. Rows of common widths
+// (768, 1024, 1536, 2048, 2560) stay in registers, with all loads in flight at once; other rows are
+// read again, 4 bytes per element from the L2 cache. Bytes per element in bf16: residual 4, x 2,
+// residual_out 4, y 2.
 //
-// Backward: a block walks its share of the rows, one after another; a thread owns the same columns
-// in every row, so that its part of dweight needs no other thread and is written once a block. A
-// second launch adds the blocks' parts in their order. Rows of up to 3072 elements are one vector
-// of eight a thread, which keeps what it read of the row, its weights and its part of dweight in
-// registers; wider ones are read twice, and the part is kept in shared memory (in the workspace
-// where a row is too wide). Bytes an element in bf16: dy 2, residual 4, dresidual 4 in and 4 out,
-// dx 2; read twice, 10 more from caches, weights and sums among them.
+// Backward: a block walks its share of the rows. A thread owns the same columns in every row, so it
+// accumulates its part of dweight alone and writes it once per block; a second launch adds the
+// parts in order. In rows of up to 3072 elements a thread has one vector of eight, and keeps its
+// elements, its weights and its part of dweight in registers. Wider rows are read twice, with the
+// part in shared memory (in the workspace if a row is too wide). Bytes per element in bf16: dy 2,
+// residual 4, dresidual 4 in and 4 out, dx 2; rows that are read twice take 10 more from caches,
+// including weights and sums.
 //
 // The floor of each direction is its bytes over copy bandwidth.
 #include "kernels/partials.cuh"
 
 enum {
-    WARPS = 4,           // rows of a forward block
-    THREADS = 128,       // of a backward block
-    WIDE = 8,            // elements a thread takes at a time
-    MAX_PARTS = 1024,    // backward blocks, and so parts of dweight
+    WARPS = 4,           // rows per forward block
+    THREADS = 128,       // threads of a backward block
+    WIDE = 8,            // elements per thread at a time
+    MAX_PARTS = 1024,    // backward blocks, each with a part of dweight
     SHARED_WIDTH = 8192, // columns whose sums fit into shared memory
     SUM_COLUMNS = 32,
     SUM_ROWS = 32,
@@ -64,7 +64,7 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     const float rstd = 1.0f / sqrtf(dt_warp_sum(sum) / (float)width + a.eps);
     if (a.rstd && threadIdx.x == 0)
         a.rstd[row] = rstd;
-    if (out) // which may be residual: x is in it by now, written by this same thread
+    if (out) // may be residual, to which this thread has added x by now
         residual = out, x = nullptr;
     for (int64_t i = (int64_t)threadIdx.x * N; i < width; i += DT_WARP * N) {
         float r[N], w[N];
@@ -77,15 +77,15 @@ __global__ static void __launch_bounds__(DT_WARP *WARPS)
     }
 }
 
-// Blocks a multiprocessor holds at least, so that the compiler has the registers to load all of a
-// row at once.
+// The minimum of blocks per SM that leaves the compiler enough registers to load a whole row at
+// once.
 constexpr int kept_forward(int vectors)
 {
     return vectors <= 4 ? 6 : 2;
 }
 
-// The same for a row of VECTORS * 256 elements, which a lane reads once and keeps. The sums are
-// those of forward_kernel<WIDE>, in its order.
+// forward_kernel for a row of VECTORS * 256 elements, which lanes read once and keep. Sums are in
+// the order of forward_kernel<WIDE>.
 template <int VECTORS, class T>
 __global__ static void __launch_bounds__(DT_WARP *WARPS, kept_forward(VECTORS))
     forward_kept_kernel(dt_rmsnorm_residual_forward_args a)
@@ -179,7 +179,7 @@ __global__ static void __launch_bounds__(THREADS)
     for (int64_t row = from; row < end; row++) {
         const T *dy = dt_at<T>(a.dy, row);
         const float *residual = a.residual + row * width, rstd = a.rstd[row];
-        float *dresidual = a.dresidual + row * width, sum = 0.0f; // of g n
+        float *dresidual = a.dresidual + row * width, sum = 0.0f; // Σ g n
         for (int64_t i = first; i < width; i += THREADS * N) {
             float d[N], r[N], w[N], dw[N];
             dt_load<N>(dy + i, d);
@@ -217,8 +217,8 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-// Blocks a multiprocessor holds at least: 1024 threads, so that the parts of a batch are one wave.
-// From sm_100 on the compiler would spill.
+// The minimum of blocks per SM: 1024 threads, so that a batch's parts are one wave. From sm_100 on
+// the compiler would spill.
 constexpr int kept_backward(int threads)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
@@ -228,8 +228,8 @@ constexpr int kept_backward(int threads)
 #endif
 }
 
-// The same for a row that is one vector a thread: what a thread reads of it, it keeps for its
-// second use, and its weights and its part of dweight stay in registers over all rows.
+// The backward kernel for rows with one vector per thread, which keeps its elements for their
+// second use, and its weights and its part of dweight over all rows, in registers.
 template <int N_THREADS, class T>
 __global__ static void __launch_bounds__(N_THREADS, kept_backward(N_THREADS))
     backward_kept_kernel(dt_rmsnorm_residual_backward_args a, int64_t rows_each)
@@ -271,7 +271,7 @@ __global__ static void __launch_bounds__(N_THREADS, kept_backward(N_THREADS))
         dt_store<WIDE>((float *)a.workspace + blockIdx.x * a.dy.cols + column, dw);
 }
 
-// dweight (+)= Σ parts: 32 columns a block, 32 threads a column.
+// dweight (+)= Σ parts: 32 columns per block, 32 threads per column.
 __global__ static void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
     dweight_kernel(int64_t width, int64_t parts, const float *part, bool accumulate, float *dweight)
 {

@@ -1,5 +1,5 @@
-// Residual addition and RMSNorm on the CPU. A thread takes blocks of rows; the blocks depend on the
-// shape alone. Backward keeps a partial dweight a block, and they are added in order at the end.
+// Residual addition and RMSNorm on the CPU. Threads share blocks of rows, which depend on the shape
+// alone. Backward keeps a partial dweight per block; the partials are added in order at the end.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
@@ -7,14 +7,14 @@
 #include <string.h>
 
 enum {
-    ROWS = 64,        // of a block at least
+    ROWS = 64,        // rows per block at least
     MAX_BLOCKS = 256, // bounds the partial sums
-    COLUMNS = 256,    // of a block of dweight
-    LANES = 16,       // of a row's sum
+    COLUMNS = 256,    // columns per block of dweight
+    LANES = 16,       // lanes of a row's sum
 };
 
-// r = residual + x into `out` where it is wanted; returns Σ r². A fixed lane adds each r², however
-// wide the vectors are that suit x: backward recomputes rows without x to the same bits.
+// Writes r = residual + x to `out` (may be NULL) and returns Σ r². A fixed lane adds each r²,
+// whatever vector width suits x, so that backward recomputes rows without x bitwise identically.
 DT_INLINE float add_row(const float *residual, const void *x, float *out, int64_t width, bool bf16)
 {
     float lanes[LANES] = {0};
@@ -67,7 +67,7 @@ DT_INLINE void forward_row(const struct dt_rmsnorm_residual_forward_args *a, int
     float rstd = 1.0f / sqrtf(sum / (float)width + a->eps);
     if (a->rstd)
         a->rstd[row] = rstd;
-    if (out) // which may be residual: x is in it by now
+    if (out) // may be residual, to which x was added by now
         scale_row(out, NULL, a->weight, rstd, y, width, bf16);
     else if (x)
         scale_row(residual, x, a->weight, rstd, y, width, bf16);
@@ -91,7 +91,7 @@ DT_OP_CPU(rmsnorm_residual_forward)
     return DT_OK;
 }
 
-// Σ_i dy_i w_i n_i; adds dy_i n_i to the partial dweight.
+// Returns Σ_i dy_i w_i n_i; adds dy_i n_i to the partial dweight.
 DT_INLINE float weight_row(const void *dy, const float *restrict residual,
                            const float *restrict weight, float rstd, float *restrict partial,
                            int64_t width, bool bf16)

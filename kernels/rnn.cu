@@ -1,16 +1,16 @@
-// GRU and LSTM on CUDA: one launch a position, which a graph then holds. A block owns TILE
-// sequences by TILE hidden units, a thread one of each: it sums its gates' products with h_{t-1}
-// (backward: its unit's with dp_{t+1}), both operands TILE_K at a time in shared memory, and then
-// runs the cell, so that the product never leaves registers. What the next position reads of all
-// units (`previous`, dp) goes through global memory, between launches; what it reads of its own
-// unit (h and c in fp32) too, by the same thread. Bytes of a position: W_hh from L2, once for each
-// TILE sequences. At H = 256 that and the launches are its floor; far wider ones want tensor cores.
-// The biases' gradients are sums over all positions at the end.
+// GRU and LSTM on CUDA: one launch per position, which a graph captures. A block owns TILE
+// sequences by TILE hidden units, a thread one of each. A thread sums its gates' products with
+// h_{t-1} (backward: its unit's with dp_{t+1}), with TILE_K of both operands at a time in shared
+// memory, and then runs the cell, so the product never leaves registers. Values for the next
+// position (`previous` and dp of all units, h and c of the thread's unit in fp32) go through global
+// memory between launches. Bytes of a position: W_hh from L2, once per TILE sequences. At H = 256
+// that and the launches are the floor; much wider layers would need tensor cores. The biases'
+// gradients are summed over all positions at the end.
 #include "kernels/partials.cuh"
 
 enum { TILE = 16, THREADS = TILE * TILE, TILE_K = 64, PITCH = TILE_K + 4, SUM_THREADS = 128 };
 
-// Sums of a part of the positions; the parts are then added (partials.cuh).
+// Parts of the positions that are summed separately, then added (partials.cuh).
 enum { MAX_PARTS = 128 };
 
 static __device__ __forceinline__ bool starts(const dt_rnn_inputs &in, int64_t position)
@@ -18,7 +18,7 @@ static __device__ __forceinline__ bool starts(const dt_rnn_inputs &in, int64_t p
     return in.reset && in.reset[position];
 }
 
-// A thread's place: sequence b, unit j; the first of its block; inside: it has both.
+// A thread's sequence b and unit j, and the first of its block; inside: both exist.
 struct place {
     int64_t b, j, b0, j0;
     bool inside;
@@ -47,7 +47,7 @@ DT_DEVICE void dot(const float *a, const float *b, float &sum)
 
 // ---- forward
 
-// h_{-1} and c_{-1} into the state, and the first operand.
+// Initialises the state from h_{-1} and c_{-1}, and the first operand.
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
     start_kernel(dt_rnn_forward_args a, float *h, float *c)
@@ -62,8 +62,8 @@ __global__ static void __launch_bounds__(THREADS)
     dt_put<T>(a.previous, position, i % H, first);
 }
 
-// The gates' products with h_{t-1}, without bias. More than one turn at a time, and some
-// architectures would spill.
+// The gates' products with h_{t-1}, without bias. Not unrolled, because some architectures would
+// spill.
 template <int G, class T>
 DT_DEVICE void recurrent(const dt_rnn_forward_args &a, const place &p, int64_t t, float (&sum)[G])
 {
@@ -234,7 +234,7 @@ DT_DEVICE void lstm_slopes(const dt_rnn_backward_args &a, int64_t row, int64_t t
     dt_put<T>(a.dx, row, 3 * H + j, dh * c * o * (1.0f - o));
 }
 
-// `carry` [B, H]: the cell's own part of what t + 1 gives to t: of h (GRU), of c (LSTM).
+// `carry` [B, H]: the cell's gradient from t + 1 to t, of h (GRU) or c (LSTM).
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
     backward_kernel(dt_rnn_backward_args a, int64_t t, float *carry)
@@ -260,7 +260,7 @@ __global__ static void __launch_bounds__(THREADS)
         lstm_slopes<T>(a, row, t, p.b, p.j, dh, kept, own);
 }
 
-// dh0 and dc0, from what position 0 gives.
+// dh0 and dc0, from position 0.
 template <class T>
 __global__ static void __launch_bounds__(THREADS)
     first_kernel(dt_rnn_backward_args a, const float *carry)

@@ -1,9 +1,9 @@
 // GRU and LSTM on the CPU: a piece of work is up to PIECE sequences through all positions, so that
-// threads do not wait for each other at every position. The recurrent matrix is copied once a call
-// into panels as wide as the inner product (dt_gemm_direct) reads them, which stay in L2 from
-// position to position (measured at B = 32, H = 256 on one core: a gemm at each position takes 1.36
-// times as long, which copies the matrix again). A sequence's numbers depend neither on its piece
-// nor on threads. One position (L = 1) in play is a plain gemm.
+// threads do not wait for each other at every position. The recurrent matrix is copied once per
+// call into panels as wide as the inner product (dt_gemm_direct) reads them, which stay in L2. (At
+// B = 32, H = 256 on one core a gemm per position, which copies the matrix again, took 1.36 times
+// as long.) A sequence's bits depend neither on its piece nor on threads. One position (L = 1) in
+// inference is a plain gemm.
 #include "kernels/cpu.h"
 #include "kernels/gemm_tile_cpu.h"
 #include "kernels/storage_cpu.h"
@@ -12,9 +12,9 @@
 #include <string.h>
 
 enum {
-    PIECE = 16,                  // sequences of a piece; half as many where there are few
+    PIECE = 16,                  // sequences per piece; half if there are few
     ALIGN = 64,                  // bytes
-    COLUMNS = DT_DIRECT_COLUMNS, // of a panel
+    COLUMNS = DT_DIRECT_COLUMNS, // columns per panel
 };
 
 // ---- the recurrent matrix [k, n] in panels, [panels][k, COLUMNS]
@@ -31,8 +31,8 @@ static struct packed packed_of(int64_t k, int64_t n, float *panels)
                            panels};
 }
 
-// Element (p, j) of the matrix is w[p, j] or, turned, w[j, p]. Call inside a parallel region; its
-// threads share the panels.
+// Element (p, j) of the matrix is w[p, j] or, with `turned`, w[j, p]. Call inside a parallel
+// region; its threads share the panels.
 static void pack(const struct packed *b, const struct dt_view *w, bool turned)
 {
     bool bf16 = w->dtype == DT_BF16;
@@ -55,14 +55,14 @@ static int64_t piece_size(int64_t batch)
     return batch >= 2 * PIECE ? PIECE : PIECE / 2;
 }
 
-// A thread's rows, PIECE of each: carried h and c (backward: their gradients), the operand [k] and
-// the product [padded n].
+// A thread's arrays, PIECE rows each: carried h and c (backward: their gradients), the operand [k]
+// and the product [padded n].
 struct rows {
-    int64_t state, in, out; // floats between rows of h and c, of the operand, of the product
+    int64_t state, in, out; // floats between rows of h and c, operand, product
     float *h, *c, *operand, *product;
 };
 
-// Some more floats than a row has: no power of two, for the caches' sake.
+// Floats between rows: not a power of two, against cache conflicts.
 static int64_t pitch_of(int64_t size)
 {
     return dt_round_up(size, 16) + 16;
@@ -83,7 +83,7 @@ static int64_t rows_floats(const struct packed *w, int64_t H)
     return PIECE * (2 * pitch_of(H) + pitch_of(w->k) + pitch_of(w->padded));
 }
 
-// product = operand · the matrix, the first n rows.
+// product = operand · matrix for the first n rows.
 static void multiply(const struct packed *w, int64_t n, const struct rows *r)
 {
     for (int64_t n0 = 0; n0 < w->padded; n0 += COLUMNS) {
@@ -99,7 +99,7 @@ static float *aligned(const void *workspace)
     return (float *)dt_round_up((int64_t)(intptr_t)workspace, ALIGN);
 }
 
-// Stores x; returns it as stored.
+// Stores x and returns the stored value.
 DT_INLINE float put(void *to, int64_t i, float x, bool bf16)
 {
     dt_store(to, i, x, bf16);
@@ -201,7 +201,7 @@ static bool starts(const struct dt_rnn_inputs *in, int64_t position)
     return in->reset && in->reset[position];
 }
 
-// h_{-1} and c_{-1} of n sequences, and the operand that h is.
+// Loads h_{-1} and c_{-1} of n sequences, and h as the operand.
 static void load_state(const struct dt_rnn_inputs *in, int64_t first, int64_t n,
                        const struct rows *rows)
 {
@@ -330,9 +330,9 @@ struct slope {
     const void *gates, *previous, *dy, *cells, *cells_before; // cells_before: NULL, c0 or zero
     const float *c0;
     void *dx, *dp;
-    const float *product;                                // of dp at t + 1 with W_hh
-    float *restrict dh, *restrict dc, *restrict operand; // what t + 1 gives; dp as stored
-    float *restrict sum_x, *restrict sum_p;              // [G·H] of the piece
+    const float *product;                                // dp_{t+1} · W_hh
+    float *restrict dh, *restrict dc, *restrict operand; // gradients from t + 1; dp as stored
+    float *restrict sum_x, *restrict sum_p;              // [G·H], per piece
 };
 
 DT_INLINE void gru_backward(const struct slope *from, int64_t H, bool bf16)
@@ -425,7 +425,7 @@ static void run_slope(const struct dt_rnn_backward_args *a, const struct rows *r
     cell_backward(&s, in->cell == DT_RNN_LSTM, H, a->dy.dtype);
 }
 
-// dh0 and dc0 of n sequences, from what position 0 gives.
+// Stores dh0 and dc0 of n sequences, from position 0.
 static void store_first(const struct dt_rnn_backward_args *a, const struct rows *rows,
                         int64_t first, int64_t n)
 {
@@ -483,7 +483,7 @@ DT_OP_CPU(rnn_backward)
                            dt_min_i64(size, batch - piece * size));
 #pragma omp for
         for (int64_t column = 0; column < w.k; column++)
-            for (int side = 0; side < 2; side++) {                 // of sums, [pieces, 2, G·H]
+            for (int side = 0; side < 2; side++) {                 // of the sums [pieces, 2, G·H]
                 bool second = side && args->in.cell == DT_RNN_GRU; // LSTM: db_hh is db_ih
                 float *to = (side ? args->db_hh : args->db_ih) + column;
                 double sum = 0;
