@@ -1,5 +1,5 @@
-// Declares the internals of `dtrain bench`: its options, the training step that is measured, and
-// the clock that collects times.
+// Private to `dtrain bench`: its options, the training step that is measured, and the clock that
+// collects times.
 #pragma once
 
 #include "job/settings.h"
@@ -10,15 +10,15 @@
 #include <stdint.h>
 
 struct dt_bench_options {
-    bool step, play, reader, comm; // what is measured; none: every op
+    bool step, play, reader, comm; // what to measure; none: every op
     bool json, warm, int8;
-    int model;          // of --model; 0: none
+    int model;          // value of --model; 0: none
     const char *heads;  // NULL: a language model
-    int64_t frame_size; // of a policy
+    int64_t frame_size; // for a policy
     const char *layers; // NULL: n_layer times mamba
     int64_t d_model, n_layer, vocab, d_state;
     int64_t seq_len, batch;
-    int64_t micro_batch; // sequences; 0: the whole batch
+    int64_t micro_batch; // in sequences; 0: the whole batch
     int64_t threads;     // 0: all cores that this process may use
     int device;          // enum dt_device_choice
     int precision;       // enum dt_precision_choice
@@ -27,32 +27,32 @@ struct dt_bench_options {
     double seconds;      // to measure for; 0: the default
     const char *file;    // --reader: an existing shard, or NULL
     // --comm
-    bool pairs;               // every two ranks instead
+    bool pairs;               // every pair of ranks instead
     const char *first, *last; // sizes: "8", "1G"
-    int64_t factor;           // between sizes
+    int64_t factor;           // ratio of successive sizes
     int collective;           // enum dt_operation + 1; 0: all
-    int type;                 // of "fp32|bf16|fp64|int64"
-    int64_t max_memory;       // MiB on each rank; 0: half of what is free
+    int type;                 // index in "fp32|bf16|fp64|int64"
+    int64_t max_memory;       // MiB per rank; 0: half of the free memory
 };
 
 dt_status dt_bench_ops(const struct dt_bench_options *options);
 dt_status dt_bench_step(const struct dt_bench_options *options);
 dt_status dt_bench_play(const struct dt_bench_options *options);
 dt_status dt_bench_reader(const struct dt_bench_options *options);
-// All ranks call it; DT_MACHINE where a result was wrong.
+// Collective. DT_MACHINE if a result was wrong.
 dt_status dt_bench_comm(struct dt_comm *comm, const struct dt_bench_options *options);
 
 // The learning rate of every step. A run with optim.schedule = constant and this optim.lr makes the
-// same steps, if its other settings are those of the options and the configuration's defaults.
+// same steps, if its other settings are the options and otherwise defaults.
 #define DT_BENCH_LEARNING_RATE 1e-3
 
-// The model that the options describe; its storage is fp32.
+// The model described by the options, with fp32 storage.
 dt_status dt_bench_model(const struct dt_bench_options *options, struct dt_model_config *model);
 
-// A model in training on synthetic tokens or frames, one process. It points into itself and must
-// not be moved.
+// A model in training on synthetic tokens or frames in one process. It has pointers into itself and
+// must not be moved.
 struct dt_bench_rig {
-    struct dt_comm *comm; // of this process alone
+    struct dt_comm *comm; // of this process only
     struct dt_backend backend;
     struct dt_device_info info;
     struct dt_model *model;
@@ -60,8 +60,8 @@ struct dt_bench_rig {
     struct dt_dataset *dataset;
     struct dt_loader *loader;
     int64_t batch, micro, length; // sequences per step and per micro-batch, tokens per sequence
-    struct dt_op_times *times;    // with `times_ops` only
-    dt_bf16 *spare;               // [elements of the weights], device memory; likewise
+    struct dt_op_times *times;    // only with `times_ops`
+    dt_bf16 *spare;               // likewise: [elements of the weights], device memory
     int64_t steps;                // launched so far
 };
 
@@ -71,23 +71,23 @@ dt_status dt_bench_rig_open(const struct dt_bench_options *options, bool times_o
 void dt_bench_rig_close(struct dt_bench_rig *rig);
 dt_status dt_bench_rig_launch(struct dt_bench_rig *rig); // the next step (dt_stepper_launch)
 
-// Seconds that one rank of the job, alone on its CPUs, takes for a step's forward and backward
-// passes and its update, from a few steps of the same model on synthetic data that are timed now.
-// Long steps are shortened: *tokens is what each of these had.
+// Seconds of one rank of the job, alone on its CPUs, for a step's forward and backward passes and
+// its update, measured now in a few steps of the same model on synthetic data. Long steps are
+// shortened to *tokens tokens.
 struct dt_job;
 dt_status dt_bench_estimate(const struct dt_job *job, double *seconds, int64_t *tokens);
 
-// Durations of the repeats of one thing, in seconds.
+// Durations of repeated measurements, in seconds.
 enum { DT_BENCH_REPEATS = 1 << 13 };
 struct dt_bench_clock {
-    double started; // the time between repeats counts towards the time to measure
+    double started; // includes the time between repeats
     int64_t n;
     double seconds[DT_BENCH_REPEATS];
 };
 void dt_bench_start(struct dt_bench_clock *clock);
-// Beyond DT_BENCH_REPEATS nothing is recorded.
+// Records nothing beyond DT_BENCH_REPEATS.
 void dt_bench_note(struct dt_bench_clock *clock, double seconds);
-// Whether another repeat is due: at least `least` of them, then until `seconds` have passed.
+// Whether another repeat is due: at least `least` repeats, then until `seconds` have passed.
 bool dt_bench_more(const struct dt_bench_clock *clock, int64_t least, double seconds);
 double dt_bench_best(const struct dt_bench_clock *clock);
 double dt_bench_median(const struct dt_bench_clock *clock);

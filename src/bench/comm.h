@@ -1,5 +1,4 @@
-// Declares the internals of `dtrain bench --comm`: one backend's memory, and how collectives run in
-// it.
+// Private to `dtrain bench --comm`: one backend's memory, and how collectives run in it.
 #pragma once
 
 #include "bench/bench.h"
@@ -15,8 +14,8 @@ struct dt_bench_route {
     char *data, *mine;
 };
 
-// Repeats it, one after the other, and waits for the device.
+// Runs the collective repeatedly, one after the other, and waits for the device.
 dt_status dt_bench_run_collective(const struct dt_bench_route *route, const struct dt_collective *c,
                                   int repeats);
-// --pairs: `bytes` exchanged by every two ranks, to find hosts and links that are slow.
+// --pairs: every two ranks exchange `bytes`, to find slow hosts and links.
 dt_status dt_bench_pairs(const struct dt_bench_route *route, int64_t bytes);

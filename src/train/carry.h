@@ -1,9 +1,9 @@
 // Recurrent state carried from a slot's window to its next (data.carry_state), in blocks of one
-// micro-batch. `kept` is what the step before left, `next` what this one leaves, which becomes
-// `kept` on the device unless the step is skipped. A pass reads and writes one pair of states,
-// which stay at one address for captured graphs; blocks are copied in before a micro-batch and out
-// after it. Validation walks its windows with `next` alone, while no step is in flight. For
-// checkpoints rank 0 has room for the blocks of all ranks in host memory.
+// micro-batch. `kept` is the state after the previous step, `next` that after this step; the device
+// makes `next` `kept` unless the step is skipped. A pass reads and writes one pair of states, at
+// fixed addresses for captured graphs; blocks are copied in before a micro-batch and out after it.
+// Validation uses only `next`, while no step is in flight. For checkpoints rank 0 has host memory
+// for the blocks of all ranks.
 #pragma once
 
 #include "checkpoint/slot_states.h"
@@ -14,26 +14,26 @@
 struct dt_carry {
     const struct dt_backend *backend; // NULL: nothing is carried
     struct dt_model *model;           // borrowed
-    int64_t blocks, bytes;            // micro-batches, and the size of the state of one
-    int64_t run; // blocks of a rank that follow each other in the batch: all, or 1
+    int64_t blocks, bytes;            // micro-batches; bytes of a micro-batch's state
+    int64_t run;                      // a rank's consecutive blocks in the batch: all, or 1
     struct dt_model_state *before, *after;
-    char *kept, *next; // [blocks] of `bytes`, device memory; kept NULL: validation alone
-    char *host;        // pinned: this rank's blocks, on rank 0 those of all; NULL: `kept` is that,
-                       // on ranks other than 0 where memory is unified
-    struct dt_slot_states slots; // rank 0: what checkpoints hold
+    char *kept, *next; // [blocks] of `bytes`, device memory; kept NULL: only validation
+    char *host;        // pinned: this rank's blocks, on rank 0 the blocks of all ranks; NULL: same
+                       // as `kept` (unified memory, ranks other than 0)
+    struct dt_slot_states slots; // rank 0: for checkpoints
 };
 
-// Adds the memory that training needs for it.
+// Adds the memory that training needs for carried state.
 dt_status dt_carry_plan(const struct dt_backend *backend, const struct dt_model_config *config,
                         const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                         struct dt_memory_plan *plan);
-// `ranks` train together; NULL: for validation alone. Carries nothing if the model's layers
-// have no state. Where it fails, destroy it all the same.
+// `ranks` train together; NULL: only validation. Carries nothing if the model's layers have no
+// state. Destroy it even if create fails.
 dt_status dt_carry_create(const struct dt_backend *backend, struct dt_model *model,
                           const struct dt_input_config *batch, const struct dt_comm_info *ranks,
                           struct dt_carry *carry);
 void dt_carry_destroy(struct dt_carry *carry); // zeros are fine
-// The functions below do nothing where nothing is carried. `store` is carry->kept or carry->next.
+// The functions below are no-ops if nothing is carried. `store` is carry->kept or carry->next.
 dt_status dt_carry_clear(struct dt_carry *carry, char *store, struct dt_stream *stream);
 // Copies the block of a micro-batch to carry->before.
 dt_status dt_carry_load(struct dt_carry *carry, const char *store, int64_t block,
@@ -44,7 +44,7 @@ dt_status dt_carry_store(struct dt_carry *carry, char *store, int64_t block,
 // Called after a step, with its control struct: kept = next, unless the step was skipped.
 dt_status dt_carry_commit(struct dt_carry *carry, const struct dt_update_control *control,
                           struct dt_stream *stream);
-// Bring `kept` of all ranks into rank 0's slots, and back. All ranks call them together, with no
-// step in flight.
+// Gather `kept` of all ranks into rank 0's slots, and scatter it back. Collective, with no step in
+// flight.
 dt_status dt_carry_gather(struct dt_carry *carry, struct dt_comm *comm);
 dt_status dt_carry_share(struct dt_carry *carry, struct dt_comm *comm);

@@ -1,10 +1,10 @@
 // The sum over a rank's micro-batches by one binary tree (comm.reduce = reproducible): 0 + 1, 2 +
 // 3, …, then (0 + 1) + (2 + 3), …, which the tree over ranks continues (comm.h: DT_SUM_TREE), so
 // that the sum of the global batch does not depend on how many ranks share it. Each micro-batch
-// writes its gradients and loss sums into the same two places. Sums of 2^l micro-batches wait in
-// level l, as the digits of a binary counter of the micro-batches do, and are carried as its digits
-// are. The last micro-batch carries through all levels, row by row, as its gradients become final:
-// so rows leave in buckets while backward runs.
+// writes its gradients and loss sums to the same place. Level l keeps the sum of 2^l micro-batches,
+// like a digit of a binary counter, and sums are carried like its digits. The last micro-batch
+// carries through all levels row by row, as its gradients become final, so that buckets are sent
+// while backward runs.
 #pragma once
 
 #include "backend/backend.h"
@@ -12,7 +12,7 @@
 
 enum { DT_TREE_LEVELS = 31 };
 
-// What is summed: `elements` gradients, and one loss sum; device memory.
+// The summands: `elements` gradients, and one loss sum; device memory.
 struct dt_tree_sum {
     float *gradients;
     struct dt_loss_sum *sum;
@@ -22,21 +22,21 @@ struct dt_micro_tree {
     const struct dt_backend *backend;
     int64_t elements;
     int levels;                               // log2 of the micro-batches
-    struct dt_tree_sum own;                   // of one micro-batch; in the end of all. Borrowed
+    struct dt_tree_sum own;                   // of one micro-batch, at the end of all; borrowed
     struct dt_tree_sum level[DT_TREE_LEVELS]; // [levels]
     float *gradients;                         // [levels, elements]
     struct dt_loss_sum *sums;                 // [levels]
 };
 
-// Bytes of device memory for the micro_batches of a rank, a power of two.
+// Bytes of device memory for a rank's micro_batches, a power of two.
 int64_t dt_micro_tree_bytes(int64_t elements, int64_t micro_batches);
 dt_status dt_micro_tree_create(const struct dt_backend *backend, const struct dt_tree_sum *own,
                                int64_t elements, int64_t micro_batches, struct dt_micro_tree *tree);
 void dt_micro_tree_destroy(struct dt_micro_tree *tree); // zeros are fine
-// Called when own holds micro-batch i, counted from 0, which is not the last: adds it to the tree.
+// Call when `own` has micro-batch i (from 0), except the last: adds it to the tree.
 dt_status dt_micro_tree_carry(struct dt_micro_tree *tree, int64_t i, struct dt_stream *stream);
-// Called when own holds the last micro-batch: its elements [first, end), and its loss sums, become
-// those of all micro-batches.
+// Call when `own` has the last micro-batch: its elements [first, end), and its loss sums, become
+// the sums of all micro-batches.
 dt_status dt_micro_tree_finish(struct dt_micro_tree *tree, int64_t first, int64_t end,
                                struct dt_stream *stream);
 dt_status dt_micro_tree_finish_sums(struct dt_micro_tree *tree, struct dt_stream *stream);

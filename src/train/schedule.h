@@ -11,8 +11,8 @@
 //   constant  lr
 //   wsd       lr until the last decay_steps, then linear to min_lr
 //   cosine_restarts   as cosine, with f = (t - w - s) / p in a period of p steps after step w + s
-// The first period is restart_steps long, each later one restart_mult times as long as the one
-// before [Loshchilov & Hutter 2017]. It ends at min_lr, and the next one starts near lr.
+// The first period has restart_steps steps, each later one restart_mult times as many as the one
+// before [Loshchilov & Hutter 2017]. A period ends at min_lr, and the next one starts near lr.
 struct dt_lr_schedule {
     enum dt_schedule kind;
     double lr, min_lr;

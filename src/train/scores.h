@@ -1,11 +1,11 @@
-// What an evaluation says of a policy's heads besides their mean losses: balanced accuracy, F1,
-// area under the ROC curve (AUC); mean absolute error, root mean square error, R². scores.c has a
-// table of them. Each is computed from the predictions of all ranks, in exact sums and by sorted
-// scores: its bits depend on the predictions alone, not on which rank made which.
+// Scores of a policy's heads in an evaluation, besides mean losses: balanced accuracy, F1, area
+// under the ROC curve (AUC); mean absolute error, root mean square error, R². scores.c has a table
+// of them. They are computed from the predictions of all ranks by exact sums and sorting, so their
+// bits depend only on the predictions, not on which rank made which.
 //
-// Weighted rows count with their weight; a target that is NaN does not count. A head whose targets
-// have classes is one column of `size` classes (categorical), or a column of two for each of its
-// numbers (bernoulli); what is said of a head is the mean over its columns:
+// Rows count with their weight; NaN targets do not count. A head with classes is one column of
+// `size` classes (categorical), or a column of two classes per number (bernoulli); its score is the
+// mean over its columns:
 //   balanced_accuracy   the mean, over the classes that targets have, of the share that is found
 //   f1                  2 TP / (2 TP + FP + FN) of class 1 of two; of more the mean over the
 //                       classes that targets or predictions have
@@ -16,7 +16,7 @@
 // Other heads predict numbers t by y:
 //   mae, rmse           mean |y - t|, and the root of mean (y - t)², over all columns
 //   r2                  1 - Σ (y - t)² / Σ (t - mean t)², the mean over columns whose t varies
-// Predictions are those at temperature 0. One that nothing defines, or of predictions that are not
+// Predictions are those at temperature 0. A score that is undefined, or whose predictions are not
 // finite, is NaN.
 #pragma once
 
@@ -24,36 +24,36 @@
 #include "model/model.h"
 
 enum {
-    DT_SCORES_MAX = 4,         // of a head
-    DT_CONFUSION_CLASSES = 20, // more have no confusion matrix
+    DT_SCORES_MAX = 4,         // per head
+    DT_CONFUSION_CLASSES = 20, // heads with more classes have no confusion matrix
 };
 
-// An AUC needs all scores at the end, 8 bytes a row for each class (one for two classes), on the
-// rank that has the row, and once more on rank 0 for one class at a time. A head that would need
-// more than this on all ranks together has none.
+// An AUC needs all scores at the end: 8 bytes per row and class (one for two classes) on the row's
+// rank, and again on rank 0 for one class at a time. A head that would need more than this on all
+// ranks together has no AUC.
 #define DT_SCORES_BYTES (INT64_C(1) << 30)
-// The bytes that heads need on a rank with `rows` of the `all` rows.
+// Bytes for all heads on a rank with `rows` of the `all` rows.
 int64_t dt_scores_bytes(const struct dt_outputs *outputs, int64_t rows, int64_t all);
-// Warns of heads that will have no AUC.
+// Warns about heads that will have no AUC.
 void dt_scores_warn(const struct dt_outputs *outputs, int64_t all);
 
 struct dt_scores;
-// Keeps the pointer to `outputs`. At most `all` rows are added on all ranks together.
+// Borrows `outputs`. At most `all` rows may be added on all ranks together.
 dt_status dt_scores_create(const struct dt_outputs *outputs, int64_t all, struct dt_scores **out);
 void dt_scores_destroy(struct dt_scores *scores); // NULL is fine
 // Adds a row to output k: predicted [width], targets [target_width], weight >= 0.
 dt_status dt_scores_add(struct dt_scores *scores, int k, const float *predicted,
                         const float *targets, double weight);
-// Ends the counting; all ranks call it. Afterwards rank 0 has the scores of all rows, and the
-// others have them without AUC.
+// Ends the counting. Collective. Afterwards rank 0 has the scores of all rows; the other ranks have
+// them without AUC.
 dt_status dt_scores_finish(struct dt_scores *scores, struct dt_comm *comm);
 
 struct dt_named_number {
     const char *name;
     double value;
 };
-// Lists those of output k, and returns how many it has.
+// Lists the scores of output k and returns their number.
 int dt_scores_of(const struct dt_scores *scores, int k, struct dt_named_number list[DT_SCORES_MAX]);
-// The confusion matrix of output k, [classes of targets, classes predicted], the sum of the weights
-// of its rows; NULL: it is not categorical, or has more than DT_CONFUSION_CLASSES.
+// The confusion matrix of output k, [target classes, predicted classes], as sums of row weights;
+// NULL: not categorical, or more than DT_CONFUSION_CLASSES classes.
 const double *dt_scores_confusion(const struct dt_scores *scores, int k);
