@@ -12,6 +12,9 @@ case $PWD in # by hand: in an empty folder of such a name, whose contents are re
 *) { echo "$0: empties its working folder: run it in a scratch folder named *.d, as ctest does" >&2; exit 2; } ;;
 esac
 [ -f "${library:-$0}" ] || { echo "$0: $library is missing: build everything first" >&2; exit 2; }
+temporary=$(mktemp -d) # of all programs; what is left in it at the end is a failure
+export TMPDIR=$temporary
+trap 'rm -rf "$temporary"' EXIT
 exec 3>&2 # where failures are reported, wherever a checked command's output goes
 
 check() { # description, command …: the command must succeed
@@ -38,6 +41,8 @@ refused() { # what, pattern of the message, command of dtrain …: it must end w
 }
 
 finish() {
+    # Open MPI leaves its own where a rank is killed.
+    check "temporary files are left: $(ls -A "$temporary")" test -z "$(find "$temporary" -mindepth 1 -maxdepth 1 ! -name 'ompi.*')"
     echo "$checks checks, $failures failed" >&2
     [ "$checks" -gt 0 ] && [ "$failures" -eq 0 ]
     exit

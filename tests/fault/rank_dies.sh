@@ -10,7 +10,7 @@ shard_tool=$(realpath "$2") library=$3
 export OMPI_MCA_odls_base_sigkill_timeout=1
 host=$(uname -n)
 # In memory where possible: a rank that waits for a slow disk looks stalled.
-memory=$(mktemp -d -p /dev/shm 2>/dev/null) && trap 'rm -rf "$memory"' EXIT && ln -s "$memory" runs
+memory=$(mktemp -d -p /dev/shm 2>/dev/null) && trap 'rm -rf "$memory" "$temporary"' EXIT && ln -s "$memory" runs
 T=48 S=420 batch=8
 # Slot 4, the first of rank 2, starts at token 4*S*T. A checksum covers 16384 tokens, and the first that starts
 # after that place is read by no other slot at step 27; the reader is a block of 4 windows and 2 batches ahead.

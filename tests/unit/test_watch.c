@@ -178,6 +178,7 @@ static const struct scene scenes[] = {
     {"a chain of exchanges with rank 0", 4, 4, {LATE}, 2, .exchange = true, .speaker = 1, .from = 2, .to = 2.3, .says = "rank 0 on host n0 (pid 100) is stalled"},
     {"a network that is silent", 4, 4, {RUNS}, 2, .speaker = 0, .from = 2, .to = 2.3, .says = "a collective of all ranks, at step 41 during backward, timed out after comm.timeout_s = 2 s;"},
     {"a pause of all", 4, 2, {RUNS}, 14, .pause = 100, .speaker = -1},
+    {"a death while all pause, which may be why others have ended", 4, 4, {[1] = GONE}, 60, .pause = 100, .speaker = 0, .from = 2, .to = 2.4, .says = "rank 1 on host n0 (pid 101) died at step 41"},
     {"a device that fails", 4, 4, {RUNS}, 60, .record = true, .failed = 1 + 2, .speaker = -1, .recorded = 3},
     {"an error that a rank reports", 4, 4, {RUNS}, 60, .speaks = 1 + 2, .speaker = 3, .from = 2, .to = 2.6, .says = "timed out"},
     {"the guard of a rank that nobody left", 4, 4, {RUNS}, 60, .guard = HERE, .speaker = -1},
