@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -32,6 +33,25 @@ static void test_memory(const struct dt_backend *b, int64_t bytes)
     dt_free_host(b, host);
     dt_free(b, memory);
     CHECK_INT(dt_memory_in_use(b), 0);
+}
+
+// Memory that was used before, which the system does not clear, at both sides of each size at which
+// it is cut.
+static void test_used_memory(const struct dt_backend *b)
+{
+    enum { PART = 2 << 20, MOST = 3 * PART };
+    static const int64_t sizes[] = {1, PART - 64, PART - 1, PART, PART + 1, 2 * PART, MOST};
+    mallopt(M_MMAP_THRESHOLD, 4 * MOST);
+    mallopt(M_TRIM_THRESHOLD, 16 * MOST);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *memory = NULL;
+        for (int round = 0; round < 2; round++) {
+            CHECK_OK(dt_alloc(b, sizes[i], &memory));
+            CHECK(all_bytes(memory, sizes[i], 0), "%lld bytes are not zeroed", (long long)sizes[i]);
+            memset(memory, 0xab, (size_t)sizes[i]);
+            dt_free(b, memory);
+        }
+    }
 }
 
 static void test_refusals(const struct dt_backend *b)
@@ -195,6 +215,7 @@ int main(void)
     test_memory(&b, 1);
     test_memory(&b, 100003);
     test_memory(&b, (5 << 20) + 7); // zeroed by several threads, on huge pages
+    test_used_memory(&b);
     test_refusals(&b);
     test_order(&b);
     test_info();
