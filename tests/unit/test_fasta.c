@@ -1,8 +1,12 @@
 // DNA: which letters of FASTA files become which tokens, documents and sides, what is refused, and
 // that a window of the other strand is the reverse complement, with the same documents.
+#include "base/log.h"
+#include "captured.h"
 #include "data/loader.h"
 #include "packed.h"
 
+#include <sys/syscall.h>
+#include <time.h>
 #include <zlib.h>
 
 #define LETTERS "0123456ACGTN" // of the tokens; 6: unknown
@@ -88,6 +92,49 @@ static void test_long(void)
         strcpy(text + n + NAME, "\nTT\nL\n");
         CHECK_FAILS(pack_dna((struct dt_pack_config){0}, file_of("long.fa", text), &result),
                     DT_USER, "long.fa:7: 'L'");
+    }
+}
+
+static double hurry; // seconds by which each look at the clock is later than the one before
+
+int clock_gettime(clockid_t clock, struct timespec *time)
+{
+    static double ahead;
+    int code = (int)syscall(SYS_clock_gettime, clock, time);
+    ahead += hurry;
+    time->tv_sec += (time_t)ahead;
+    return code;
+}
+
+// Progress rises from line to line, and ends at 100 %.
+static void test_progress(void)
+{
+    struct dt_pack_result result;
+    char text[4096] = ">a\n";
+    for (int i = 0; i < 60; i++)
+        strcat(text, "ACGTACGTACGTACGTACGTACGTACGTACGTACGTACGTACGTACGTACGTACGT\n");
+    const char *inputs[] = {file_of("progress.fa", text), file_of("more.fa", text)};
+    dt_log_assume_terminal();
+    static const enum dt_pack_format formats[] = {DT_PACK_TEXT, DT_PACK_U8, DT_PACK_FASTA};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        double last = 0, part;
+        struct dt_pack_config config = {.format = formats[i],
+                                        .inputs = inputs,
+                                        .n_inputs = 2,
+                                        .output = in_scratch("dna"),
+                                        .shard_bytes = 1 << 20,
+                                        .force = true,
+                                        .progress = true};
+        capture_stderr();
+        hurry = 1;
+        CHECK_OK(dt_pack(&config, &result));
+        hurry = 0;
+        for (const char *at = captured(); (at = strstr(at, "] ")); at += 2) {
+            CHECK(sscanf(at, "] %lf %%", &part) == 1 && part >= last && part <= 100,
+                  "%g %% after %g %%", part, last);
+            last = part;
+        }
+        CHECK(last == 100, "progress of format %d ends at %g %%", (int)formats[i], last);
     }
 }
 
@@ -313,7 +360,8 @@ static void test_no_strands(void)
 int main(void)
 {
     make_scratch();
-    RUN(test_letters, test_long, test_sides, test_refused, test_strands, test_no_strands);
+    RUN(test_letters, test_long, test_progress, test_sides, test_refused, test_strands,
+        test_no_strands);
     remove_scratch();
     return test_end();
 }
