@@ -1,4 +1,4 @@
-// The message about an argument that is not as its row says (op_rows.h finds it).
+// Words the error about an argument that violates its row (op_rows.h).
 #include "backend/check.h"
 
 #include "backend/op_rows.h"

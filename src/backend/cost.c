@@ -1,6 +1,6 @@
 // The costs of the ops. Bytes come from the ops' rows (op_rows.h), the rest from one function per
-// op. Vector operations are counted per element in the CPU's loops (kernels/*_cpu.c); those of the
-// scan differ by backend and stand in the op tables.
+// op. Vector operations are counted per element in the CPU's loops (kernels/*_cpu.c); the scan's
+// differ by backend and are in the op tables.
 #include "backend/cost.h"
 
 #include "backend/op_rows.h"
@@ -13,14 +13,14 @@
 enum {
     NORM_FORWARD = 4,   // add, square; scale twice
     NORM_BACKWARD = 10, // dy n, its two sums; g, n, mean, rstd, sum
-    SILU = 3,           // beside its exponential: add, divide, multiply
+    SILU = 3,           // without its exponential: add, divide, multiply
     SILU_SLOPE = 7,
-    SCAN_FORWARD_FLOPS = 7, // a state
+    SCAN_FORWARD_FLOPS = 7, // per state
     SCAN_BACKWARD_FLOPS = 21,
     ADAMW = 12,
 };
 
-// cost->bytes is what the rows say.
+// cost->bytes is computed from the rows.
 #define COST(op)                                                                                   \
     static void cost_of_##op(const struct dt_backend *backend, const struct dt_##op##_args *a,     \
                              struct dt_op_cost *cost);                                             \
@@ -54,7 +54,8 @@ __attribute__((format(printf, 2, 3))) static void shape(struct dt_op_cost *cost,
                                                         ...)
 {
     va_list list;
-    if (dt_op_times_now && !dt_op_times_has_listener(dt_op_times_now)) // half of a timer's own time
+    if (dt_op_times_now && !dt_op_times_has_listener(dt_op_times_now)) // formatting takes half of a
+                                                                       // timer's time
         return;
     va_start(list, format);
     vsnprintf(cost->shape, sizeof cost->shape, format, list);
@@ -98,7 +99,7 @@ COST(normalize)
     cost->flops = cost->lanes = 2 * elements(&a->x);
 }
 
-// Rows that several ids read stay in caches, so each row of the table is read once.
+// Rows read by several ids stay in caches, so each row of the table counts once.
 COST(embed_forward)
 {
     double read = (double)(a->ids.rows < a->table.rows ? a->ids.rows : a->table.rows),
@@ -171,8 +172,8 @@ COST(scan_forward)
     cost->exp2s = n;
 }
 
-// Chunks longer than the backend's own are recomputed tile by tile: all tokens but those of the
-// last tile run once more.
+// Chunks longer than the backend's are recomputed tile by tile: all tokens except the last tile's
+// run once more.
 COST(scan_backward)
 {
     const struct dt_scan_cost *scan = &backend->op->scan_cost;
@@ -186,8 +187,8 @@ COST(scan_backward)
     cost->exp2s = n * runs;
 }
 
-// Counts pairs of a query and a key that it sees, without document borders, which make them fewer.
-// Each pair costs `products` products over the width of a head.
+// Counts pairs of a query and a visible key, ignoring document borders, which reduce them. Each
+// pair costs `products` products over the width of a head.
 static void attention_cost(const struct dt_backend *backend, struct dt_op_cost *cost,
                            const struct dt_attention_inputs *in, double products, double other)
 {
@@ -252,8 +253,8 @@ COST(silu_gate_backward)
     gate_cost(cost, &a->x, a->u.data, SILU_SLOPE + (a->u.data ? 3 : 0));
 }
 
-// The products of the matrix form: `states` with a head's [P, N] state, `squares` with its [chunk,
-// chunk] square, of which half is computed, and `scores` of B with C.
+// Counts of products in the matrix form: `states` with a head's [P, N] state, `squares` with its
+// [chunk, chunk] matrix, of which half is computed, and `scores` of B with C.
 static void ssd_cost(struct dt_op_cost *cost, const struct dt_ssd_inputs *in, double states,
                      double squares, double scores)
 {
@@ -351,7 +352,7 @@ COST(policy_loss)
           (long long)a->n, a->dlogits.data ? " with gradient" : "");
     // Metrics of each row and output are written and read.
     cost->bytes += (double)a->logits.rows * (double)a->n * DT_OUTPUT_METRICS * 8;
-    cost->flops = cost->lanes = n * (1 + 3 * passes); // of categorical outputs; others have less
+    cost->flops = cost->lanes = n * (1 + 3 * passes); // categorical outputs; others need less
     cost->exps = n * passes;
 }
 
@@ -392,9 +393,9 @@ COST(reverse_rows)
 
 COST(sum_squares)
 {
-    bool total = a->part == DT_SQUARES_TOTAL; // of the blocks' sums
+    bool total = a->part == DT_SQUARES_TOTAL; // only the blocks' sums
     shape(cost, "%lld%s", (long long)a->n, total ? " total" : "");
-    cost->flops = cost->lanes = total ? 0 : (double)a->n * 2; // in double: half as many at once
+    cost->flops = cost->lanes = total ? 0 : (double)a->n * 2; // in double, at half the rate
 }
 
 COST(checksum)

@@ -1,5 +1,5 @@
-// The CPU as a device: its two tables. Memory is the host's, every call is done when it returns, so
-// streams and events are empty tokens. Ops are in kernels/NAME_cpu.c.
+// The two tables of the CPU backend. Memory is host memory, and every call is done when it returns,
+// so streams and events are empty. Ops are in kernels/NAME_cpu.c.
 #include "backend/backend.h"
 
 #include "base/arena.h"
@@ -26,7 +26,7 @@ struct dt_event {
     char token;
 };
 
-// Stands before every allocation, in DT_ARENA_ALIGN bytes of its own.
+// Header of every allocation, padded to DT_ARENA_ALIGN bytes.
 struct block {
     int64_t bytes; // requested
 };
@@ -36,7 +36,7 @@ static int cores(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         return CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN); // more cores than the set can hold
+    long online = sysconf(_SC_NPROCESSORS_ONLN); // more cores than fit into the set
     return online > 0 && online <= MAX_THREADS ? (int)online : 1;
 }
 
@@ -71,7 +71,7 @@ static dt_status cpu_info(struct dt_device *device, struct dt_device_info *info)
     snprintf(info->name, sizeof info->name, "%s, %d thread%s", model[0] ? model : "CPU",
              device->threads, device->threads == 1 ? "" : "s");
     info->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    info->memory_free = strtoll(available, NULL, 10) * 1024; // the file counts in kB
+    info->memory_free = strtoll(available, NULL, 10) * 1024; // the file is in kB
     snprintf(info->features, sizeof info->features, "%s", dt_cpu_isa_name());
     return DT_OK;
 }
@@ -90,7 +90,7 @@ static dt_status cpu_alloc(struct dt_device *device, int64_t bytes, void **memor
             "lower data.micro_batch, set model.recompute = block, or use a smaller model",
             "out of memory: %.1f MiB requested, %.1f MiB in use, the machine has %.1f MiB",
             (double)bytes / 0x1p20, (double)device->memory_in_use / 0x1p20, (double)limit / 0x1p20);
-    if (large) // fewer page faults and TLB misses; a refusal is harmless
+    if (large) // fewer page faults and TLB misses; may fail
         madvise(base, (size_t)bytes + DT_ARENA_ALIGN, MADV_HUGEPAGE);
     // Threads zero their parts, so that pages are placed near the cores that will use them.
     int64_t whole = bytes + DT_ARENA_ALIGN;
@@ -123,7 +123,7 @@ static dt_status cpu_copy(struct dt_device *device, void *to, const void *from, 
     (void)stream;
     if (bytes < 0)
         return DT_FAIL(DT_MACHINE, NULL, "cannot copy %lld bytes", (long long)bytes);
-    if (bytes <= HUGE_PAGE) { // without a region, which costs more than a small copy
+    if (bytes <= HUGE_PAGE) { // a parallel region costs more than a small copy
         if (bytes > 0)
             memcpy(to, from, (size_t)bytes);
         return DT_OK;
@@ -195,8 +195,8 @@ const struct dt_op_table dt_cpu_op_table = {
     .int8 = true,
     .scan_chunk = DT_SCAN_CHUNK_CPU,
     .ssd_chunk = DT_SSD_CHUNK_CPU,
-    // Counted in kernels/scan_cpu.h. Lanes include the exponentials of states; the other
-    // exponentials are those of softplus, its slope and the gate.
+    // Counted in kernels/scan_cpu.h. Lanes include the exponentials of states; exponentials are for
+    // softplus, its slope and the gate.
     .scan_cost = {.forward_lanes = 9,
                   .run_lanes = 9,
                   .sweep_lanes = 8,

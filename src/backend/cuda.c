@@ -1,6 +1,6 @@
-// CUDA as a device: its two tables. This file has memory, copies, streams, events and graphs;
-// cuda_device.c finds and opens devices, cuda_gemm.c runs GEMM, kernels/NAME.cu the other ops. Any
-// thread may call.
+// The two tables of the CUDA backend. This file implements memory, copies, streams, events and
+// graphs; cuda_device.c finds and opens devices, cuda_gemm.c runs GEMM, kernels/NAME.cu the other
+// ops. Thread-safe.
 #include "backend/cuda.h"
 
 #include "base/arena.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// One allocation. CUDA does not say how large an allocation is, so its size is kept here.
+// One allocation, with its size, which CUDA does not report.
 struct dt_cuda_block {
     struct dt_cuda_block *next;
     void *memory;
@@ -25,7 +25,7 @@ dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const ch
     va_list args;
     if (error == cudaSuccess)
         return DT_OK;
-    cudaGetLastError(); // or the next kernel launch would report it
+    cudaGetLastError(); // otherwise the next kernel launch would report it
     va_start(args, format);
     vsnprintf(doing, sizeof doing, format, args);
     va_end(args);
@@ -33,8 +33,7 @@ dt_status dt_cuda_status(cudaError_t error, const char *file, int line, const ch
                           cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-// A failure to release something is harmless, but it must be cleared: the next launch would report
-// it.
+// A failed release is harmless but must be cleared, otherwise the next launch would report it.
 static void ignore_failure(cudaError_t error)
 {
     if (error != cudaSuccess)
@@ -72,11 +71,11 @@ static dt_status out_of_memory(const struct dt_device *device, int64_t bytes)
                    megabytes(total), megabytes((size_t)cuda_memory_in_use(device)));
 }
 
-// cudaMalloc aligns to 256 bytes or more, which is DT_ARENA_ALIGN. Waits until the memory is zero:
-// other streams do not wait for the default one, which zeroes it.
+// cudaMalloc aligns to 256 bytes or more, which is DT_ARENA_ALIGN. Waits for the zeroing on the
+// default stream, since other streams do not.
 static dt_status allocate_zeroed(struct dt_device *device, int64_t bytes, void **memory)
 {
-    size_t size = bytes > 0 ? (size_t)bytes : 1; // an empty array has an address too
+    size_t size = bytes > 0 ? (size_t)bytes : 1; // an empty array needs an address too
     cudaError_t error = cudaMalloc(memory, size);
     if (error == cudaErrorMemoryAllocation)
         return out_of_memory(device, bytes);
@@ -202,7 +201,7 @@ static dt_status cuda_fill(struct dt_device *device, void *to, int byte, int64_t
 
 // ---- streams and events
 
-// A non-blocking stream: it and the default one do not wait for each other.
+// A non-blocking stream does not synchronise with the default stream.
 static dt_status cuda_stream_create(struct dt_device *device, bool urgent,
                                     struct dt_stream **stream)
 {
@@ -238,8 +237,8 @@ static dt_status cuda_stream_sync(struct dt_device *device, struct dt_stream *st
     return DT_CUDA(cudaStreamSynchronize(dt_cuda_stream(stream)), "waiting for a stream");
 }
 
-// The host sleeps while it waits for the event: the work waited for is a step old, and the loader
-// needs the cores.
+// The host sleeps while it waits for the event: it waits for work a step old, and the loader needs
+// the cores.
 static dt_status cuda_event_create(struct dt_device *device, struct dt_event **event)
 {
     cudaEvent_t made;
@@ -267,7 +266,7 @@ static dt_status cuda_event_record(struct dt_device *device, struct dt_event *ev
 
 static dt_status cuda_event_sync(struct dt_device *device, struct dt_event *event)
 {
-    DT_TRY(dt_cuda_make_current(device)); // the thread that saves makes no other call
+    DT_TRY(dt_cuda_make_current(device)); // the saving thread makes no other call
     return DT_CUDA(cudaEventSynchronize(dt_cuda_event(event)), "waiting for an event");
 }
 
@@ -292,8 +291,8 @@ bool dt_cuda_captures(void)
     return captures;
 }
 
-// CUDA calls of other threads (the loader's copies, the watchdog) do not break the capture. The
-// error record is cleared so that capture_end can name the error that did.
+// CUDA calls of other threads (the loader's copies, the watchdog) do not break the capture. Clears
+// the error record, so that capture_end can name the error that broke it.
 static dt_status cuda_capture_begin(struct dt_device *device, struct dt_stream *stream)
 {
     DT_TRY(dt_cuda_make_current(device));
@@ -316,15 +315,16 @@ static dt_status cuda_capture_end(struct dt_device *device, struct dt_stream *st
     if (error != cudaSuccess && broken->code != DT_OK)
         return DT_CUDA(error, "capturing a graph, broken by this error: \"%s\"", broken->message);
     DT_TRY(DT_CUDA(error, "capturing a graph"));
-    // Without the flag all nodes get the priority of the stream that the graph is launched into.
+    // Without the flag all nodes would get the priority of the stream into which the graph is
+    // launched.
     error = cudaGraphInstantiate(&exec, noted, cudaGraphInstantiateFlagUseNodePriority);
     ignore_failure(cudaGraphDestroy(noted));
     *graph = (struct dt_graph *)exec;
     return DT_CUDA(error, "instantiating a captured graph");
 }
 
-// Ends the capture in CUDA too: until then the stream accepts no other work, and neither memory nor
-// the streams that joined the capture can be released.
+// Also ends CUDA's capture: until then the stream accepts no other work, and neither memory nor
+// streams in the capture can be released.
 static void cuda_capture_cancel(struct dt_device *device, struct dt_stream *stream)
 {
     cudaGraph_t noted = NULL;
@@ -355,7 +355,7 @@ static void cuda_share(struct dt_device *device, bool on)
     device->shares = on;
 }
 
-// No field of it counts but `gemm`, which is not there.
+// Only its field `gemm` is used, which is NULL.
 static struct dt_device planned;
 
 const struct dt_device_table dt_cuda_device_table = {
@@ -405,7 +405,7 @@ const struct dt_op_table dt_cuda_op_table = {
     .attention_mma = true,
     .ssd_chunk = DT_SSD_CHUNK_CUDA,
     // Counted in kernels/scan_*.cu. An exponential is one instruction of the special function unit;
-    // a reciprocal is one too and counts as an exponential. A run computes Δ a, the decay and B,
+    // so is a reciprocal, which counts as an exponential. A run computes Δ a, the decay and B,
     // forward also C; the sweep computes a state's gradients and its share of the sums over lanes.
     .scan_cost = {.forward_lanes = 4,
                   .run_lanes = 3,

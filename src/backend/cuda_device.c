@@ -1,5 +1,4 @@
-// Finds, opens and describes CUDA devices, and says why there is none. Uses base; asks kernels/
-// whether a device can run them.
+// Finds, opens and describes CUDA devices, and explains why there is none.
 #include "backend/cuda.h"
 
 #include "base/cores.h"
@@ -37,7 +36,7 @@ static const struct {
 
 // ---- why there is no GPU
 
-// The driver writes CUDA 12.4 as 12040.
+// The driver reports CUDA 12.4 as 12040.
 struct version {
     int major, minor;
 };
@@ -225,7 +224,7 @@ static const char *after(const char *text, const char *prefix)
     return strncmp(text, prefix, n) == 0 ? text + n : text;
 }
 
-// 0 for slices (MIG) and laptop versions of a model, whose names begin like the model's.
+// 0 for slices (MIG) and laptop versions, whose names begin like the model's.
 static double peak_flops(const char *name)
 {
     const char *model = after(after(name, "NVIDIA "), "GeForce ");

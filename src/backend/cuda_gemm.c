@@ -1,21 +1,21 @@
-// gemm on CUDA: cuBLASLt, opened at run time. A shape's descriptors and its algorithm are made when
-// its workspace is first queried, or at its first call; after that a call is one look-up and one
-// launch, so that nothing is allocated in a step and a step can be captured.
+// gemm on CUDA by cuBLASLt, opened at run time. The first workspace query or call of a shape
+// creates its descriptors and chooses its algorithm; later calls are one look-up and one launch, so
+// that a step allocates nothing and can be captured.
 //
-// Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ: cuBLASLt's first operand is our b, its second our
-// a, and memory stays as it is.
+// Row-major C = A·B is column-major Cᵀ = Bᵀ·Aᵀ, so cuBLASLt's first operand is our b and its second
+// our a, without copies.
 //
-// While the device is shared, a shape is another one with an algorithm of its own, made for the
-// multiprocessors that collectives leave.
+// While the device is shared, a shape has a second entry with an algorithm for the multiprocessors
+// that collectives leave free.
 //
 // A shape runs the first deterministic algorithm that cuBLASLt recommends, so every rank and every
 // run makes the same choice. cuBLAS's manual ("Results Reproducibility") promises the same bits
 // from run to run on one architecture, one number of multiprocessors and one library version, for
-// cublasLtMatmul on a workspace of the caller's. What remains is the sum of a product whose k is
-// cut ("split-K"): cublasLt.h has it either summed in a step of its own from the workspace, in the
-// compute type or rounded to C's, or "in place" by blocks that take turns at C. The first is a
-// fixed order at full precision and the only one accepted; turns are not promised to come in one
-// order, and sums rounded to bf16 lose what fp32 accumulation is for.
+// cublasLtMatmul on a workspace of the caller's. Products with a split k need care: cublasLt.h sums
+// the parts either in a separate step from the workspace, in the compute type or rounded to C's
+// type, or "in place", block after block in C. Only the separate step in the compute type is
+// accepted, which has a fixed order and full precision: the order of blocks is not guaranteed, and
+// rounding to bf16 would defeat fp32 accumulation.
 #include "backend/cuda.h"
 
 #include "backend/cuda_library.h"
@@ -53,29 +53,29 @@ struct dt_cublaslt {
 #undef DT_CUBLASLT_POINTER
 };
 
-// All that an algorithm depends on; compared bytewise, so set it from zeroed memory. cuBLASLt
-// learns only at the call whether C is added to (beta = 1).
+// Everything that the choice of an algorithm depends on. Compared bytewise, so start from zeroed
+// memory. Whether C is added to (beta = 1) is only an argument of the call.
 struct key {
     int64_t m, n, k;
     int64_t lda, ldb, ldc;
-    int64_t batch, a_step, b_step, c_step; // steps are 0 where there is one product
+    int64_t batch, a_step, b_step, c_step; // steps are 0 for one product
     int32_t type, c_type;                  // of a and b, of c
     int32_t trans_a, trans_b;
-    int32_t align_a, align_b, align_c; // bytes that divide the address, 16 at most
-    int32_t multiprocessors;           // that the algorithm is made for; 0: all of the device
+    int32_t align_a, align_b, align_c; // largest power of two <= 16 that divides the address
+    int32_t multiprocessors;           // available to the algorithm; 0: all
 };
 
 struct shape {
     struct key key;
     cublasLtMatmulDesc_t product;
-    cublasLtMatrixLayout_t first, second, out; // our b, our a, c
+    cublasLtMatrixLayout_t first, second, out; // b, a, c
     cublasLtMatmulAlgo_t algorithm;
     struct shape *next; // in its bucket
 };
 
 enum { BUCKETS = 256, CANDIDATES = 16 };
 
-// Any thread may multiply.
+// Thread-safe.
 struct dt_cuda_gemm {
     struct dt_cublaslt lt;
     cublasLtHandle_t handle;
@@ -85,18 +85,19 @@ struct dt_cuda_gemm {
     struct shape *bucket[BUCKETS];
 };
 
-// DT_MACHINE at the caller's line where a call of cuBLASLt failed.
+// DT_MACHINE at the caller's line if a cuBLASLt call failed.
 #define DT_LT(gemm, call, what) lt_status((gemm), (call), (what), __FILE__, __LINE__, __func__)
 
 // The widest load, and the alignment that TMA needs; more gains nothing.
 enum { ALIGN_MAX = 16 };
 
-// What cuBLAS's manual recommends and uses itself (cublasSetWorkspace): on Hopper and later
-// kernels that cut k keep whole tiles of C there.
+// The size that cuBLAS's manual recommends (cublasSetWorkspace): on Hopper and later, kernels that
+// split k keep whole tiles of C there.
 static const int64_t workspace_hopper = (int64_t)32 << 20;
 static const int64_t workspace_before = (int64_t)4 << 20;
 
-// The major version must be that of the headers at build time: another one has other structs.
+// The major version must match the headers of the build, because structs differ between major
+// versions.
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
 #define MAJOR      TEXT(CUBLAS_VER_MAJOR)
@@ -136,7 +137,7 @@ static dt_status lt_status(const struct dt_cuda_gemm *gemm, cublasStatus_t code,
                           gemm->lt.GetStatusString(code));
 }
 
-// Other reduction schemes are not deterministic or lose precision (above).
+// Other reduction schemes are not deterministic or lose precision (see above).
 static const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 static dt_status prefer(struct dt_cuda_gemm *gemm, cublasLtMatmulPreferenceAttributes_t attribute,
@@ -203,8 +204,8 @@ void dt_cuda_gemm_close(struct dt_cuda_gemm *gemm)
     free(gemm);
 }
 
-// The alignment that all operands of a batch share; they are `step` bytes apart. A NULL pointer
-// (only sizes are known yet) stands for one from an arena.
+// The common alignment of a batch's operands, which are `step` bytes apart. NULL (only sizes are
+// known yet) counts as a pointer from an arena.
 static int32_t alignment(const void *pointer, int64_t step)
 {
     uintptr_t address = (uintptr_t)pointer | (uintptr_t)step | ALIGN_MAX;
@@ -245,7 +246,7 @@ static dt_status set_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t la
                  "describing a batch of matrices");
 }
 
-// Describes a stored matrix, or a batch of them `step` elements apart. Our rows are cuBLAS's
+// Describes a stored matrix, or a batch of them `step` elements apart. Rows become cuBLAS's
 // columns.
 static dt_status make_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t *layout,
                              int32_t type, int64_t rows, int64_t columns, int64_t ld, int64_t batch,
@@ -266,9 +267,8 @@ static dt_status make_layout(struct dt_cuda_gemm *gemm, cublasLtMatrixLayout_t *
 static dt_status describe_shape(struct dt_cuda_gemm *gemm, struct shape *shape)
 {
     const struct key *key = &shape->key;
-    // "Pedantic" is cuBLAS's word for fp32 as it stands: no TF32, no sums of bf16 products,
-    // whatever the environment asks for. bf16 operands go through tensor cores and are summed in
-    // fp32.
+    // "Pedantic" means true fp32: no TF32 and no sums of bf16 products, whatever the environment
+    // says. bf16 operands use tensor cores with fp32 sums.
     cublasComputeType_t compute =
         key->type == DT_BF16 ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_PEDANTIC;
     DT_TRY(DT_LT(gemm, gemm->lt.MatmulDescCreate(&shape->product, compute, CUDA_R_32F),
@@ -391,8 +391,8 @@ static dt_status find_shape(struct dt_device *device, const struct dt_gemm_args 
         *shape = s;
     else if (!dt_cuda_captures())
         status = add_shape(gemm, &key, shape);
-    else // cuBLAS of CUDA 13.3 refuses to choose an algorithm now, others may load kernels, which
-         // ends the capture: the new shape is named while the capture is whole
+    else // cuBLAS of CUDA 13.3 refuses to choose an algorithm during a capture, other versions may
+         // load kernels, which ends the capture: report the new shape before that
         status = DT_FAIL(DT_MACHINE,
                          "train without graphs: run.cuda_graph = false, dtrain bench --cuda-graph "
                          "false",
@@ -403,15 +403,15 @@ static dt_status find_shape(struct dt_device *device, const struct dt_gemm_args 
     return status;
 }
 
-// One size for all shapes, whichever algorithm each gets. DT_ARENA_ALIGN more bytes let the
-// workspace start at any address.
+// One size for all shapes and algorithms, plus DT_ARENA_ALIGN bytes so that the workspace may start
+// at any address.
 int64_t gemm_cuda_workspace(struct dt_device *device, const struct dt_gemm_args *args)
 {
     struct shape *shape;
-    if (!device->gemm) // only planned for
+    if (!device->gemm) // a planned device
         return workspace_hopper + DT_ARENA_ALIGN;
     if (find_shape(device, args, &shape) != DT_OK)
-        dt_error_clear(); // gemm itself will say why
+        dt_error_clear(); // gemm itself will report why
     return device->gemm->workspace + DT_ARENA_ALIGN;
 }
 

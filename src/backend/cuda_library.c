@@ -1,4 +1,4 @@
-// dlopen with errors that say what to do. Uses base only.
+// dlopen with errors that say what to do.
 #include "backend/cuda_library.h"
 
 #include <dlfcn.h>
@@ -10,8 +10,8 @@ static dt_status no_library(const struct dt_cuda_library *library, const char *s
     return DT_FAIL(DT_USER, library->hint, "%s cannot be loaded: %s", library->name, said);
 }
 
-// Opens the first name that can be opened. Where none can, `said` is the loader's message about the
-// first name: it is the current version, the others are older.
+// Opens the first name that can be opened. On failure, `said` is the loader's message about the
+// first name, the current version.
 static void *open_first(const struct dt_cuda_library *library, char *said, size_t size)
 {
     void *handle = NULL;
@@ -34,7 +34,7 @@ dt_status dt_cuda_library_open(const struct dt_cuda_library *library,
     for (const struct dt_cuda_symbol *symbol = symbols; symbol->name; symbol++) {
         void *address = dlsym(handle, symbol->name);
         if (!address) {
-            snprintf(said, sizeof said, "%s", dlerror()); // names file and symbol
+            snprintf(said, sizeof said, "%s", dlerror()); // it names file and symbol
             return no_library(library, said);
         }
         memcpy(symbol->function, &address, sizeof address);

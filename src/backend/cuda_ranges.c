@@ -1,5 +1,5 @@
-// Named ranges for Nsight Systems, by NVTX: it costs nothing where no tool listens. NVTX consists
-// of headers only, and some toolkits lack them; then these functions do nothing.
+// Named ranges for Nsight Systems, by NVTX, which costs nothing without a tool. NVTX is headers
+// only, and some toolkits lack them; then these functions are no-ops.
 #include "backend/cuda.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)

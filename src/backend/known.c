@@ -1,5 +1,4 @@
-// The list of backends, in a file of its own: a program that links another list has other backends
-// (tests/simt).
+// The list of backends, in a separate file so that a program can link another list (tests/simt).
 #include "backend/backend.h"
 
 const struct dt_known_backend dt_known_backends[] = {

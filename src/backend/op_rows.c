@@ -1,5 +1,5 @@
-// Makes a function of the rows of each op. A row that defines a name becomes a constant of that
-// name; each but LET and DEMAND is shown to the visitor.
+// Generates a function from the rows of each op. A row that defines a name becomes a constant; the
+// visitor sees every row except LET and DEMAND.
 #include "backend/op_rows.h"
 
 #include "base/round.h"
@@ -7,7 +7,7 @@
 #include <float.h>
 #include <math.h>
 
-// Roles, as the rows write them.
+// The roles as written in rows.
 enum {
     UNUSED = 0,
     IN = DT_ROLE_IN,
@@ -46,7 +46,7 @@ INLINE struct dt_view view_of(const void *field, bool is_view, int64_t rows, int
         .is_view = IS_VIEW(member),                                                                \
         .view = view_of(&a->member, IS_VIEW(member), n_rows, n_cols, dtype)                        \
     }
-// The row is made twice so that the first, which no visitor sees, is never in memory.
+// The row is written twice, so that the first copy, which no visitor sees, never reaches memory.
 #define VISIT(of, ...)                                                                             \
     if (!faults_only || dt_row_fault(&(struct dt_op_row){.kind = of, __VA_ARGS__}))                \
         DT_TRY(visit(context, &(struct dt_op_row){.kind = of, __VA_ARGS__}));
@@ -98,7 +98,7 @@ INLINE struct dt_view view_of(const void *field, bool is_view, int64_t rows, int
 #define ARRAY(role, rows, cols, dtype, ...)                                                        \
     FOURTH(__VA_ARGS__, THREE, TWO, ONE, )(role, rows, cols, dtype, __VA_ARGS__)
 
-// Slices of the columns of a policy's logits and targets; `args` holds them.
+// Visits the slices of a policy's logits and targets in `args`.
 INLINE dt_status visit_outputs(const void *args, const struct dt_output_slice *outputs, int64_t n,
                                int64_t cols, int64_t target_cols, dt_row_visitor visit,
                                void *context, bool faults_only)

@@ -1,33 +1,33 @@
-// Times ops: on a device two stamps for each op are kept until its step is done; on the CPU, where
-// an op is done when it returns, the clock is read before and after it.
+// Times ops: on a device by two stamps per op, kept until the step is done; on the CPU by the clock
+// before and after the op, which is done when it returns.
 #include "backend/op_times.h"
 
 #include "base/memory.h"
 
 enum {
-    CALLS = 16384, // of a step; the rest is not timed
-    TRIES = 8,     // to read both clocks at once
+    CALLS = 16384, // timed per step; further calls are not timed
+    TRIES = 8,     // attempts to read both clocks at the same time
 };
 
 struct call {
     enum dt_lane lane;
     const char *name;
     struct dt_trace_work work;
-    int row; // of the listener
+    int row; // the listener's row
 };
 
 struct dt_op_times {
     const struct dt_backend *backend;
     const struct dt_machine_limits *limits;
     enum dt_lane lane;              // of ops
-    uint64_t begin;                 // on the CPU: when the current op began
-    struct dt_op_listener listener; // zeros: nobody
-    // devices only
+    uint64_t begin;                 // CPU: when the current op began
+    struct dt_op_listener listener; // zeros: none
+    // Only for devices:
     uint64_t *stamps, *read; // [2, CALLS] on the device; pinned
     struct call *calls;      // [CALLS]
     int64_t n;
-    uint64_t host_minus_device; // of the clocks, modulo 2^64
-    uint64_t nothing;           // ns between two stamps with nothing between them
+    uint64_t host_minus_device; // offset of the clocks, modulo 2^64
+    uint64_t nothing;           // ns between two adjacent stamps
 };
 
 _Thread_local struct dt_op_times *dt_op_times_now;

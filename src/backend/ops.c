@@ -1,5 +1,5 @@
-// Opens a backend by its name and dispatches the ops: each entry checks its arguments (check.h),
-// then calls the backend's slot, and times it where asked. All of it is made from DT_OPS.
+// Opens a backend by name and dispatches the ops: each entry checks its arguments (check.h), then
+// calls the backend's slot and times it if requested. Generated from DT_OPS.
 #include "backend/backend.h"
 
 #include "backend/check.h"
@@ -57,7 +57,7 @@ static dt_status no_slot(const char *op, const char *backend)
                    op);
 }
 
-// Stamps are what times are taken with: only a listener wants theirs.
+// Stamps measure other ops; only a listener wants their own times.
 static inline struct dt_op_times *times_of(const char *slot)
 {
     bool is_timed = strcmp(slot, "stamp") != 0 || dt_op_times_has_listener(dt_op_times_now);

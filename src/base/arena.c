@@ -1,6 +1,6 @@
-// An arena hands out memory that somebody else owns, one piece after another. The code that
-// takes pieces runs twice: once to measure, once to place. A defect of that code ends in
-// abort(): a wrong plan must not become a wild write.
+// An arena hands out pieces of borrowed memory, one after another. The building code runs twice:
+// once to measure, once to place. If the two runs differ, the arena aborts, so that a wrong plan
+// cannot become a wild write.
 #include "base/arena.h"
 #include "base/round.h"
 

@@ -1,4 +1,4 @@
-// Holds a loaded configuration: its values, where each came from, and the echo of both.
+// A loaded configuration: its values, where each came from, and the echo of both.
 #include "base/config.h"
 
 #include "base/config_internal.h"
@@ -49,7 +49,7 @@ void dt_config_problem(struct dt_problems *problems, const struct dt_config *con
 {
     char text[DT_PROBLEM_LINE / 2];
     const struct dt_config_value *value = config ? dt_config_find(config, key) : NULL;
-    bool missing = value && value->source == DT_SOURCE_DEFAULT; // the place to fix is the file
+    bool missing = value && value->source == DT_SOURCE_DEFAULT; // the user should fix the file
     const char *place = missing ? config->name : value ? value->origin : "";
     DT_PRINT_ARGUMENTS(text, sizeof text, format);
     dt_problems_add(problems, "%.*s%s%s: %s", DT_CONFIG_ORIGIN, place, place[0] ? ": " : "", key,
@@ -121,14 +121,14 @@ static int print_value(const char *text, FILE *out)
     return n;
 }
 
-// "key = value", the value quoted where the file's rules ask for it. Returns its columns.
+// Prints "key = value", quoting the value if needed. Returns the columns printed.
 static int print_setting(const char *key, const char *text, FILE *out)
 {
     int column = fprintf(out, "%s = ", key);
     return column + print_value(text, out);
 }
 
-// "# origin". A path in the origin may hold anything.
+// Prints "# origin". A path in the origin may contain any character.
 static void print_origin(const char *origin, FILE *out)
 {
     fputs("# ", out);

@@ -1,6 +1,6 @@
 // Loads a configuration: default, file, environment and command line in turn set the values of the
-// table's keys. Each value remembers where it came from. Everything that is wrong is collected and
-// reported at the end as one error.
+// table's keys. Each value remembers where it came from. All problems are collected and reported at
+// the end as one error.
 #include "base/config.h"
 
 #include "base/config_internal.h"
@@ -62,7 +62,7 @@ static void reject_section(struct loader *loader, const char *origin, const char
                     dt_config_shown(name, shown), dt_nearest_suggest(&nearest), nearest.names);
 }
 
-// Suggests the same name in another section before a similar one in this section.
+// Prefers to suggest the same name in another section over a similar name in this section.
 static void reject_key(struct loader *loader, const char *origin, const char *section,
                        const char *name)
 {
@@ -83,7 +83,7 @@ static void reject_key(struct loader *loader, const char *origin, const char *se
 static dt_status assign(struct loader *loader, const struct dt_config_row *row,
                         enum dt_config_source source, const char *origin, const char *text);
 
-// Assigns what `name` = text says: an entry is added to the words that are there.
+// Assigns `name` = text; an entry is appended to the existing words.
 static dt_status assign_named(struct loader *loader, const struct dt_config_row *row,
                               const char *name, enum dt_config_source source, const char *origin,
                               const char *text)
@@ -102,7 +102,7 @@ static dt_status assign_named(struct loader *loader, const struct dt_config_row 
     }
     DT_TRY(dt_memory_text(&list, "%s%s%.*s:%s", value->text, value->text[0] ? " " : "",
                           (int)strlen(entry) - 1, entry, text));
-    value->source = DT_SOURCE_DEFAULT; // it is no duplicate
+    value->source = DT_SOURCE_DEFAULT; // not a duplicate
     dt_status status = assign(loader, row, source, origin, list);
     free(list);
     return status;
@@ -135,12 +135,12 @@ static dt_status assign(struct loader *loader, const struct dt_config_row *row,
     return DT_OK;
 }
 
-// Where the reader is in the file. The keys of an unknown section are skipped.
+// The reader's position in the file. Keys of an unknown section are skipped.
 struct place {
     const char *path;
-    const struct dt_config_section *section; // NULL: none yet, or an unknown one
+    const struct dt_config_section *section; // NULL: none yet, or unknown
     bool in_section;
-    int *opened; // [sections]: the line at which each was opened, or 0
+    int *opened; // [sections]: the line of each section's header, or 0
 };
 
 static void enter_section(struct loader *loader, struct place *place, const struct dt_ini *ini,
@@ -183,7 +183,7 @@ static dt_status read_line(struct loader *loader, struct place *place, const str
 static dt_status load_text(struct loader *loader, const char *path, const char *text, int64_t size)
 {
     const char *zero = size > 0 ? memchr(text, 0, (size_t)size) : NULL;
-    if (zero) // one message, not one for each line
+    if (zero) // one message instead of one per line
         return DT_FAIL(DT_USER, "save it as plain text in UTF-8",
                        "%s is not a text file: byte 0x00 at offset %td", path, zero - text);
     struct dt_ini *ini = NULL;
@@ -195,7 +195,7 @@ static dt_status load_text(struct loader *loader, const char *path, const char *
     dt_status status;
     DT_TRY_GOTO(status, out, DT_NEW(&place.opened, n_sections, "the sections of %s", path));
     DT_TRY_GOTO(status, out, DT_NEW(&ini, 1, "reading %s", path));
-    if (length > PATH_SHOWN) // its end: the line number must fit too
+    if (length > PATH_SHOWN) // keep its end; the line number must fit too
         place.path += length - PATH_SHOWN;
     dt_ini_open(ini, text, size);
     while (dt_ini_next(ini))
@@ -228,7 +228,7 @@ static dt_status read_variable(struct loader *loader, const char *variable, cons
     return DT_OK;
 }
 
-// Whether the name of a variable after the prefix is meant for the configuration: DTRAIN_RUN_STEPS
+// Whether a variable is meant for the configuration, by its name after the prefix: DTRAIN_RUN_STEPS
 // is a mistake to report, DTRAIN_DEBUG is not.
 static bool is_configuration(const struct dt_config_table *table, const char *name)
 {
@@ -282,8 +282,8 @@ static dt_status read_override(struct loader *loader, const char *word)
     return DT_OK;
 }
 
-// A value that a stronger source overrides by another key: what a file says of a long run must not
-// stand in the way of a short trial.
+// Adjusts values that another key from a source of higher precedence overrides, so that a file for
+// a long run does not prevent a short trial.
 static dt_status settle(struct loader *loader, bool report)
 {
     for (struct dt_config_row row = {0}; dt_config_next(loader->table, &row);) {
@@ -347,7 +347,7 @@ dt_status dt_config_parse(const struct dt_config_table *table, dt_config_check *
     dt_status status;
     *config = NULL;
     memset(settings, 0, table->settings_size);
-    while (dt_config_next(table, &row)) // row.index: their number at the end
+    while (dt_config_next(table, &row)) // row.index is the number of keys at the end
         ;
     DT_TRY(DT_NEW(&loader.config, 1, "a configuration"));
     loader.config->table = table;

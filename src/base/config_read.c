@@ -1,5 +1,5 @@
-// The strict INI reader divides a text into lines `[section]` and `name = value`, and says what is
-// wrong with any other line. It knows nothing of tables or types.
+// The strict INI reader splits a text into lines `[section]` and `name = value`, and reports what
+// is wrong with any other line. It does not know tables or types.
 #include "base/config_internal.h"
 #include "base/text.h"
 
@@ -44,14 +44,14 @@ static bool is_end(const char *p)
     return *q == 0 || (is_comment(*q) && q > p);
 }
 
-// Notes what is wrong with the line.
+// Records what is wrong with the line.
 __attribute__((format(printf, 2, 3))) static void bad(struct dt_ini *ini, const char *format, ...)
 {
     ini->kind = DT_INI_BAD;
     DT_PRINT_ARGUMENTS(ini->problem, sizeof ini->problem, format);
 }
 
-// Copies the next line without its end into the buffer; returns its length, or -1 where it is too
+// Copies the next line without its newline into the buffer; returns its length, or -1 if it is too
 // long.
 static int64_t next_line(struct dt_ini *ini)
 {
@@ -141,7 +141,7 @@ static void read_pair(struct dt_ini *ini, char *p)
             ;
         *p = 0;
         trim_end(equals + 1);
-        ini->value = skip_blanks(equals + 1); // may have been a comment
+        ini->value = skip_blanks(equals + 1); // may be a comment
     }
 }
 
@@ -185,7 +185,7 @@ const char *dt_config_shown(const char *text, char out[DT_CONFIG_SHOWN])
     bool cut = n >= DT_CONFIG_SHOWN;
     if (cut) {
         n = DT_CONFIG_SHOWN - sizeof dots;
-        while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) // whole UTF-8 characters
+        while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) // do not cut UTF-8 characters
             n--;
     }
     for (size_t i = 0; i < n; i++) {

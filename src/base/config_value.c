@@ -1,5 +1,5 @@
-// Converts one value by its key's row of the table, from text into the field and back. The
-// checks of a value and the wording of what is allowed are here.
+// Converts one value between text and the field, by its key's row of the table. Checks values and
+// words what is allowed.
 #include "base/config_internal.h"
 #include "base/nearest.h"
 #include "base/text.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 union value {
-    int64_t whole; // first, so that {0} clears all
+    int64_t whole; // first, so that {0} clears the union
     bool flag;
     double real;
     int choice;
@@ -62,7 +62,7 @@ static size_t count_digits(const char *p)
     return strspn(p, "0123456789");
 }
 
-// Digits after at most a "-", without leading zeros: 010 would be eight elsewhere.
+// Digits with an optional "-", without leading zeros: 010 would be octal elsewhere.
 static bool is_whole_number(const char *text)
 {
     const char *p = text + (*text == '-');
@@ -70,7 +70,7 @@ static bool is_whole_number(const char *text)
     return n > 0 && p[n] == 0 && !(n > 1 && *p == '0');
 }
 
-// [-]digits[.digits][e[+-]digits], at least one digit before the e; neither hex nor inf nor nan.
+// [-]digits[.digits][e[+-]digits] with at least one digit before the e; not hex, inf or nan.
 static bool is_number(const char *text)
 {
     const char *p = text + (*text == '-');
@@ -93,7 +93,7 @@ static bool is_number(const char *text)
     return *p == 0;
 }
 
-// Copies the next word of "a|b|c" and moves on; false after the last.
+// Copies the next word of "a|b|c" and advances; false after the last.
 static bool next_choice(const char **choices, char word[DT_CONFIG_NAME])
 {
     size_t n = strcspn(*choices, "|");
@@ -111,7 +111,7 @@ static bool is_auto(const struct dt_config_key *key, const union value *value)
                                   : key->type == DT_CONFIG_FLOAT && value->real == key->auto_value);
 }
 
-// An INT is compared in whole numbers: as a double 2^53 + 1 would pass for 2^53.
+// Compares INTs as integers, because as a double 2^53 + 1 equals 2^53.
 static bool in_range(const struct dt_config_key *key, const union value *value)
 {
     if (key->type == DT_CONFIG_INT)
@@ -135,7 +135,8 @@ static bool parse_number(const struct dt_config_key *key, const char *text, unio
         value->whole = word ? (int64_t)key->auto_value : strtoll(text, NULL, 10);
     else
         value->real = word ? key->auto_value : strtod(text, NULL);
-    if (!word && (errno || !in_range(key, value))) // errno: also where 1e-999 would become 0
+    if (!word && (errno || !in_range(key, value))) // errno also catches 1e-999, which would become
+                                                   // 0
         return refuse(problem, "%s is out of range", dt_config_shown(text, shown));
     return true;
 }
@@ -148,7 +149,7 @@ static bool check_text(const char *text, char problem[DT_CONFIG_PROBLEM])
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
             return refuse(problem, "control character 0x%02x in the text", (unsigned char)text[i]);
-    for (int64_t i = 0, length; i < (int64_t)n; i += length) { // it may go into JSON files
+    for (int64_t i = 0, length; i < (int64_t)n; i += length) { // it may be written to JSON files
         length = dt_utf8_length(text + i, (int64_t)n - i);
         if (length == 0)
             return refuse(problem, "the text is not UTF-8 at byte %lld (0x%02x)", (long long)i,

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static hwloc_topology_t topology; // what this process may not use is not in it; kept to the end
+static hwloc_topology_t topology; // only what this process may use; never freed
 
 static void load(void)
 {
@@ -28,7 +28,7 @@ static hwloc_const_cpuset_t all_cpus(void)
     return hwloc_topology_get_allowed_cpuset(topology);
 }
 
-// The CPUs that the calling thread may use; the caller frees the set.
+// The CPUs that the calling thread may use. Caller frees.
 static hwloc_cpuset_t my_cpus(void)
 {
     hwloc_cpuset_t mine = hwloc_bitmap_dup(all_cpus());
@@ -50,7 +50,7 @@ static bool is_rank_of_mpirun(void)
     return getenv("OMPI_COMM_WORLD_SIZE") != NULL;
 }
 
-// The smallest number in a list of CPUs per node, "72(x2),36", or of one number; 0: no list.
+// The smallest number in a list of CPUs per node, "72(x2),36"; 0: no list.
 static int least_of_list(const char *list)
 {
     int least = 0;
@@ -63,11 +63,11 @@ static int least_of_list(const char *list)
     return least;
 }
 
-// The number of CPUs that Slurm allotted to this rank; 0 where it says nothing.
+// The number of CPUs that Slurm allotted to this rank; 0: unknown.
 static int allotted(int local_size)
 {
     int on_node = least_of_list(getenv("SLURM_JOB_CPUS_PER_NODE"));
-    if (!is_rank_of_mpirun() && getenv("SLURM_STEP_NUM_TASKS")) { // of srun
+    if (!is_rank_of_mpirun() && getenv("SLURM_STEP_NUM_TASKS")) { // started by srun
         int of_task = least_of_list(getenv("SLURM_CPUS_PER_TASK"));
         if (of_task > 0)
             return of_task;
@@ -81,8 +81,8 @@ int dt_cores_of_job(void)
     return is_rank_of_mpirun() ? hwloc_bitmap_weight(all_cpus()) : count_mine();
 }
 
-// Binds all threads of the process to a part of the machine as near together as can be; to all of
-// it where the rank may use fewer than the part has: which ones is not known.
+// Binds all threads of the process to a compact part of the machine; to the whole machine if the
+// rank may use fewer CPUs than the part has, since it is unknown which ones.
 static bool widen(int local_rank, int local_size, int limit)
 {
     hwloc_obj_t root = hwloc_get_root_obj(topology);
@@ -123,7 +123,7 @@ bool dt_cores_bind_near(const char *sysfs, const char *bus_id)
     char path[512];
     int used = snprintf(path, sizeof path, "%s/bus/pci/devices/%s/local_cpus", sysfs, bus_id);
     for (int i = (int)strlen(sysfs); i < used && i < (int)sizeof path; i++)
-        path[i] = (char)tolower((unsigned char)path[i]); // CUDA writes capitals, sysfs does not
+        path[i] = (char)tolower((unsigned char)path[i]); // CUDA writes upper case, sysfs lower case
     hwloc_cpuset_t mine = my_cpus(), near = hwloc_bitmap_alloc();
     bool known = hwloc_linux_read_path_as_cpumask(path, near) == 0;
     hwloc_bitmap_and(near, near, mine);

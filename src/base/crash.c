@@ -1,6 +1,6 @@
-// The handler of fatal signals runs on a stack of its own and calls async-signal-safe functions
-// only. The crash may have come with some lock held, so everything that needs memory or locks is
-// done by the thread that the handler wakes (`report`).
+// The handler of fatal signals runs on its own stack and calls only async-signal-safe functions.
+// The crashed thread may hold a lock, so the thread that the handler wakes (`report`) does
+// everything that needs memory or locks.
 #include "base/crash.h"
 
 #include "base/error.h"
@@ -28,24 +28,24 @@ static const struct {
                     {SIGBUS, " crashed (SIGBUS)"},
                     {SIGFPE, " crashed (SIGFPE)"},
                     {SIGABRT, " crashed (SIGABRT)"},
-                    {SIGVTALRM, " computes without end"}}; // sent by the thread of `report`
+                    {SIGVTALRM, " computes without end"}}; // sent by `report`
 
-static struct sigaction before[SIGNALS]; // what they did
+static struct sigaction before[SIGNALS]; // the previous handlers
 static _Thread_local const struct dt_crash_note *volatile current;
 static _Thread_local volatile bool reporting;
-static char stack[STACK_BYTES]; // of the handler, for the thread with a note
+static char stack[STACK_BYTES]; // the handler's, for the thread with a note
 static stack_t other_stack;
-static sigset_t other_mask; // a thread that blocks all signals would end without a handler
+static sigset_t other_mask; // if all signals were blocked, the handler would not run
 static sem_t crashed;
-static atomic_int crash = -1; // place in `fatal`
+static atomic_int crash = -1; // index into `fatal`
 static const struct dt_crash_note *noted;
 
 static double limit;
-// What is known of the thread inside the library:
+// The thread inside the library:
 static atomic_bool inside;
 static atomic_llong calls;
 static _Atomic(pthread_t) caller;
-static _Atomic(clockid_t) its_time; // the clock of its time on the processor
+static _Atomic(clockid_t) its_time; // its CPU-time clock
 
 static _Noreturn void end_here(void)
 {
@@ -62,13 +62,13 @@ static _Noreturn void end_here(void)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         for (const char *part = words[i]; *part && used < sizeof text; part++)
             text[used++] = *part;
-    if (write(STDERR_FILENO, text, used) < 0) // nobody is left to report to
+    if (write(STDERR_FILENO, text, used) < 0) // there is nowhere to report this
         _exit(DT_MACHINE);
     _exit(DT_MACHINE);
 }
 
 // Whether the thread inside the library has computed for too long since its last call began. Called
-// once a second.
+// once per second.
 static bool is_stuck(void)
 {
     static long long seen = -1;
@@ -105,9 +105,9 @@ static void receive(int number, siginfo_t *info, void *context)
     (void)context;
     while (fatal[place].number != number)
         place++;
-    if (reporting) // the report itself has crashed
+    if (reporting) // the report itself crashed
         end_here();
-    if (!note || info->si_code == SI_USER) { // a fault is met again after the handler
+    if (!note || info->si_code == SI_USER) { // a fault occurs again after the handler returns
         sigaction(number, &before[place], NULL);
         if (info->si_code <= 0)
             raise(number);

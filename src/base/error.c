@@ -1,5 +1,5 @@
-// Keeps the error record of each thread. dt_die ends the process once: the first thread that
-// calls it runs the registered last act, and later callers wait for the end.
+// The error record of each thread. dt_die ends the process once: the first caller runs the
+// registered function, and later callers wait for the end.
 #include "base/error.h"
 
 #include "base/log.h"
@@ -13,14 +13,14 @@
 #include <unistd.h>
 
 static _Thread_local struct dt_error current;
-static _Thread_local bool ending_here; // this thread is the one inside dt_die
+static _Thread_local bool ending_here; // this thread runs dt_die
 static atomic_flag ending = ATOMIC_FLAG_INIT;
 static _Atomic(void (*)(const struct dt_error *)) last_act;
 
 static void add_frame(const char *file, int line, const char *function, const char *note)
 {
     struct dt_error_frame *frame;
-    if (current.n_frames == DT_ERROR_FRAMES) // the origin says more than the outermost levels
+    if (current.n_frames == DT_ERROR_FRAMES) // keep the origin, drop the outermost levels
         return;
     frame = &current.frames[current.n_frames++];
     frame->file = file;
@@ -32,7 +32,7 @@ static void add_frame(const char *file, int line, const char *function, const ch
 dt_status dt_error_raise(dt_status code, const char *file, int line, const char *function,
                          const char *hint, const char *format, ...)
 {
-    // Both are made before the record is touched: they may quote the record that they replace.
+    // Format both before changing the record, since they may quote the old record.
     char message[DT_ERROR_MESSAGE], advice[DT_ERROR_HINT];
     DT_PRINT_ARGUMENTS(message, sizeof message, format);
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
@@ -54,7 +54,7 @@ dt_status dt_error_push(dt_status status, const char *file, int line, const char
     if (format) {
         DT_PRINT_ARGUMENTS(note, sizeof note, format);
     }
-    if (current.code == DT_OK) // a status that came from another thread without its record
+    if (current.code == DT_OK) // a status from another thread, without its record
         dt_error_raise(status, file, line, function, NULL, "%s failed without a message",
                        note[0] ? note : function);
     else
@@ -109,7 +109,7 @@ size_t dt_error_format(const struct dt_error *error, int debug, char *text, size
     if (error->hint[0])
         dt_append(text, size, "  hint: %s\n", error->hint);
     size_t used = strlen(text);
-    if (used == size - 1 && used > 0) // cut: the promised newline goes last
+    if (used == size - 1 && used > 0) // truncated: keep the final newline
         text[used - 1] = '\n';
     return used;
 }
@@ -124,7 +124,7 @@ void dt_error_print(const struct dt_error *error, int debug)
     static const char prefix[] = "dtrain: error: ";
     char text[sizeof prefix + 2 * sizeof(struct dt_error)];
     const size_t most = 3 * sizeof text;
-    char *lines = malloc(most); // the stack may be too small for it
+    char *lines = malloc(most); // too large for a small stack
     size_t size = sizeof prefix - 1;
     memcpy(text, prefix, size);
     size += dt_error_format(error, debug, text + size, sizeof text - size);
@@ -135,14 +135,14 @@ void dt_error_print(const struct dt_error *error, int debug)
     }
     ssize_t written = write(STDERR_FILENO, lines ? lines : text, size);
     free(lines);
-    if (written < 0) // nobody is left to report to
+    if (written < 0) // there is nowhere to report this
         return;
 }
 
 _Noreturn void dt_die(void)
 {
     void (*die)(const struct dt_error *) = atomic_load(&last_act);
-    if (ending_here) // the last act itself failed
+    if (ending_here) // the registered function itself failed
         _exit(current.code == DT_OK ? DT_MACHINE : (int)current.code);
     if (atomic_flag_test_and_set(&ending))
         for (;;)
@@ -154,6 +154,6 @@ _Noreturn void dt_die(void)
         die(&current);
     else
         dt_error_print(&current, 0);
-    // Not exit(): its handlers would run while the other threads still work.
+    // Not exit(), whose handlers would run while other threads still work.
     _exit((int)current.code);
 }

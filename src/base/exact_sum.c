@@ -1,4 +1,4 @@
-// Cuts addends into limbs, and puts limbs together again.
+// Splits addends into limbs and combines limbs into a double.
 #include "base/exact_sum.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ void dt_exact_add(struct dt_exact_sum *sum, double x)
     }
     int64_t *limb = &sum->limbs[place / BITS], sign = x < 0 ? -1 : 1;
     int shift = place % BITS;
-    uint64_t high = mantissa >> (BITS - shift); // without what fits into the first limb
+    uint64_t high = mantissa >> (BITS - shift); // bits above the first limb
     limb[0] += sign * (int64_t)(mantissa << shift & limb_mask);
     limb[1] += sign * (int64_t)(high & limb_mask);
     if (high >> BITS)

@@ -1,5 +1,5 @@
-// Reads and writes files by POSIX calls. Interrupted calls are repeated and partial ones
-// continued. Every byte is written and synced, or an error says why not.
+// Reads and writes files by POSIX calls. Interrupted calls are repeated and partial ones continued:
+// every byte is written and synced, or an error says why not.
 #include "base/file.h"
 
 #include "base/memory.h"
@@ -22,7 +22,7 @@ static void (*_Atomic on_progress)(void);
 static _Thread_local struct {
     void (*report)(void *context);
     void *context;
-} here; // of this thread
+} here; // the calling thread's
 
 void dt_file_on_progress(void (*report)(void))
 {
@@ -44,7 +44,7 @@ void dt_file_progress(void)
         report();
 }
 
-// The status and the hint for each errno; one that is not listed is the machine's, without a hint.
+// Status and hint for each errno; others are DT_MACHINE without a hint.
 static const struct errno_row {
     int error;
     dt_status status;
@@ -108,7 +108,7 @@ dt_status dt_path(char *path, const char *format, ...)
 
 dt_status dt_make_dirs(const char *path)
 {
-    char folder[DT_PATH], *end = folder; // of the part that is made
+    char folder[DT_PATH], *end = folder; // end of the part being created
     DT_TRY(dt_path(folder, "%s", path));
     do {
         end += *end != 0;
@@ -116,7 +116,7 @@ dt_status dt_make_dirs(const char *path)
         char next = *end;
         *end = 0;
         int error = mkdir(folder, 0777) == 0 ? 0 : errno;
-        if (error && !dt_is_dir(folder)) { // it is: another rank was first, or it is "/" or "."
+        if (error && !dt_is_dir(folder)) { // created by another rank, or "/" or "."
             errno = error;
             return DT_FAIL_ERRNO("create folder", folder);
         }
@@ -201,9 +201,9 @@ int64_t dt_file_size(const char *path)
     return stat(path, &info) == 0 && S_ISREG(info.st_mode) ? (int64_t)info.st_size : -1;
 }
 
-// Opens without waiting for the writer of a FIFO or for a device; regular files do not care.
-// `pipes` allows one that a shell made, as /dev/fd/63 or /dev/stdin: its writer is there already,
-// whereas a FIFO with a name may wait for one forever.
+// Opens without waiting for the writer of a FIFO or for a device. `pipes` allows a shell's pipe
+// such as /dev/fd/63 or /dev/stdin, which already has a writer; a named FIFO may wait for one
+// forever.
 static dt_status open_checked(const char *path, bool pipes, int *fd, int64_t *size)
 {
     struct statfs system;
@@ -219,7 +219,7 @@ static dt_status open_checked(const char *path, bool pipes, int *fd, int64_t *si
                system.f_type == PIPEFS_MAGIC))
         status = DT_FAIL(DT_USER, "give a regular file", "%s is %s", path,
                          S_ISDIR(info.st_mode) ? "a folder" : "not a regular file");
-    else if (fcntl(*fd, F_SETFL, 0) != 0) // reading a pipe does wait
+    else if (fcntl(*fd, F_SETFL, 0) != 0) // reading a pipe must wait
         status = DT_FAIL_ERRNO("open", path);
     else
         *size = (int64_t)info.st_size;
@@ -249,7 +249,7 @@ dt_status dt_open_append(const char *path, bool truncate, int *fd)
     return status;
 }
 
-// Up to `size` bytes from the position of fd; less only at the end of the file.
+// Reads up to `size` bytes from the position of fd; fewer only at the end of the file.
 static dt_status read_some(int fd, const char *path, char *data, int64_t size, int64_t *got)
 {
     *got = 0;
@@ -268,8 +268,8 @@ static dt_status read_some(int fd, const char *path, char *data, int64_t size, i
     return DT_OK;
 }
 
-// Reads into memory that grows, for pipes and /proc have no size to ask for. Room for one byte past
-// the limit shows a file that is too long.
+// Reads into growing memory, since pipes and /proc do not report a size. Room for one byte more
+// than the limit detects a file that is too long.
 static dt_status read_growing(int fd, const char *path, int64_t limit, char **text, int64_t *size)
 {
     int64_t room = 1 << 16, got;
@@ -316,7 +316,7 @@ int dt_fsync(int fd)
     return code;
 }
 
-// An fsync that fails with the error `harmless` counts as done.
+// Ignores a failure of fsync with the errno `harmless`.
 static dt_status close_synced(int fd, const char *action, const char *path, int harmless)
 {
     int error = dt_fsync(fd) == 0 ? 0 : errno;
@@ -381,7 +381,7 @@ dt_status dt_write_file_atomic(const char *path, const void *data, int64_t size)
 {
     char temporary[DT_PATH];
     DT_TRY(dt_path(temporary, "%s.tmp", path));
-    unlink(temporary); // it is never opened: it may be a FIFO, whose reader open(2) would wait for
+    unlink(temporary); // never open it: it may be a FIFO, on which open(2) would wait
     dt_status status = dt_write_synced(temporary, data, size);
     if (status == DT_OK && rename(temporary, path) != 0)
         status = DT_FAIL_ERRNO("write", path);
@@ -405,7 +405,7 @@ dt_status dt_fsync_dir(const char *path)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return DT_FAIL_ERRNO("open folder", path);
-    // EINVAL: a file system without a sync for folders; its renames are as lasting as they get.
+    // EINVAL: the file system cannot sync folders, so nothing more can be done.
     return close_synced(fd, "sync folder", path, EINVAL);
 }
 

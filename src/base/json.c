@@ -1,5 +1,5 @@
-// Reads and writes JSON by cJSON, whose numbers are doubles: whole numbers are accepted up to
-// 2^53 only.
+// Reads and writes JSON by cJSON. Its numbers are doubles, so integers are accepted only up to
+// 2^53.
 #include "base/json.h"
 
 #include "base/file.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VALUE_SHOWN = 60 }; // bytes of a wrong value in a message
+enum { VALUE_SHOWN = 60 }; // bytes of an invalid value in a message
 
 dt_status dt_json_parse(const char *path, const char *text, int64_t size, cJSON **root)
 {

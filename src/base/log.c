@@ -1,5 +1,5 @@
-// Writes messages and the live line to stderr. One lock keeps them apart. A message is one
-// write(2), which also clears the live line before it and draws it again after it.
+// Writes messages and the live line to stderr, under one lock. A message is one write(2), which
+// also clears the live line and draws it again.
 #include "base/log.h"
 
 #include "base/clock.h"
@@ -20,15 +20,15 @@ enum { LIVE_BYTES = 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool silent, assumed;
-static char live[LIVE_BYTES]; // the terminal's last line now, or ""
+static char live[LIVE_BYTES]; // the current live line, or ""
 
 void dt_log_quiet(bool quiet)
 {
     atomic_store(&silent, quiet);
 }
 
-// The terminal that mpirun, this rank's parent, writes to; -1 where there is none. A pipe is opened
-// without waiting for its reader.
+// The terminal to which mpirun, this rank's parent, writes; -1: none. Opens a pipe without waiting
+// for its reader.
 static int open_launchers_terminal(void)
 {
     char path[64];
@@ -43,7 +43,7 @@ static int open_launchers_terminal(void)
     return fd;
 }
 
-// Columns of the terminal that stderr ends in; 0 where it ends in none.
+// Columns of the terminal behind stderr; 0: none.
 static int terminal_columns(void)
 {
     struct winsize window;
@@ -73,7 +73,7 @@ void dt_log_assume_terminal(void)
     atomic_store(&assumed, true);
 }
 
-// One write in all but rare cases; losing a message must not stop the training.
+// Usually one write. A lost message must not stop training.
 static void put(const char *text, size_t size)
 {
     while (size > 0) {
@@ -87,11 +87,11 @@ static void put(const char *text, size_t size)
     }
 }
 
-// The message, with line breaks, between what clears the live line and what draws it again; by
-// malloc, NULL: no memory.
+// The wrapped message, with the codes that clear and redraw the live line. Caller frees; NULL: out
+// of memory.
 static char *message_text(const char *prefix, const char *message)
 {
-    // A line break puts DT_LOG_INDENT blanks and a newline in place of at least one blank.
+    // A line break replaces at least one blank by a newline and DT_LOG_INDENT blanks.
     size_t size = sizeof live + strlen(prefix) + (DT_LOG_INDENT + 1) * strlen(message) + 16;
     char *text = malloc(size);
     if (!text)
@@ -130,8 +130,8 @@ bool dt_log_due(double *next)
     return due;
 }
 
-// Copies `line` into live[], whole UTF-8 characters only, a column each, and one column fewer than
-// the terminal has: a line that fills the last column would wrap on some terminals.
+// Copies `line` to live[] without cutting UTF-8 characters, each one column wide. Uses one column
+// less than the terminal has, because a full line would wrap on some terminals.
 static void set_live(const char *line)
 {
     int columns = terminal_columns();

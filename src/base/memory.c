@@ -1,5 +1,4 @@
-// Allocates memory, or fails with a message that says what it was for. Owns nothing; uses
-// base/error.h only.
+// Allocates memory, or fails with a message that says what it was for.
 #include "base/memory.h"
 
 #include "base/text.h"
@@ -20,7 +19,7 @@ dt_status dt_memory_new(void *pointer, int64_t n, size_t item_bytes, size_t alig
         memory = calloc(bytes > 0 ? bytes : 1, 1);
     else if (fits && posix_memalign(&memory, align, bytes > 0 ? bytes : 1) != 0)
         memory = NULL;
-    memcpy(pointer, &memory, sizeof memory); // a void ** may not alias another type's pointer
+    memcpy(pointer, &memory, sizeof memory); // a void ** must not alias another pointer type
     if (memory)
         return DT_OK;
     DT_PRINT_ARGUMENTS(what, sizeof what, format);

@@ -10,7 +10,7 @@ void dt_memory_plan_add(struct dt_memory_plan *plan, const char *what, int64_t b
         i++;
     if (bytes == 0)
         return;
-    if (i == DT_MEMORY_ROWS) { // the sum stays right, if not every name
+    if (i == DT_MEMORY_ROWS) { // the sum stays correct, even if a name is lost
         plan->rows[--i].what = "others";
         plan->rows[i].host &= host;
     } else if (i == plan->n) {

@@ -1,4 +1,4 @@
-// Finds the nearest of the offered names by edit distance.
+// Finds the nearest candidate by edit distance.
 #include "base/nearest.h"
 
 #include "base/text.h"
@@ -14,8 +14,8 @@ static int lower(char c)
     return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
 }
 
-// Insertions, deletions, substitutions and swaps of neighbours that turn a into b, letter case
-// aside (optimal string alignment); rows of the usual table, three kept.
+// Number of insertions, deletions, substitutions and swaps of neighbours that turn a into b,
+// ignoring case (optimal string alignment). Keeps three rows of the table.
 static int edit_distance(const char *a, const char *b)
 {
     int rows[3][LONGEST + 1];
@@ -52,7 +52,7 @@ void dt_nearest_offer(struct dt_nearest *nearest, const char *candidate)
         return;
     distance = edit_distance(nearest->word, candidate);
     if (distance > (int)(length + 2) / 3 || distance >= nearest->distance)
-        return; // more than a third of it is wrong: that was hardly meant
+        return; // more than a third differs: hardly what the user meant
     nearest->distance = distance;
     snprintf(nearest->best, sizeof nearest->best, "%s", candidate);
 }

@@ -1,4 +1,4 @@
-// Joins parts of a flat array to units, and gives these their places in a ring.
+// Groups parts of a flat array into units and assigns them to slots of a ring.
 #include "base/ring.h"
 
 #include "base/memory.h"
@@ -6,7 +6,7 @@
 
 static void place(struct dt_ring *ring)
 {
-    int64_t between = ring->n - 2, size = 0; // units that share slots, and the largest of them
+    int64_t between = ring->n - 2, size = 0; // units that share slots; size of the largest
     struct dt_unit *units = ring->units;
     for (int64_t i = 1; i <= between; i++)
         size = dt_max_i64(size, units[i].end - units[i].first);
@@ -23,7 +23,7 @@ static void place(struct dt_ring *ring)
 
 dt_status dt_ring_create(const int64_t *part_ends, int64_t n, int64_t align, struct dt_ring *ring)
 {
-    int64_t all = n > 0 ? part_ends[n - 1] : 0, start = 0; // of the rows of the next unit
+    int64_t all = n > 0 ? part_ends[n - 1] : 0, start = 0; // start of the next unit
     *ring = (struct dt_ring){0};
     if (align == 0)
         return DT_OK;
@@ -36,7 +36,7 @@ dt_status dt_ring_create(const int64_t *part_ends, int64_t n, int64_t align, str
         start = part_ends[i];
     }
     for (; ring->n > 1 && units[ring->n - 1].first == all - all % align; ring->n--)
-        units[ring->n - 2].end = all; // it would have nothing to send
+        units[ring->n - 2].end = all; // the last unit would have nothing to send
     place(ring);
     return DT_OK;
 }

@@ -1,5 +1,5 @@
 // Computes Philox4x32-10 and draws numbers from it. Constants and rounds are from Salmon et al.,
-// SC11, table 2; tests/unit/test_rng.c holds the authors' known-answer vectors.
+// SC11, table 2; tests/unit/test_rng.c has the authors' known-answer vectors.
 #include "base/rng.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ uint32_t dt_philox_u32(struct dt_philox *rng)
 
 uint64_t dt_philox_below(struct dt_philox *rng, uint64_t n)
 {
-    uint64_t last = UINT64_MAX - (0 - n) % n; // 2^64 mod n words at the top are drawn again
+    uint64_t last = UINT64_MAX - (0 - n) % n; // the top 2^64 mod n words are rejected
     uint64_t word;
     do {
         uint64_t low = dt_philox_u32(rng);
@@ -72,7 +72,7 @@ float dt_philox_uniform(struct dt_philox *rng)
     return (float)(dt_philox_u32(rng) >> 8) * 0x1p-24f;
 }
 
-// Computes in double, so that the fp32 result hardly ever depends on the last bits of a libm.
+// Computes in double, so that the fp32 result hardly ever depends on the libm's last bits.
 float dt_philox_normal(struct dt_philox *rng)
 {
     const double two_pi = 6.283185307179586476925287;

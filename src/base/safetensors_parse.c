@@ -1,6 +1,6 @@
-// Makes the index of a safetensors file from the JSON of its header; every value is hostile until
-// it is checked. cJSON reads the JSON; what it lets pass (control characters, escaped zeros,
-// duplicates, numbers of any kind, text after the end) is refused here.
+// Builds the index of a safetensors file from its JSON header, without trusting any value. cJSON
+// parses the JSON; this file rejects what cJSON accepts (control characters, escaped zeros,
+// duplicates, numbers of any kind, text after the end).
 #include "base/memory.h"
 #include "base/safetensors.h"
 #include "base/safetensors_format.h"
@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Values in the JSON; a tensor has up to 14. Bounds the memory that a header can ask for: cJSON
-// needs about 80 bytes a value, where two bytes of text suffice for one.
+// The limit of JSON values bounds the memory for a header: cJSON needs about 80 bytes per value,
+// for which two bytes of text suffice. A tensor has up to 14 values.
 enum { VALUES_MAX = 4 * 1000 * 1000, SHOWN = 100 };
 
 static const struct dt_safetensors_type types[] = {
@@ -75,11 +75,11 @@ bool dt_safetensors_measure(const struct dt_safetensors_type *type, const int64_
 #define BAD(...)                                                                                   \
     DT_FAIL(DT_USER, "the file is damaged or not a safetensors file; copy or create it again",     \
             __VA_ARGS__)
-// How messages about a tensor begin, where the function has its `path` and `name`.
+// Prefix of messages about a tensor, with the function's `path` and `name`.
 #define TENSOR "%s: tensor %.*s: "
 #define NAMED  path, SHOWN, name
 
-// Refuses what cJSON would accept silently, and more values than it should hold.
+// Rejects what cJSON would accept silently, and too many values.
 static dt_status check_text(const char *path, const char *text, int64_t size)
 {
     bool in_string = false;
@@ -94,7 +94,7 @@ static dt_status check_text(const char *path, const char *text, int64_t size)
         if (in_string && c == '\\') {
             if (size - i >= 6 && memcmp(text + i, "\\u0000", 6) == 0)
                 return BAD("%s: a zero byte in a name, at byte %" PRId64 " of the header", path, i);
-            length = 2; // the next character is plain text: \" ends nothing
+            length = 2; // skip the escaped character: \" does not end the string
         } else if (c == '"')
             in_string = !in_string;
         else if (!in_string && (c == ',' || c == '{' || c == '['))
@@ -114,7 +114,7 @@ static dt_status read_json(const char *path, const char *header, int64_t size, c
     if (header[0] != '{')
         return BAD("%s: the header does not begin with {", path);
     DT_TRY(check_text(path, header, size));
-    char *text; // with a zero after it: cJSON looks one byte past the end of cut JSON
+    char *text; // with a final zero: cJSON reads one byte past the end of truncated JSON
     DT_TRY(DT_NEW(&text, size + 1, "the header of %s", path));
     memcpy(text, header, (size_t)size);
     const char *end = NULL;
@@ -130,7 +130,7 @@ static dt_status read_json(const char *path, const char *header, int64_t size, c
     return DT_OK;
 }
 
-// Whether a text is fit for a message on a terminal.
+// Whether a text is safe to print on a terminal.
 static bool is_plain(const char *text)
 {
     for (; *text; text++)
@@ -139,8 +139,7 @@ static bool is_plain(const char *text)
     return true;
 }
 
-// cJSON holds numbers as doubles: below 2^53 each whole number is exact and distinct from its
-// neighbours.
+// cJSON stores numbers as doubles: below 2^53 integers are exact and distinct.
 static bool whole_number(const cJSON *item, int64_t *value)
 {
     double x = cJSON_IsNumber(item) ? item->valuedouble : -1;
@@ -150,7 +149,7 @@ static bool whole_number(const cJSON *item, int64_t *value)
     return (double)*value == x;
 }
 
-// The three members of a tensor's object; others are skipped, as the reference does.
+// The three members of a tensor's object; others are skipped, as in the reference.
 enum member { DTYPE, SHAPE, OFFSETS, MEMBERS };
 
 static dt_status find_members(const char *path, const cJSON *object, const cJSON *members[MEMBERS])
@@ -235,7 +234,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct dt_safetensor *)a)->name, ((const struct dt_safetensor *)b)->name);
 }
 
-// Empty tensors come before the one that begins at the same byte.
+// Empty tensors come before a tensor that begins at the same byte.
 static int by_begin(const void *a, const void *b)
 {
     const struct dt_safetensor *x = a, *y = b;
@@ -267,7 +266,7 @@ static dt_status read_metadata(const char *path, const cJSON *object, struct dt_
     return DT_OK;
 }
 
-// The tensors fill the data from end to end, each beginning where the one before ends.
+// Tensors must cover the data without gaps, each beginning at the end of the previous one.
 static dt_status check_layout(const struct dt_safetensors *file, int64_t data_bytes)
 {
     int64_t end = 0;

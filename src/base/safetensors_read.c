@@ -24,7 +24,7 @@ static dt_status read_header(int fd, const char *path, int64_t file_size, char *
         return DT_FAIL(DT_USER, "the file is truncated; copy or create it again",
                        "%s has %" PRId64 " bytes, too few for a safetensors file", path, file_size);
     DT_TRY(dt_pread_all(fd, path, &length, sizeof length, 0));
-    if (memcmp(&length, "version ", sizeof length) == 0) // how a pointer begins
+    if (memcmp(&length, "version ", sizeof length) == 0) // a Git LFS pointer file
         return DT_FAIL(DT_USER, "run git lfs pull where it was cloned",
                        "%s is a Git LFS pointer, not the file itself", path);
     if (length > DT_SAFETENSORS_HEADER_MAX)

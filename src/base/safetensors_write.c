@@ -1,6 +1,5 @@
-// Writes safetensors files: the header from the announced tensors, then bytes as they come, hashed
-// on their way. cJSON escapes the names; numbers go in as raw text, because cJSON prints large ones
-// as 1e+15.
+// Writes safetensors files: the header of the announced tensors, then the data, hashing everything.
+// cJSON escapes the names; numbers are added as raw text, because cJSON prints large ones as 1e+15.
 #include "base/safetensors.h"
 
 #include "base/file.h"
@@ -16,13 +15,13 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { ALIGN = 8 }; // the data begin at a multiple of it, as the reference implementation has it
+enum { ALIGN = 8 }; // of the data's start, as in the reference implementation
 int64_t dt_safetensors_sync_bytes = 1 << 28;
 
 struct dt_safetensors_writer {
     char *path;
     int fd;
-    int64_t written, size; // bytes of the file: so far, and announced
+    int64_t written, size; // bytes of the file so far; bytes announced
     int64_t synced;
     XXH64_state_t *hash;
 };
@@ -41,7 +40,7 @@ static void list_text(char *text, size_t room, const int64_t *values, int n)
     dt_append(text, room, n > 0 ? "]" : "[]");
 }
 
-// Adds the tensor's object to the header; `end` goes from its begin to its end in the data.
+// Adds the tensor's object to the header and advances `end` by its size.
 static dt_status add_tensor(const char *path, cJSON *root, const struct dt_safetensors_entry *entry,
                             int64_t *end)
 {
@@ -65,13 +64,13 @@ static dt_status add_tensor(const char *path, cJSON *root, const struct dt_safet
     return DT_OK;
 }
 
-// Everything before the data, as it goes into the file.
+// The bytes of the file before the data.
 struct preamble {
     char *bytes;
     int64_t size, data_bytes;
 };
 
-// Makes the preamble: the length word and the JSON, padded with spaces.
+// Formats the preamble: the header length and the JSON, padded with spaces.
 static dt_status print_preamble(const char *path, const cJSON *root, struct preamble *preamble)
 {
     char *json = cJSON_PrintUnformatted(root);
@@ -90,8 +89,8 @@ static dt_status print_preamble(const char *path, const cJSON *root, struct prea
     return status;
 }
 
-// Checks the header by the reader's own checker: what this writes, this reads (names, duplicates,
-// sizes).
+// Checks the header (names, duplicates, sizes) by the reader's checker, so that written files can
+// be read.
 static dt_status check_preamble(const char *path, const struct preamble *preamble)
 {
     struct dt_safetensors *file;
@@ -110,7 +109,7 @@ static void free_writer(struct dt_safetensors_writer *writer)
     free(writer);
 }
 
-// Where it fails, discard what *writer is.
+// On failure, discard *writer.
 static dt_status open_writer(const char *path, int64_t size, struct dt_safetensors_writer **writer)
 {
     DT_TRY(DT_NEW(writer, 1, "a writer of %s", path));

@@ -17,7 +17,7 @@ bool dt_append(char *text, size_t size, const char *format, ...)
     return n >= 0 && (size_t)n < size - used;
 }
 
-// The next part at *text, without blanks around it; *text moves after it. NULL: there is none.
+// The next part at *text, trimmed; advances *text. NULL: no more parts.
 static const char *next_part(const char **text, size_t *length)
 {
     const char *part = *text + strspn(*text, ",() ");
@@ -108,7 +108,7 @@ void dt_print_wrapped(FILE *out, int column, int indent, const char *text)
 
 void dt_print_line(const char *format, ...)
 {
-    char text[4096]; // what is longer is cut
+    char text[4096]; // longer text is truncated
     DT_PRINT_ARGUMENTS(text, sizeof text, format);
     dt_print_wrapped(stdout, 0, 4, text);
 }

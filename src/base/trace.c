@@ -1,5 +1,5 @@
-// Keeps the counters and spans of this process. One lock protects them: a few hundred spans a
-// step do not contend for it.
+// The counters and spans of this process, under one lock: a few hundred spans per step do not
+// contend for it.
 #include "base/trace.h"
 
 #include "base/memory.h"
@@ -19,7 +19,7 @@ static struct {
     uint64_t kept_from;
     const char *phase; // NULL: none yet
     uint64_t phase_begin;
-    void (*range_begin)(const char *name); // both or none; the training thread's
+    void (*range_begin)(const char *name); // both or none; called on the training thread
     void (*range_end)(void);
 } trace = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -69,7 +69,7 @@ void dt_trace_keep(bool keep)
     pthread_mutex_unlock(&trace.lock);
 }
 
-// The counter of a name; NULL: there are too many names. Call it, and `add`, with the lock held.
+// The counter of a name; NULL: too many names. Call this and `add` with the lock held.
 static struct dt_trace_counter *counter_of(enum dt_lane lane, const char *name)
 {
     struct dt_trace_counter *counter = trace.counters;

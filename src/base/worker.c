@@ -1,5 +1,5 @@
-// One thread and one slot of work, which a lock protects. The owner puts work in and sleeps on
-// `changed` when it wants the outcome; the thread sleeps on it while it has no work.
+// One thread and one slot for work, under a lock. The owner waits on `changed` for the outcome, the
+// thread waits on it for work.
 #include "base/worker.h"
 
 #include "base/clock.h"
@@ -12,8 +12,8 @@
 
 struct dt_worker {
     pthread_t thread;
-    _Atomic double heard; // dt_seconds of its last sign of progress
-    // Under the lock.
+    _Atomic double heard; // dt_seconds of its last progress
+    // Guarded by the lock:
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool busy, stop;

@@ -1,4 +1,4 @@
-// Creates the buckets of a run: their memory, and the parts of all phases.
+// Creates the buckets of a run: memory, and the parts of all phases.
 #include "base/memory.h"
 #include "comm/bucket_parts.h"
 #include "comm/bucket_plan.h"
@@ -53,24 +53,24 @@ int64_t dt_buckets_sharded(const struct dt_buckets_config *config, int n_ranks)
     return is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
 }
 
-// Returns the bytes of the fp32 weights that travel beside bf16 copies.
+// Bytes of the fp32 weights that are sent with bf16 copies.
 static int64_t packed_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
     if (config->storage == DT_F32 || dt_buckets_sharded(config, n_ranks) == 0 ||
         dt_buckets_spread_weights(config))
-        return 0; // or it is what a pass reads
+        return 0; // otherwise a pass reads the weights themselves
     return config->masters.elements * (int64_t)sizeof(float);
 }
 
-// A part of what is never rounded and stays where it is.
+// A part that is never rounded and is sent in place.
 static struct part in_place(enum dt_operation operation, void *data, int64_t n, enum dt_dtype type)
 {
     return (struct part){
         .operation = operation, .elements = n, .wire_type = type, .data = data, .wire = data};
 }
 
-// The gradients of a bucket, in the whole array or in a unit's slot; then this rank keeps its block
-// of them from `held` on in an array of its own.
+// Adds the gradients of a bucket: in the whole array, or in a unit's slot with this rank's block
+// from `held` on in a separate array.
 static void add_gradients(struct dt_buckets *b, const struct dt_span *span,
                           const struct dt_unit *unit, int64_t held, bool sharded)
 {
@@ -87,8 +87,8 @@ static void add_gradients(struct dt_buckets *b, const struct dt_span *span,
                          .held = held});
 }
 
-// With DT_SHARD_WEIGHTS what is gathered of a bucket goes to the place in a ring that its gradients
-// have in theirs.
+// With DT_SHARD_WEIGHTS a bucket's gathered weights have the same position in their ring as its
+// gradients in theirs.
 static void add_spread_weights(struct dt_buckets *b, const struct part *gradients)
 {
     const struct dt_buckets_config *config = &b->config;
@@ -152,7 +152,7 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
         b->weights = b->masters;
 }
 
-// The most that devices sum at once by a tree: a bucket, which a cut at norm blocks may lengthen.
+// The largest sum by a tree between devices: a bucket, which a cut at norm blocks may lengthen.
 static int64_t tree_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
     if (config->order != DT_SUM_TREE || !config->between_devices || n_ranks == 1)
@@ -171,7 +171,7 @@ int64_t dt_buckets_tree_bytes(const struct dt_buckets_config *config, int n_rank
 
 static int64_t wire_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
-    if (config->wire == DT_F32 || n_ranks == 1) // a lone rank sends nothing
+    if (config->wire == DT_F32 || n_ranks == 1) // a single rank sends nothing
         return 0;
     int64_t elements = config->ring.n > 0 ? config->ring.elements : config->elements;
     return elements * (int64_t)sizeof(dt_bf16);
@@ -182,8 +182,8 @@ int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks)
     return wire_bytes(config, n_ranks) + packed_bytes(config, n_ranks);
 }
 
-// Returns the larger of two sizes: what a forward pass reads, and the masters. They share the
-// memory, since they never travel at the same time.
+// The larger of the bytes that a forward pass reads and of the masters, which share memory because
+// they are never sent at the same time.
 static int64_t host_weights_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
     int64_t sharded = dt_buckets_sharded(config, n_ranks);
@@ -204,7 +204,7 @@ int64_t dt_buckets_host_bytes(const struct dt_buckets_config *config,
     return bytes;
 }
 
-// Creates the memory and events of the parts, where there is another rank to send them to.
+// Creates the memory and events of the parts if there are several ranks.
 static dt_status equip_parts(struct dt_buckets *b)
 {
     int64_t bytes = dt_buckets_host_bytes(&b->config, &b->backend, b->comm->info.size);
@@ -218,7 +218,7 @@ static dt_status equip_parts(struct dt_buckets *b)
         struct part *part = &b->parts[i];
         if (i == b->norms.end)
             weights = used;
-        if (i == b->masters.first || i == b->updates.first) // these never travel together
+        if (i == b->masters.first || i == b->updates.first) // these are never sent together
             used = weights;
         part->host = b->host ? b->host + used : part->wire;
         used += part->elements * dt_dtype_size(part->wire_type);
@@ -248,7 +248,7 @@ static dt_status build(struct dt_buckets *b, const int64_t *row_ends, const stru
                     "allocating %.1f MiB for fp32 weights to be gathered", (double)packed / 0x1p20);
     list_parts(b, spans, n);
     b->next = b->gradients.first;
-    // Which parts hold each row; both are in the order of the arena.
+    // Find the parts of each row; both are in the order of the arena.
     const struct dt_ring *ring = &b->config.ring;
     int64_t k = b->next, sums = k, unit = 0;
     for (int64_t row = 0, begin = 0; row < b->config.n_rows; begin = row_ends[row++]) {

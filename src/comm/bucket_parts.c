@@ -1,8 +1,7 @@
 // Sends and receives parts of a step's traffic.
 #include "comm/bucket_parts.h"
 
-// Copies what `span` is of a part between its places on the device and on the host, if these
-// differ.
+// Copies elements `span` of a part between the device and the host, if these differ.
 static dt_status copy(struct dt_buckets *b, const struct part *part, struct dt_span span,
                       bool to_host)
 {
@@ -15,7 +14,7 @@ static dt_status copy(struct dt_buckets *b, const struct part *part, struct dt_s
                    : dt_to_device(&b->backend, wire, host, bytes, b->stream);
 }
 
-// Element `first` of an array of that type.
+// Address of element `first` of an array.
 static void *at(void *array, enum dt_dtype type, int64_t first)
 {
     return (char *)array + first * dt_dtype_size(type);
@@ -29,8 +28,8 @@ static dt_status cast(struct dt_buckets *b, int64_t n, const void *x, enum dt_dt
     return dt_cast(&b->backend, &args, b->stream);
 }
 
-// Copies the fp32 weights that travel packed, as far as elements [first, end) of the arena have
-// any; weights[0] is element `origin`.
+// Copies those fp32 weights of elements [first, end) of the arena that are sent packed; weights[0]
+// is element `origin`.
 static dt_status copy_packed(struct dt_buckets *b, int64_t first, int64_t end, float *weights,
                              int64_t origin, bool pack)
 {
@@ -43,7 +42,7 @@ static dt_status copy_packed(struct dt_buckets *b, int64_t first, int64_t end, f
     return DT_OK;
 }
 
-// Packs this rank's pieces; of what all ranks hold, rank 0's.
+// Packs this rank's pieces, and on rank 0 what all ranks hold.
 static dt_status pack_own(struct dt_buckets *b)
 {
     int64_t bytes = b->config.masters.elements * (int64_t)sizeof *b->packed;
@@ -59,7 +58,7 @@ static dt_status pack_own(struct dt_buckets *b)
     return DT_OK;
 }
 
-// Brings what is sent to the wire.
+// Copies the data to `wire`.
 static dt_status pack(struct dt_buckets *b, const struct part *part)
 {
     const int64_t n = part->out.end - part->out.first;
@@ -74,7 +73,7 @@ static dt_status pack(struct dt_buckets *b, const struct part *part)
                       at(part->wire, part->wire_type, part->out.first), part->wire_type);
 }
 
-// Adds this rank's sums to those that it has, or replaces these.
+// Adds this rank's new sums to `own`, or replaces it.
 static dt_status keep(struct dt_buckets *b, const struct part *part)
 {
     const int64_t n = part->in.end - part->in.first;
@@ -84,7 +83,7 @@ static dt_status keep(struct dt_buckets *b, const struct part *part)
                    : cast(b, n, sums, part->wire_type, part->own, DT_F32);
 }
 
-// Brings what the collective gave to where it belongs.
+// Copies the result of the collective to its destination.
 static dt_status unpack(struct dt_buckets *b, const struct part *part)
 {
     const int64_t n = part->in.end - part->in.first;

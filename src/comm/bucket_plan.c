@@ -1,18 +1,18 @@
-// Cuts the arena greedily: a row joins the open bucket as long as it fits. But a bucket holds at
-// most half of what is not cut yet, so that buckets become smaller towards the end: a bucket waits
-// for the last of its rows, and what is sent after backward has nothing to overlap with. For the
-// same reason a model smaller than one bucket is cut, too.
+// Cuts the arena greedily: rows join the open bucket while they fit. A bucket has at most half of
+// the remaining elements, so that buckets become smaller towards the end: a bucket waits for its
+// last row, and buckets sent after backward overlap with nothing. For the same reason a model
+// smaller than one bucket is cut too.
 //
-// The embedding is the last row. Where its vocabulary is small, it is sent with a few other rows.
-// Where it is larger than a bucket, it is sent last and alone (130M: 154 of 516 MB, 0.73 ms at the
-// 211 GB/s below, in a step of about 35 ms). comm.dtype = bf16 halves that.
-// Between devices nothing better was found:
-// - With tied weights the head's part of its gradient is ready when backward begins. To send that
+// The embedding is the last row. With a small vocabulary it is sent with a few other rows; if it is
+// larger than a bucket, it is sent last and alone (130M: 154 of 516 MB, 0.73 ms at the 211 GB/s
+// below, in a step of about 35 ms). comm.dtype = bf16 halves that. Alternatives between devices are
+// no better: - With tied weights the head's part of its gradient is ready when backward begins.
+// Sending that
 //   part early leaves the embedding's part, which is as large: more bytes, no fewer at the end.
 // - A row that is complete before the embedding must not join it: it would wait for it.
 // - The weight gradients of layer 0 could be computed after it. The GEMM of in_proj would hide
 //   0.13 ms, but its own 9 MB would then be sent last: a gain of 0.09 ms at 211 GB/s, none at 70.
-// - Pieces would be slower: they follow each other on links that one message fills.
+// - Pieces would be slower, since one message fills the links.
 //
 // Rates are those of bytes summed. A GPU of 8 with NVLink sends at most 370 GB/s in a ring, where
 // each byte passes it 2 · 7/8 times: 211 GB/s.
@@ -27,18 +27,18 @@
 
 #include <math.h>
 
-enum { ALIGN = 64 };                        // elements, of pieces
-static const int64_t least_bytes = 1 << 20; // a smaller bucket gains nothing by being sent early
-static const int64_t auto_unit = 25000000;  // buckets of `auto` are multiples of it
-static const double start_s = 3e-6;         // of a collective, for each doubling of ranks
-static const double link_rate = 211e9;      // bytes/s
-static const int64_t least_piece_bytes = 1 << 12; // however small buckets are asked for
+enum { ALIGN = 64 };                              // elements
+static const int64_t least_bytes = 1 << 20;       // sending smaller buckets early gains nothing
+static const int64_t auto_unit = 25000000;        // buckets of `auto` are multiples of it
+static const double start_s = 3e-6;               // start of a collective per doubling of ranks
+static const double link_rate = 211e9;            // bytes/s
+static const int64_t least_piece_bytes = 1 << 12; // lower limit for any bucket size
 
 struct plan {
     const struct dt_bucket_plan_config *config;
     int64_t all, sharded;  // elements
-    struct dt_span *spans; // NULL: they are only counted
-    int64_t n, end;        // of the last one
+    struct dt_span *spans; // NULL: only count
+    int64_t n, end;        // end of the last span
 };
 
 static void add(struct plan *plan, int64_t end)
@@ -51,7 +51,7 @@ static void add(struct plan *plan, int64_t end)
     plan->end = end;
 }
 
-// Ends the open bucket at `end`, or a little earlier where buckets are sharded.
+// Ends the open bucket at `end`, or a little earlier if sharded.
 static void close_bucket(struct plan *plan, int64_t end)
 {
     if (plan->sharded > 0)
@@ -60,7 +60,7 @@ static void close_bucket(struct plan *plan, int64_t end)
         add(plan, end);
 }
 
-// The most bytes of a bucket that begins where `left` elements are not cut yet.
+// The most bytes of a bucket when `left` elements remain.
 static int64_t limit(const struct plan *plan, int64_t left)
 {
     int64_t most = plan->config->bucket_bytes, half = left * (int64_t)sizeof(float) / 2;
@@ -71,7 +71,7 @@ static void cut(struct plan *plan)
 {
     const int64_t *ends = plan->config->row_ends, rows = plan->config->n_rows;
     const struct dt_ring *ring = &plan->config->ring;
-    int64_t all = plan->all, start = 0; // of the bucket that is open
+    int64_t all = plan->all, start = 0; // start of the open bucket
     for (int64_t row = 0, begin = 0, unit = 0; row < rows; begin = ends[row++]) {
         if (unit < ring->n && begin == ring->units[unit].end) {
             close_bucket(plan, begin);
@@ -101,7 +101,7 @@ int64_t dt_bucket_auto(int64_t elements, int n_ranks, bool between_devices)
 {
     if (!between_devices || n_ranks < 2)
         return auto_unit;
-    double start = start_s * log2(n_ranks) * link_rate; // bytes that links could have sent
+    double start = start_s * log2(n_ranks) * link_rate; // bytes that links could send meanwhile
     int64_t best = (int64_t)sqrt((double)elements * sizeof(float) * start);
     return dt_max_i64(best / auto_unit, 1) * auto_unit;
 }

@@ -1,27 +1,25 @@
-// Gradient buckets, in the order in which a step walks through them. A row becomes ready, and the
-// bucket that it completes is sent. dt_buckets_wait brings the sums back. Each bucket is one part
-// of a step's traffic, and the fp64 sums are the first part. Where the optimizer is sharded, more
-// phases follow: the norms, which are one part, and the buckets of weights, those that a forward
-// pass reads first before others. If these are bf16 copies, the fp32 weights beside them come
-// before: as one packed array, zero but for this rank's own, whose bits are summed over ranks. A
-// phase of its own gathers the masters, and another one the gradients, if they are gathered.
+// Gradient buckets, in the order of a step. When a row becomes ready, the bucket that it completes
+// is sent; dt_buckets_wait brings the sums back. Each bucket is one part of a step's traffic, and
+// the fp64 sums are the first part. If the optimizer is sharded, more phases follow: the norms in
+// one part, then the buckets of weights, in the order in which a forward pass reads them. With bf16
+// copies the fp32 weights come first, as one packed array, zero except for this rank's own, whose
+// bits are summed over ranks. Separate phases gather the masters and, if needed, the gradients.
 #include "comm/bucket_parts.h"
 
 #include "base/round.h"
 
 // ---- a step: ready and sent …
 
-// Whether the sums of this step are still to be sent. With a ring not every micro-batch has sums.
+// Whether the sums of this step must still be sent. With a ring not every micro-batch has sums.
 static bool lacks_sums(const struct dt_buckets *b)
 {
     return !b->sums_sent && b->sums.first < b->sums.end && b->config.ring.n == 0;
 }
 
-// Devices that sum among themselves keep some multiprocessors for it: ops leave these free from the
-// first part of a step that is sent to the wait for all of them. Both are fixed places in a
-// step: what is in flight in between never changes a bit. Weights that are gathered do not count:
-// after a checkpoint a step gathers none. Sums in the order DT_SUM_TREE give the same bits alone,
-// where nothing is shared.
+// Reserves some multiprocessors for sums between devices: ops leave them free from the first part
+// sent in a step to the wait for all parts. Both are fixed points of a step, so what is in flight
+// never changes a bit. Gathered weights do not count, because a step after a checkpoint gathers
+// none. Nothing is reserved with DT_SUM_TREE, whose bits must not depend on the number of ranks.
 static void share(struct dt_buckets *b, bool on)
 {
     if (b->device_comm && b->config.order == DT_SUM_FAST && b->backend.table->share)
@@ -38,7 +36,7 @@ dt_status dt_buckets_sums_ready(struct dt_buckets *b)
     return dt_part_send(b, b->sums.first);
 }
 
-// Sends in table order even where rows become ready in another: every rank must begin its
+// Sends in table order even if rows become ready in another order, since every rank must begin its
 // collectives in the same order.
 dt_status dt_buckets_ready(struct dt_buckets *b, int64_t row)
 {
@@ -65,8 +63,8 @@ void dt_buckets_add(struct dt_buckets *b, bool adds)
     b->adds = adds;
 }
 
-// Copies elements [first, end) of a ring from one unit's slot to another's: the tail of the one is
-// what the other begins with.
+// Copies elements [first, end) of a ring from one unit's slot to another's, which begins with the
+// tail of the first.
 static dt_status copy_tail(struct dt_buckets *b, void *ring, enum dt_dtype type,
                            const struct dt_unit *from, const struct dt_unit *to, int64_t first,
                            int64_t end)
@@ -81,7 +79,7 @@ dt_status dt_buckets_enter(struct dt_buckets *b, int64_t row)
 {
     const struct dt_ring *ring = &b->config.ring;
     for (int64_t k = b->rows[row].unit; b->unit < k; b->unit++) {
-        int64_t i = b->unit + 1, before = i - DT_RING_SLOTS; // which had the slot
+        int64_t i = b->unit + 1, before = i - DT_RING_SLOTS; // the unit that had the slot before
         if (before > 0 && b->next < b->units[before].end)
             return DT_FAIL(DT_MACHINE, NULL, "row %lld is entered before earlier ones are ready",
                            (long long)row);
@@ -128,8 +126,8 @@ dt_status dt_buckets_sum_norms(struct dt_buckets *b)
     return dt_parts_receive(b, b->norms.first, b->norms.end);
 }
 
-// What is gathered of a unit, in `phase`; its last parts are those of the first buckets. Of bucket
-// k comes part `end` - 1 - k; a bucket that all ranks hold has none.
+// The parts of a unit in `phase`, where the last parts are the first buckets: bucket k is part
+// `end` - 1 - k; a bucket that all ranks hold has no part.
 static struct phase of_unit(const struct dt_buckets *b, struct phase phase, int64_t unit)
 {
     int64_t first = b->units[unit].first - b->gradients.first;
@@ -137,8 +135,8 @@ static struct phase of_unit(const struct dt_buckets *b, struct phase phase, int6
     return (struct phase){phase.end - end, phase.end - first};
 }
 
-// After its own parts have arrived: copies the rest of what a unit's slot holds. That is its tail
-// from the unit above, or what all ranks hold from this rank's array `own`.
+// Called after a unit's parts have arrived: copies the rest of its slot, which is the tail in the
+// unit above, or what all ranks hold from `own`.
 static dt_status complete_unit(struct dt_buckets *b, int64_t unit, void *ring, enum dt_dtype type,
                                const void *own)
 {
@@ -175,7 +173,7 @@ dt_status dt_buckets_begin_pass(struct dt_buckets *b, bool changed)
     return changed && b->packed ? dt_part_send(b, b->weights.first) : DT_OK;
 }
 
-// Begins to gather a unit. The one that had its slot is gone.
+// Begins to gather a unit, replacing the one in its slot.
 static dt_status fetch(struct dt_buckets *b, int64_t unit)
 {
     const struct dt_ring *ring = &b->config.ring;
@@ -236,7 +234,7 @@ dt_status dt_buckets_need(struct dt_buckets *b, int64_t row)
     if (row == b->config.n_rows || !b->gathers)
         return DT_OK;
     int64_t bucket = b->rows[row].first - b->gradients.first;
-    return dt_parts_receive(b, b->weights.first, b->weights.end - bucket); // as of_unit
+    return dt_parts_receive(b, b->weights.first, b->weights.end - bucket); // see of_unit
 }
 
 dt_status dt_buckets_gathered(struct dt_buckets *b)

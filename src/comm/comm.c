@@ -1,6 +1,5 @@
-// What all communicators share: which of them a process opens, the checks before a collective is
-// dispatched, and the agreement of all ranks on one status. Calls the table of a backend, never
-// MPI.
+// Shared by all communicators: which one a process opens, the checks before a collective is
+// dispatched, and the agreement of all ranks on one status. Calls a backend's table, never MPI.
 #include "comm/comm.h"
 
 #include "base/memory.h"
@@ -11,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The value of the first of these variables that is set, or NULL.
+// The value of the first of these environment variables that is set, or NULL.
 static const char *environment(const char *const names[])
 {
     for (; *names; names++)
@@ -32,7 +31,7 @@ bool dt_launched_by_pmi(void)
            !environment((const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", NULL});
 }
 
-// The number in the first of these variables that is set.
+// The number in the first of these environment variables that is set.
 static int number(const char *const names[], int otherwise)
 {
     const char *text = environment(names);
@@ -188,7 +187,7 @@ dt_status dt_barrier(struct dt_comm *comm)
     return dt_allreduce(comm, &nothing, 1, DT_I64, DT_SUM);
 }
 
-// An error record as it is sent, which is texts only, without pointers.
+// An error record for sending: only texts, no pointers.
 struct wire_error {
     char host[DT_HOST_NAME];
     char message[DT_ERROR_MESSAGE];
@@ -212,7 +211,7 @@ static dt_status raise_shared(dt_status status, const struct wire_error *wire, i
     return status;
 }
 
-// When some rank has failed, all adopt the error of the lowest one, `first`.
+// If some rank has failed, all ranks adopt the error of the lowest one, `first`.
 static dt_status share_error(struct dt_comm *comm, dt_status mine, dt_status worst, int first)
 {
     struct wire_error wire;
@@ -239,7 +238,7 @@ static dt_status share_error(struct dt_comm *comm, dt_status mine, dt_status wor
 dt_status dt_agree(struct dt_comm *comm, dt_status mine)
 {
     int64_t size = comm->info.size;
-    // {the worst status, size - the lowest failing rank}, zeros where all is well
+    // {the worst status, size - the lowest failing rank}; zeros if none failed
     int64_t worst[2] = {(int64_t)mine, mine == DT_OK ? 0 : size - comm->info.rank};
     comm->agreed = false;
     DT_TRY(dt_allreduce(comm, worst, 2, DT_I64, DT_MAX));

@@ -1,11 +1,11 @@
-// Collectives in device memory by NCCL, which is opened at run time. NCCL is non-blocking
-// throughout: no call of it can hold the host where a peer is gone, and each is polled until it is
-// on its way.
+// Collectives in device memory by NCCL, which is opened at run time. Its communicators are
+// non-blocking, so no call can block the host when a peer is gone; each call is polled until the
+// collective is enqueued.
 //
 // Memory is not registered (ncclCommRegister): NCCL 2.19 to 2.30 uses registered memory for no
 // all-reduce in place by ring or tree, on one host or several. NVLS would use memory of
-// ncclMemAlloc, but is excluded for its bits (comm_nccl_nvls.c). And where one rank registers what
-// another does not, NCCL promises nothing.
+// ncclMemAlloc, but is excluded for its bits (comm_nccl_nvls.c). NCCL gives no guarantee if ranks
+// register different memory.
 #include "comm/comm_nccl.h"
 
 #include "backend/cuda.h"
@@ -20,9 +20,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SPINS = 200 };              // polls before the caller sleeps between them
+enum { SPINS = 200 };              // polls before the caller starts to sleep in between
 static const double nap_s = 20e-6; // between polls
-static const double gap_s = 0.5;   // a longer pause: this process did not run
+static const double gap_s = 0.5;   // after a longer pause this process was suspended
 
 static const struct dt_cuda_library library_name = {
     .name = "NCCL",
@@ -61,7 +61,7 @@ static dt_status version(char *text, size_t size)
     if (result != ncclSuccess)
         return DT_FAIL(DT_MACHINE, NULL, "ncclGetVersion failed: %s",
                        library.GetErrorString(result));
-    int unit = code < 10000 ? 1000 : 10000; // until 2.8 a digit less
+    int unit = code < 10000 ? 1000 : 10000; // one digit less until 2.8
     snprintf(text, size, "%d.%d.%d", code / unit, code % unit / 100, code % 100);
     return DT_OK;
 }
@@ -92,8 +92,8 @@ static void leave(struct nccl_comm *nccl)
     pthread_mutex_unlock(&nccl->lock);
 }
 
-// Polls until what NCCL was asked for, with this result, is on its way; ncclInProgress where that
-// takes longer than `limit_s`, or *give_up (which may be NULL) becomes true.
+// Polls until the NCCL call that returned `result` is no longer in progress; returns ncclInProgress
+// after `limit_s`, or when *give_up (may be NULL) becomes true.
 static ncclResult_t settle(const struct nccl_comm *nccl, ncclResult_t result, double limit_s,
                            const _Atomic(bool) *give_up)
 {
@@ -147,7 +147,7 @@ static void release(struct nccl_comm *nccl)
 }
 
 // Waits until NCCL has connected the ranks, or a peer reports a failure: then *result is
-// ncclInProgress, and that rank has the error that all are to have.
+// ncclInProgress, and all ranks adopt that peer's error.
 static dt_status wait_init(struct nccl_comm *nccl, ncclResult_t *result)
 {
     struct dt_job_control *control = nccl->comm->control;
@@ -167,15 +167,15 @@ static dt_status wait_init(struct nccl_comm *nccl, ncclResult_t *result)
 }
 
 // Connects all ranks, or gives all of them the same error. A rank that fails informs the others by
-// its heartbeat, so that they wait for it no longer. Where no rank has failed after all, the
-// heartbeat was about an earlier opening, and they continue to wait.
+// its heartbeat, so that they stop waiting. If no rank has failed after all, the heartbeat was
+// about an earlier opening, and they continue to wait.
 static dt_status init_all(struct nccl_comm *nccl, const ncclUniqueId *id)
 {
     const struct dt_comm_info *info = &nccl->comm->info;
     struct dt_comm_devices *devices = &nccl->comm->control->devices;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     int64_t all_done = 0, blocks = dt_cuda_comm_blocks(nccl->backend->device);
-    DT_TRY(dt_allreduce(nccl->comm, &blocks, 1, DT_I64, DT_MIN)); // NCCL needs one number
+    DT_TRY(dt_allreduce(nccl->comm, &blocks, 1, DT_I64, DT_MIN)); // same on all ranks
     config.blocking = 0;
 #if NCCL_VERSION_CODE >= 21700 // 2.17, which has the field
     if (info->size > 1)
@@ -237,7 +237,7 @@ fail:
 
 // ---- collectives
 
-// The collectives that are offered, by the name of NCCL's function.
+// NCCL's function for each supported collective.
 static const char *const functions[DT_OPERATIONS] = {
     [DT_ALLREDUCE] = "ncclAllReduce",
     [DT_REDUCE_SCATTER] = "ncclReduceScatter",
@@ -312,10 +312,10 @@ static ncclResult_t call(const struct nccl_comm *nccl, const struct dt_collectiv
     return exchange(nccl, &messages, stream);
 }
 
-// Waits until what NCCL was asked for since `enter` is on its way.
+// Waits until the NCCL calls since `enter` are enqueued.
 static dt_status end_call(struct nccl_comm *nccl, ncclResult_t result, const char *function)
 {
-    result = settle(nccl, result, INFINITY, NULL); // the watchdog ends it
+    result = settle(nccl, result, INFINITY, NULL); // the watchdog ends the wait
     leave(nccl);
     return result == ncclSuccess ? DT_OK : dt_nccl_failed(nccl, result, function);
 }

@@ -1,12 +1,11 @@
-// Keeps NCCL from using NVLS, which sums in the NVLink switches: they add in another order from
-// call to call, and dtrain promises the same bits every time.
+// Keeps NCCL from using NVLS, which sums in the NVLink switches: their order of additions varies
+// from call to call, but dtrain promises bitwise identical results.
 //
-// It sets NCCL_NVLS_ENABLE=0. NCCL_ALGO=^NVLS would not do: NCCL compares whole names, so that
-// leaves NVLSTree, which sums in the switches of each host where there are several, and it
-// leaves the multicast kernels that NCCL uses on registered memory. NCCL_NVLS_ENABLE turns off
-// all of these since 2.17, which introduced NVLS, and saves the memory of its buffers. It means
-// nothing to older versions, and leaves NCCL_ALGO to the user. NCCL reads both when a
-// communicator is created; the environment wins over its files (nccl.conf).
+// It sets NCCL_NVLS_ENABLE=0. NCCL_ALGO=^NVLS would not be enough: NCCL compares whole names, so
+// NVLSTree, which sums in each host's switches, and the multicast kernels for registered memory
+// would remain. NCCL_NVLS_ENABLE turns off all of these since 2.17, which introduced NVLS, and
+// saves the memory of its buffers. Older versions ignore it, and NCCL_ALGO stays free for the user.
+// NCCL reads both when a communicator is created; the environment wins over its files (nccl.conf).
 #include "comm/comm_nccl.h"
 
 #include "base/log.h"
@@ -17,7 +16,7 @@
 
 static const char enable[] = "NCCL_NVLS_ENABLE", algo[] = "NCCL_ALGO";
 
-// How the user's NCCL_ALGO treats NVLS and NVLSTree in an all-reduce.
+// What the user's NCCL_ALGO says about NVLS and NVLSTree for an all-reduce.
 enum choice { NVLS_OPEN, NVLS_ASKED_FOR, NVLS_EXCLUDED };
 
 static bool is(const char *text, size_t length, const char *name)
@@ -25,7 +24,7 @@ static bool is(const char *text, size_t length, const char *name)
     return strlen(name) == length && strncasecmp(text, name, length) == 0;
 }
 
-// "ring,tree": these alone; "^nvls,nvlstree": all but these.
+// "ring,tree": only these; "^nvls,nvlstree": all except these.
 static enum choice choice_of_list(const char *list, const char *end)
 {
     bool except = list < end && *list == '^', nvls = false, tree = false;
@@ -63,11 +62,11 @@ static bool is_set(const char *name)
     return text && text[0];
 }
 
-// A user who asks for NVLS gets it: turned off under NCCL_ALGO=NVLS, no algorithm would be left.
+// A user who asks for NVLS gets it: with NCCL_ALGO=NVLS, turning it off would leave no algorithm.
 void dt_nccl_exclude_nvls(void)
 {
     if (!is_set(enable) && users_choice() != NVLS_ASKED_FOR)
-        setenv(enable, "0", 1); // where it fails, dt_nccl_warn_of_nvls sees it
+        setenv(enable, "0", 1); // if it fails, dt_nccl_warn_of_nvls warns
 }
 
 bool dt_nccl_may_use_nvls(void)

@@ -1,7 +1,7 @@
-// Sums in the order DT_SUM_TREE between devices: the schedule of sum_tree.h, each step an exchange
-// and, on the way up, an addition on the stream. Here all halves are contiguous, so that a step is
-// one message each way. The blocks of a reduce-scatter then arrive by the reversed bits of their
-// numbers, and one more exchange brings each to its rank.
+// Sums in the order DT_SUM_TREE between devices: the schedule of sum_tree.h, each step is an
+// exchange and, on the way up, an addition on the stream. All halves are contiguous, so that a step
+// is one message each way. A reduce-scatter therefore leaves blocks in bit-reversed order, and one
+// more exchange brings each block to its rank.
 #include "comm/comm_nccl.h"
 #include "comm/sum_tree.h"
 
@@ -28,8 +28,8 @@ static dt_status exchange(const struct call *call, int peer, struct dt_span out,
     return dt_nccl_exchange(call->nccl, &messages, call->stream);
 }
 
-// The time of the addition is that of the collective: the op is not dispatched (ops.c), which would
-// time it.
+// The addition counts as part of the collective's time, so it bypasses the dispatch (ops.c), which
+// would time it.
 static dt_status run_step(const struct call *call, const struct dt_tree_step *step)
 {
     const struct dt_backend *backend = call->nccl->backend;
@@ -60,7 +60,7 @@ dt_status dt_nccl_sum_by_tree(struct nccl_comm *nccl, const struct dt_collective
         struct dt_tree_step step = dt_tree_step(&tree, i);
         DT_TRY(run_step(&call, &step));
     }
-    // The block that halving leaves here is another rank's; that rank has this one's.
+    // Halving leaves another rank's block here, and this rank's block there.
     int other = dt_tree_reversed(info->rank, tree.levels);
     if (!in_blocks || other == info->rank)
         return DT_OK;

@@ -1,8 +1,7 @@
 // The watchdog of the NCCL communicator: a thread that looks at the device's counts ten times a
-// second. It waits for nothing but its own sleep, so it ends the job even where the program's own
-// thread waits for the device for ever. Who is to blame for a collective that does not end is
-// judged by the watch of the communicator (watch.c), by what this thread writes to struct
-// dt_comm_devices.
+// second. It waits for nothing but its own sleep, so it ends the job even if the program's thread
+// waits for the device forever. The communicator's watch (watch.c) judges which rank is to blame
+// for a collective that does not end, by what this thread writes to struct dt_comm_devices.
 #include "comm/comm_nccl.h"
 
 #include "base/clock.h"
@@ -25,15 +24,15 @@ static struct nccl_counts read_counts(const struct nccl_comm *nccl, int index)
 {
     const struct nccl_counts *counts = &nccl->counts[index];
     struct nccl_counts now;
-    now.done = __atomic_load_n(&counts->done, __ATOMIC_ACQUIRE); // first: never more than begun
+    now.done = __atomic_load_n(&counts->done, __ATOMIC_ACQUIRE); // first: never exceeds begun
     now.begun = __atomic_load_n(&counts->begun, __ATOMIC_ACQUIRE);
     now.since = __atomic_load_n(&counts->since, __ATOMIC_RELAXED);
     return now;
 }
 
-// The collective that began last before the collective `than`; -1: the last of all. It is found by
-// when each began, not by how many calls it had: collectives that are not in every step (weights
-// gathered for a validation) make these numbers uneven.
+// The last collective that began before the collective `than`; -1: the last of all. Compares begin
+// times, not numbers of calls, which differ for collectives that are not in every step (weights
+// gathered for a validation).
 static int began_before(const struct nccl_comm *nccl, int than)
 {
     struct nccl_counts limit = than >= 0 ? read_counts(nccl, than) : (struct nccl_counts){0};
@@ -70,8 +69,8 @@ static void describe(const struct nccl_comm *nccl, int index, int64_t round, cha
         dt_append(text, RECORD, ": not started\n");
 }
 
-// Describes the collectives that began last, back to a few that are done, and those that follow
-// them in a step, a line each. Returns whether any is under way.
+// Describes the last collectives begun, including a few that are done, and those that follow them
+// in a step, one per line. Returns whether any is running.
 static bool describe_last(const struct nccl_comm *nccl, char text[RECORD])
 {
     int shown[SHOWN], n = 0, done = 0, last = began_before(nccl, -1);
@@ -92,9 +91,10 @@ static bool describe_last(const struct nccl_comm *nccl, char text[RECORD])
     return runs;
 }
 
-// The registered dt_comm_record: a collective a line, those that were begun and the few after them.
-// It opens unlike a message: mpirun reads nothing from the moment it sees a death until it has
-// killed all, and then reads the ranks in any order; the last "dtrain: " still is the last words.
+// The registered dt_comm_record: one line per collective begun, and the few after them. Its first
+// line does not start like a message: mpirun stops reading when it sees a death until it has killed
+// all ranks, and then reads them in any order, but the last "dtrain: " line must be the report of
+// the end.
 static void write_record(void *context, bool always)
 {
     struct nccl_comm *nccl = context;
@@ -106,7 +106,7 @@ static void write_record(void *context, bool always)
     if (!describe_last(nccl, text) && !always)
         return;
     nccl->recorded = true;
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) // there is nobody left to inform
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) // there is nowhere to report this
         return;
 }
 
@@ -126,7 +126,7 @@ dt_status dt_nccl_failed(struct nccl_comm *nccl, ncclResult_t result, const char
     return dt_nccl_error(nccl, result, what);
 }
 
-// The communicator's watch knows all of it; this thread ends the job where that watch cannot.
+// Gives the communicator's watch, which knows more, the time to end the job; ends it otherwise.
 static _Noreturn void expire(struct nccl_comm *nccl, const char *what, double timeout_s)
 {
     dt_comm_write_record(nccl->comm, true);
@@ -143,11 +143,11 @@ static _Noreturn void expire(struct nccl_comm *nccl, const char *what, double ti
 
 struct progress {
     int64_t begun, done; // collectives
-    int peer;            // of an exchange under way; -1: none
+    int peer;            // of a running exchange; -1: none
     double waited;
 };
 
-// Adds the collective `index` to what its device has begun, what it waits in and for whom.
+// Updates with the collective `index` what the device has begun, waits in and waits for.
 static void look(struct nccl_comm *nccl, int index, double clock, struct progress *progress)
 {
     struct nccl_call *call = &nccl->calls[index];
@@ -156,7 +156,7 @@ static void look(struct nccl_comm *nccl, int index, double clock, struct progres
     if (now.begun != call->seen.begun || now.done != call->seen.done)
         atomic_store(&call->since, clock);
     call->seen = now;
-    if (atomic_load(&call->name) && peer >= 0) { // the other ranks do not count an exchange
+    if (atomic_load(&call->name) && peer >= 0) { // an exchange is not counted by the other ranks
         if (now.begun > now.done)
             progress->peer = peer;
     } else {
@@ -171,7 +171,7 @@ static ncclResult_t ask(struct nccl_comm *nccl)
 {
     ncclResult_t result = ncclSuccess, asked = ncclSuccess;
     if (pthread_mutex_trylock(&nccl->lock) != 0)
-        return ncclSuccess; // the caller is inside, and polls
+        return ncclSuccess; // the caller is in NCCL and polls itself
     if (nccl->nccl)
         asked = nccl->library.CommGetAsyncError(nccl->nccl, &result);
     pthread_mutex_unlock(&nccl->lock);
@@ -188,14 +188,14 @@ static void tick(struct nccl_comm *nccl)
     if (entered != nccl->entered_seen)
         nccl->entered_since = clock;
     nccl->entered_seen = entered;
-    double called = entered > left ? clock - nccl->entered_since : 0; // a call has not returned
+    double called = entered > left ? clock - nccl->entered_since : 0; // not yet returned
     double timeout_s = atomic_load(&nccl->comm->control->timeout_s);
     struct progress now = {.peer = -1};
     atomic_store(&nccl->clock, clock);
     for (int i = 0; i < nccl->n; i++)
         look(nccl, i, clock, &now);
     atomic_store(&devices->begun, now.begun);
-    // A rank whose call does not return may yet be as far as the others.
+    // A rank whose call does not return may still be as far as the others.
     atomic_store(&devices->oldest, now.begun > now.done ? now.done + 1
                                    : called > 0         ? now.begun
                                                         : 0);
@@ -216,7 +216,7 @@ static void *watch(void *context)
 {
     struct nccl_comm *nccl = context;
     sigset_t all;
-    sigfillset(&all); // handlers run on the program's own threads
+    sigfillset(&all); // signal handlers run on the program's other threads
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     nccl->last_time = dt_seconds();
     for (;;) {

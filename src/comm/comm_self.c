@@ -1,4 +1,4 @@
-// The communicator of a lone process: every collective is the identity, and there is no peer to
+// The communicator of a single process: every collective is the identity, and there is no peer to
 // watch.
 #include "comm/backends.h"
 

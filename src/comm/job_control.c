@@ -1,5 +1,5 @@
-// Job control that all communicators share: the progress, the record and the last words of a rank.
-// What ranks know of each other belongs to the MPI communicator (watch.h).
+// Job control for all communicators: a rank's progress, record and report of the end. What ranks
+// know of each other belongs to the MPI communicator (watch.h).
 #include "comm/job_control.h"
 
 #include "base/clock.h"

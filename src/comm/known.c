@@ -1,5 +1,4 @@
-// The device communicator of this build. Nothing else depends on the build, as in
-// src/backend/known.c.
+// The device communicator of this build.
 #include "comm/device_comm.h"
 
 #ifdef DTRAIN_CUDA

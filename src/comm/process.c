@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-// A whole small file into text[0, size), zero-terminated; false where it cannot be read.
+// Reads a small file into text[0, size), zero-terminated; false on failure.
 static bool read_small(const char *path, char *text, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -28,7 +28,7 @@ static bool read_stat(int pid, char *state, uint64_t *started)
     char path[64], text[1024], *p;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     if (!read_small(path, text, sizeof text) || !(p = strrchr(text, ')')))
-        return false; // the name in field 2 may hold blanks and parentheses
+        return false; // the name in field 2 may contain blanks and parentheses
     *state = p[1] ? p[2] : 0;
     for (int field = 2; p && field < 22; field++)
         p = strchr(p + 1, ' ');

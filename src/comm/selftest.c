@@ -1,5 +1,5 @@
 // Tables of known values for each collective, and the self-test, which runs every collective on
-// them in host memory, or in device memory, and names the rank that wrong values come from.
+// them in host or device memory and names the rank that wrong values come from.
 #include "comm/selftest.h"
 
 #include "base/memory.h"
@@ -10,7 +10,7 @@
 
 enum {
     VALUES = 97,  // 1 to 97: exact in bf16; prime: no block of 2^n elements looks like another
-    STEP = 31,    // between what two ranks put in
+    STEP = 31,    // between the inputs of two ranks
     SUMMED = 64,  // ranks in a sum of all: at most 64 * 3, exact in bf16
     TABLE = 4096, // elements at least, so that copies are long
 };
@@ -78,11 +78,11 @@ int64_t dt_known_elements(const struct dt_known_values *known)
     return dt_collective_elements(&known->info, &known->collective);
 }
 
-// A run of elements that come from one rank, or that are sums.
+// Consecutive elements from one rank, or sums.
 struct run {
     int64_t end;
     int owner;     // -1: all
-    int64_t shift; // into the table
+    int64_t shift; // offset in the table
 };
 
 static struct run run_at(const struct dt_known_values *known, int64_t at, int64_t end, bool sends)
@@ -101,7 +101,7 @@ static struct run run_at(const struct dt_known_values *known, int64_t at, int64_
     return run;
 }
 
-// The longest stretch at `at` that is continuous in the table.
+// The longest run at `at` that is contiguous in the table.
 static int64_t stretch(const struct dt_known_values *known, int64_t at, const struct run *run,
                        int64_t *from)
 {
@@ -163,19 +163,19 @@ bool dt_known_order(const struct dt_comm_info *info, enum dt_operation operation
 
 // ---- the self-test
 
-// One trial of the collectives: where they run, and what was wrong.
+// A trial of the collectives: where they run, and what was wrong.
 struct trial {
     struct dt_comm *comm;
     struct dt_device_comm *device; // NULL: in host memory
     const struct dt_backend *backend;
     struct dt_stream *stream;
-    int64_t tree_bytes;         // device: the most that it sums by a tree
+    int64_t tree_bytes;         // device: largest sum by a tree
     char *host, *memory, *mine; // [bytes]; device: host is a copy, else memory itself
     int64_t first_wrong;        // case; INT64_MAX: none
     int64_t *wrong;             // [2 * size + 1]: by the rank they come from, or are found on
 };
 
-static const int64_t totals[] = {211, 1 << 18}; // elements: by the MPI library, and by rings
+static const int64_t totals[] = {211, 1 << 18}; // elements: one for the MPI library, one for rings
 static const enum dt_dtype types[] = {DT_F32, DT_BF16};
 enum { TOTALS = 2, TYPES = 2, ORDERS = 2, CASES = DT_OPERATIONS * TOTALS * TYPES * ORDERS };
 
@@ -213,7 +213,7 @@ static dt_status try_case(struct trial *t, int k, int index)
     c.data = t->memory;
     c.mine = c.operation == DT_EXCHANGE ? t->mine : NULL;
     char *to = c.mine ? t->mine : t->memory;
-    memset(t->host, 0, (size_t)bytes); // what an exchange does not deliver is wrong
+    memset(t->host, 0, (size_t)bytes); // detects what an exchange does not deliver
     dt_known_fill(&known, 0, n, t->device ? t->host : to);
     dt_status status =
         t->device ? run_on_device(t, index, &c, to, bytes) : dt_collective(t->comm, &c);
@@ -236,7 +236,7 @@ static int largest(const int64_t *list, int n)
     return best;
 }
 
-// Rank 0's error about the first case that went wrong, and the rank to look at.
+// Rank 0's error about the first failed case, and the rank to look at.
 static dt_status blame(const struct trial *t, int culprit, const char *host, bool is_source)
 {
     const struct dt_comm_info *info = &t->comm->info;
@@ -291,7 +291,7 @@ static dt_status try_all(struct trial *t, int n_collectives)
     for (int k = 0; k < CASES; k++)
         if (is_offered(t, k))
             DT_TRY(try_case(t, k, n++ % n_collectives));
-    for (; t->device && n % n_collectives != 0; n++) // the rest of a step
+    for (; t->device && n % n_collectives != 0; n++) // complete the step
         DT_TRY(try_case(t, DT_ALLREDUCE, n % n_collectives));
     return judge(t);
 }

@@ -1,15 +1,15 @@
 // The judgement: which ranks are dead, which one the others have waited for too long, and which
 // rank reports it.
 //
-// Every rank judges by itself, from the beats that reach it, and only on the communication thread.
-// No rank is asked and none answers, so a verdict needs no peer that still works. A rank may rely
-// on this: what one rank knows all know after dt_watch_spread seconds; a rank that is declared dead
-// or has spoken stays so; between the first certainty of the end and the last words every rank has
-// had time to write its record. It may not rely on ranks that judge alike at one moment: the lowest
-// live rank that is not at fault reports the failure, the others keep silent and are ended by its
-// launcher. Where that rank does not speak in time, the others do.
+// Every rank judges by itself, from the beats that it receives, on the communication thread. Ranks
+// do not ask each other, so a verdict needs no working peer. A rank may rely on this: what one rank
+// knows, all ranks know after dt_watch_spread seconds; a rank that is declared dead or has reported
+// stays so; between the first certainty of the end and the report every rank has time to write its
+// record. It must not assume that all ranks judge alike at the same moment: the lowest live rank
+// that is not at fault reports the failure, while the others stay quiet and are ended by its
+// launcher. If that rank does not report in time, the others do.
 //
-// All times are of the watch's clock, which stands still while this process does not run: a
+// All times are on the watch's clock, which stops while this process is suspended, so that a
 // suspended job resumes instead of timing out.
 #include "comm/watch.h"
 
@@ -22,9 +22,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double soon = 0.2; // of a period: the least time between beats
+static const double soon = 0.2; // least time between beats, in periods
 
-// How surely the others wait for a rank; those of the highest grade are blamed.
+// How certain it is that others wait for a rank. Ranks with the highest grade are blamed.
 enum blame {
     BLAME_NONE,    // it has entered what this rank waits for
     BLAME_WAITING, // it has not, but waits for another rank itself
@@ -51,7 +51,7 @@ static void advance_clock(struct dt_watch *watch, double timeout)
         watch->overslept_at = watch->clock;
 }
 
-// Whether ranks beat fast, as they do for a while after SIGTERM.
+// Whether ranks beat fast, for a while after SIGTERM.
 static bool is_hasty(const struct dt_watch *watch)
 {
     return watch->terminated_at > 0 && !has_passed(watch, watch->terminated_at, DT_CALMED);
@@ -80,8 +80,8 @@ static bool is_neighbour(const struct dt_watch *watch, const struct dt_peer *pee
     return space != 0 && peer->process.space == space;
 }
 
-// After SIGTERM all ranks beat fast, so a live one is heard in time. Another rank that beats fast
-// shows that all ranks got the signal.
+// After SIGTERM all ranks beat fast, so a live rank is heard in time. If another rank beats fast,
+// all ranks got the signal.
 static bool silent_since_terminated(const struct dt_watch *watch, const struct dt_peer *peer)
 {
     bool others_hasty = watch->n_links <= 2;
@@ -94,9 +94,9 @@ static bool silent_since_terminated(const struct dt_watch *watch, const struct d
     return others_hasty;
 }
 
-// Whether the process of a rank on this host has been gone for so long that its last words have
-// arrived. Slurm ends all ranks a second after one died, where that one had neighbours: there is no
-// time to wait for a silence.
+// Whether the process of a rank on this host has been gone long enough for its message to have
+// arrived. Slurm ends all ranks a second after one of several on a host died, so there is no time
+// to wait for its silence.
 static bool is_gone(const struct dt_watch *watch, struct dt_peer *peer)
 {
     if (!is_neighbour(watch, peer) || watch->clock - peer->heard <= period_now(watch) ||
@@ -123,7 +123,7 @@ static int find_dead(struct dt_watch *watch)
     }
     for (int r = watch->size - 1; r >= 0; r--) {
         struct dt_peer *peer = &watch->peers[r];
-        peer->dead |= peer->gone; // for those of other hosts their silence has to do
+        peer->dead |= peer->gone; // ranks of other hosts are judged by their silence
         if (r != watch->rank && !is_neighbour(watch, peer))
             peer->dead |= watch->clock - peer->heard > dt_watch_silence(watch) ||
                           silent_since_terminated(watch, peer);
@@ -148,7 +148,7 @@ static bool waits(const struct dt_beat *beat)
 // Whether `rank` has not yet entered the collective or exchange that this rank waits for.
 static bool is_awaited(const struct dt_watch *watch, int rank)
 {
-    int end = watch->rank; // of the exchanges: a rank in one waits for its peer, which may wait too
+    int end = watch->rank; // end of the chain of exchanges, each waiting for its peer
     for (int hops = 0; hops < watch->size; hops++) {
         int peer = watch->peers[end].beat.peer;
         if (peer < 0 || peer == watch->rank)
@@ -165,8 +165,8 @@ static bool is_awaited(const struct dt_watch *watch, int rank)
 static enum blame blame(const struct dt_watch *watch, int rank, double timeout)
 {
     const struct dt_peer *peer = &watch->peers[rank];
-    // After this silence the others, whose wait has ended, need not look further: half of that
-    // wait, but several beats.
+    // A rank silent for half of the time-out, but at least several beats, is blamed without looking
+    // further.
     double most = fmax(timeout / 2, (3 + watch->n_links) * watch->period);
     if (rank == watch->rank)
         return BLAME_NONE;
@@ -214,9 +214,8 @@ static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self 
 
 // ---- the last words
 
-// Whether this is the lowest rank that could speak, or the lower ones have had their time. A live
-// rank that is silent may hang inside MPI: Open MPI's TCP does for a while when a connection
-// breaks.
+// Whether this is the lowest rank that could report, or lower ranks have had their time. A live but
+// silent rank may hang inside MPI, as Open MPI's TCP does for a while when a connection breaks.
 static bool is_speaker(const struct dt_watch *watch, bool expired)
 {
     if (has_passed(watch, watch->doomed_at, DT_DEFERRED))
@@ -247,7 +246,7 @@ static void describe_rank(const struct dt_peer *peer, int n, char *text, size_t 
         dt_append(text, size, " (and %d other%s)", n - 1, n > 2 ? "s" : "");
 }
 
-// `first` is the lowest of n dead ranks.
+// Reports n dead ranks, the lowest of which is `first`.
 static _Noreturn void report_dead(const struct dt_watch *watch, int first, int n)
 {
     const struct dt_peer *peer = &watch->peers[first];
@@ -334,8 +333,8 @@ static _Noreturn void report_stalled(const struct dt_watch *watch, double timeou
     dt_die();
 }
 
-// Whether a rank of another host is blamed for its silence: whether it stalls or died shows when
-// that has lasted as long as the silence of the dead, where comm.timeout_s is shorter.
+// Whether to wait because a rank of another host is blamed for its silence: if comm.timeout_s is
+// shorter than the silence of the dead, only that silence shows whether the rank stalls or died.
 static bool waits_for_silence(const struct dt_watch *watch)
 {
     for (int r = 0; r < watch->size; r++)
@@ -345,13 +344,13 @@ static bool waits_for_silence(const struct dt_watch *watch)
     return false;
 }
 
-// The end is certain. If this rank is the one to speak, it does, and dt_die does not return. If
-// another one has spoken, or should, its launcher ends this process soon; if not, this process ends
+// Called when the end is certain. If this rank is to report it, dt_die does not return. If another
+// rank has reported it, or should, its launcher ends this process soon; otherwise this process ends
 // itself.
 static void end(struct dt_watch *watch, const struct dt_watch_self *self, int dead, bool expired)
 {
     int n_blamed = expired ? find_blamed(watch, self->timeout) : 0, n_dead = 0;
-    if (watch->doomed_at <= 0) // news to pass on at once
+    if (watch->doomed_at <= 0) // send this news immediately
         watch->doomed_at = watch->next_beat = watch->clock;
     if (dead >= 0)
         dt_log_quiet(true);
@@ -362,7 +361,7 @@ static void end(struct dt_watch *watch, const struct dt_watch_self *self, int de
         return; // the others may have ended because of this rank
     if (self->has_record &&
         !has_passed(watch, watch->doomed_at + dt_watch_spread(watch), DT_RECORDED))
-        return; // all ranks hear of it and write their records first
+        return; // first all ranks learn of it and write their records
     for (int r = 0; r < watch->size; r++)
         n_dead += watch->peers[r].dead;
     if (dead >= 0)
@@ -373,8 +372,8 @@ static void end(struct dt_watch *watch, const struct dt_watch_self *self, int de
 
 // ---- a tick
 
-// Whether a beat is due: at its time, or sooner when the state of this rank changes. The claim to
-// the last words is sent at once, a new step or phase soon.
+// Whether a beat is due: regularly, or sooner when the state of this rank changes: immediately when
+// it will report the end, soon for a new step or phase.
 static bool is_due(const struct dt_watch *watch, const struct dt_watch_self *self)
 {
     const struct dt_beat *last = &watch->peers[watch->rank].beat;
@@ -384,9 +383,9 @@ static bool is_due(const struct dt_watch *watch, const struct dt_watch_self *sel
            (self->beat.step != last->step || strcmp(self->beat.phase, last->phase) != 0);
 }
 
-// Whether this rank should write its record, as every rank does before the last words. But what it
-// heard while it did not run, or before SIGTERM, is old: the last words may have been written
-// since, and nothing may follow them.
+// Whether this rank should write its record, as every rank does before the report of the end. Beats
+// from before a suspension or SIGTERM are outdated: the report may have been written since, and
+// nothing may follow it.
 static bool should_record(const struct dt_watch *watch)
 {
     bool is_old = watch->terminated_at > 0 ||
@@ -420,7 +419,7 @@ void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self)
     self->beat.rank = watch->rank;
     self->beat.lost = watch->lost;
     *mine = self->beat;
-    for (int r = 0; r < watch->size; r++) // one that others wait for may report that it is busy
+    for (int r = 0; r < watch->size; r++) // an awaited rank may report being busy
         if (is_awaited(watch, r))
             watch->excused_at = fmax(watch->excused_at, watch->peers[r].busy_at);
     bool expired = is_expired(watch, self);
@@ -428,13 +427,13 @@ void dt_watch_tick(struct dt_watch *watch, struct dt_watch_self *self)
     watch->next_beat = watch->clock + period_now(watch);
     if (self->speaks && watch->spoke_at <= 0)
         watch->spoke_at = watch->clock;
-    if (self->speaks) // it ends already
+    if (self->speaks) // it is ending already
         return;
     int dead = find_dead(watch);
     if (dead >= 0 || expired || watch->spoken)
         end(watch, self, dead, expired);
     else
-        watch->doomed_at = 0; // a rank that others waited for too long has come
+        watch->doomed_at = 0; // a rank that was awaited for too long has arrived
     watch->hears_failed = hears(watch, DT_PEER_FAILED);
     watch->wants_record = should_record(watch);
 }

@@ -1,4 +1,4 @@
-// Heartbeats: opens the links between ranks, and sends and receives news over them.
+// Heartbeats: opens the connections between ranks, and sends and receives beats.
 #include "comm/watch.h"
 
 #include "base/clock.h"
@@ -63,7 +63,7 @@ dt_status dt_watch_open(struct dt_watch *watch, const char *host)
     watch->period = watch->size <= 64 ? 0.1 : 0.25;
     watch->lost = -1;
     watch->last_time = dt_seconds();
-    watch->clock = 1; // so that 0 can mean never
+    watch->clock = 1; // 0 means never
     for (int r = 0; r < watch->size; r++)
         watch->peers[r].heard = watch->clock;
     return DT_OK;
@@ -71,7 +71,7 @@ dt_status dt_watch_open(struct dt_watch *watch, const char *host)
 
 double dt_watch_silence(const struct dt_watch *watch)
 {
-    return 5 + 1.25 * watch->n_links * watch->period; // news takes a beat for each link on its way
+    return 5 + 1.25 * watch->n_links * watch->period; // news takes one beat per link
 }
 
 static void learn(struct dt_watch *watch, const struct dt_beat *beats, int n)
@@ -82,7 +82,7 @@ static void learn(struct dt_watch *watch, const struct dt_beat *beats, int n)
             continue;
         if (beats[i].state == DT_PEER_SPOKE && !watch->spoken) {
             watch->spoken = true;
-            dt_log_quiet(true); // nothing may follow the last words
+            dt_log_quiet(true); // nothing may follow the report of the end
         }
         if (beats[i].reports > peer->beat.reports)
             peer->busy_at = watch->clock;
@@ -91,7 +91,7 @@ static void learn(struct dt_watch *watch, const struct dt_beat *beats, int n)
     }
 }
 
-// Reads what has arrived; an empty message closes its link. An error on a link leaves it unused:
+// Reads arrived messages; an empty message closes its link. A link with an error is no longer used;
 // the silence that follows is noticed.
 void dt_watch_listen(struct dt_watch *watch)
 {
@@ -123,7 +123,7 @@ void dt_watch_send(struct dt_watch *watch, enum dt_peer_state state)
     watch->peers[watch->rank].beat.state = (int32_t)state;
     for (int i = 0; i < watch->n_links; i++) {
         struct dt_link *link = &watch->links[i];
-        if (!link_is_free(link)) // the peer does not listen; the next beat is newer anyway
+        if (!link_is_free(link)) // the peer does not receive; the next beat will be newer
             continue;
         for (int r = 0; r < watch->size; r++)
             link->out[r] = watch->peers[r].beat;
@@ -140,7 +140,7 @@ void dt_watch_flush(struct dt_watch *watch)
             dt_sleep(nap_s);
 }
 
-// Every message is received before MPI_Finalize: each link ends with an empty one.
+// Each link ends with an empty message, so that all messages are received before MPI_Finalize.
 void dt_watch_close(struct dt_watch *watch)
 {
     double end = dt_seconds() + dt_watch_silence(watch);
@@ -154,7 +154,7 @@ void dt_watch_close(struct dt_watch *watch)
         struct dt_link *link = &watch->links[i];
         for (; !(link->ended && link_is_free(link)) && dt_seconds() < end; dt_sleep(nap_s))
             dt_watch_listen(watch);
-        if (!link->ended) // the buffers stay, MPI may still write to them
+        if (!link->ended) // keep the buffers, to which MPI may still write
             return;
     }
     free(watch->buffers);
