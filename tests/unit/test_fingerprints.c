@@ -214,6 +214,56 @@ static void test_cache(void)
     dt_shard_cache_close(cache);
 }
 
+// Each thing that is known of a shard must be what it was at the start.
+static void test_parts(void)
+{
+    struct dt_scan_rules rules = rules_of(NATIVE, 0);
+    struct dt_shard_cache *cache;
+    struct dt_reader *reader;
+    write_shard(NATIVE, false);
+    struct dt_dataset *dataset = scan(in_scratch("a.h5"), &rules);
+    struct dt_shard *s = dataset->shards;
+    void *const parts[] = {&s->type,           &s->count,      &s->row,
+                           &s->width,          &s->windows,    &s->layout.frame_width,
+                           &s->layout.columns, &s->bytes.n,    &s->hash_block,
+                           &s->doc_starts,     &s->first_hash, &s->last_hash};
+    for (size_t i = 0; i <= sizeof parts / sizeof *parts; i++) {
+        uint8_t *part = i > 0 ? parts[i - 1] : NULL;
+        if (part)
+            *part ^= 1;
+        CHECK_OK(dt_shard_cache_open(dataset, &cache));
+        dt_status status = dt_shard_cache_get(cache, 0, false, &reader);
+        CHECK(status == (part ? DT_USER : DT_OK), "part %d: status %d", (int)i, (int)status);
+        dt_error_clear();
+        dt_shard_cache_close(cache);
+        if (part)
+            *part ^= 1;
+    }
+}
+
+// One shard more than the cache holds open closes the one that was used least recently.
+static void test_many(void)
+{
+    struct dt_scan_rules rules = rules_of(NATIVE, 0);
+    struct dt_shard_cache *cache;
+    struct dt_reader *first, *reader;
+    bool held[DT_OPEN_SHARDS + 1] = {false};
+    write_shard(NATIVE, false);
+    for (int i = 0; i <= DT_OPEN_SHARDS; i++)
+        CHECK_INT(link(in_scratch("a.h5"), in_scratch("many-%02d.h5", i)), 0);
+    CHECK_OK(dt_shard_cache_open(scan(in_scratch("many-*.h5"), &rules), &cache));
+    for (int i = 0; i < DT_OPEN_SHARDS; i++)
+        CHECK_OK(dt_shard_cache_get(cache, i, false, i == 0 ? &first : &reader));
+    CHECK_OK(dt_shard_cache_get(cache, 0, false, &reader));
+    CHECK(reader == first, "all of them are not open at once");
+    CHECK_OK(dt_shard_cache_get(cache, DT_OPEN_SHARDS, false, &reader));
+    for (int i = 0; i < DT_OPEN_SHARDS; i++)
+        held[cache->place[i].shard] = true;
+    for (int i = 0; i <= DT_OPEN_SHARDS; i++)
+        CHECK(held[i] == (i != 1), "shard %d is %s", i, held[i] ? "open" : "closed");
+    dt_shard_cache_close(cache);
+}
+
 // Whether an earlier call has kept what is now kept.
 static bool is_kept(const struct dt_dataset *dataset, enum dt_numbers which)
 {
@@ -300,7 +350,7 @@ int main(void)
         test_every_value(layout, false);
         test_every_value(layout, true);
     }
-    RUN(test_large, test_tokens, test_cache, test_kept);
+    RUN(test_large, test_tokens, test_cache, test_parts, test_many, test_kept);
     remove_scratch();
     return test_end();
 }
