@@ -1,4 +1,4 @@
-// What both passes of attention on CUDA share: what is made before them (angles, first visible
+// What both passes of attention on CUDA share: what is made before them (angles, ranges of visible
 // positions), and tiles in shared memory. A block of 16 x 16 threads works on a tile of TILE
 // queries by TILE keys; thread (ty, tx) owns rows ty·R + r and columns tx + 16·c of an array of
 // scores, R = TILE / 16 of each, and of an array of heads' rows the same rows and E / 16 columns.
@@ -17,7 +17,8 @@ enum {
 // The arrays of the workspace, and what follows from the sizes.
 struct attention_shared {
     float *angles;   // [before + L, E]: cosines, then sines, of position j in row before + j
-    int32_t *starts; // [B, L]: the first position that t sees
+    int32_t *starts; // [B, L]: what t sees, [start, stop)
+    int32_t *stops;
     int32_t *firsts; // [B]: the first position that the sequence's last one may see
     float2 *slopes;  // [B·L, H], backward: lse · log2 e and delta
     dt_bf16 *q, *k;  // [B·L, H·E] and [B·L, G·E], rotated, for tensor cores
@@ -30,20 +31,21 @@ struct attention_shared {
 static inline int64_t attention_share(const dt_attention_inputs *in, bool backward, void *workspace,
                                       attention_shared *shared)
 {
-    const int64_t tokens = in->batch * in->length, F = sizeof(float);
+    const int64_t tokens = in->batch * in->length, F = sizeof(float), kept = dt_attention_kept(in);
     const bool turns = dt_attention_on_mma(in->q.dtype, in->width) && in->rope_base > 0;
     const int64_t turned = turns ? in->width * (int64_t)sizeof(dt_bf16) : 0; // bytes of a head
     dt_carver carver = dt_carve_from(workspace);
     shared->before = in->k0 ? in->window - 1 : 0;
     shared->scale = (float)(1 / sqrt((double)in->width));
     // with room for a state where this call has none: memory is measured without
-    dt_carve(&carver, shared->angles, (in->window - 1 + in->length) * in->width * F);
+    dt_carve(&carver, shared->angles, (kept + in->length) * in->width * F);
     dt_carve(&carver, shared->starts, tokens * F);
+    dt_carve(&carver, shared->stops, tokens * F);
     dt_carve(&carver, shared->firsts, in->batch * F);
     dt_carve(&carver, shared->slopes, backward ? tokens * in->n_head * 2 * F : 0);
     dt_carve(&carver, shared->q, tokens * in->n_head * turned);
     dt_carve(&carver, shared->k, tokens * in->n_kv_head * turned);
-    dt_carve(&carver, shared->k0, in->batch * (in->window - 1) * in->n_kv_head * turned);
+    dt_carve(&carver, shared->k0, in->batch * kept * in->n_kv_head * turned);
     return carver.used;
 }
 
@@ -65,16 +67,34 @@ __global__ static void attention_angles_kernel(attention_shared shared, int64_t 
     }
 }
 
-// A warp walks a sequence, 32 positions at a time.
+// The last of a sequence's positions that counts, and 1: the warp walks its mask.
+DT_DEVICE int64_t attention_counted(const dt_attention_inputs &in, int64_t b)
+{
+    int64_t end = in.mask ? 0 : in.length;
+    for (int64_t t0 = 0; in.mask && t0 < in.length; t0 += DT_WARP) {
+        const int64_t t = t0 + (int)threadIdx.x;
+        const unsigned counts =
+            __ballot_sync(DT_WHOLE_WARP, t < in.length && in.mask[b * in.length + t]);
+        end = counts ? t0 + DT_WARP - __clz((int)counts) : end;
+    }
+    return end;
+}
+
+// A warp walks a sequence, 32 positions at a time; both ways also from its end. There padding is
+// documents of one position.
 __global__ static void __launch_bounds__(DT_WARP)
-    attention_starts_kernel(dt_attention_inputs in, attention_shared shared)
+    attention_ranges_kernel(dt_attention_inputs in, attention_shared shared)
 {
     const int64_t b = blockIdx.x;
     const int lane = threadIdx.x;
+    const int64_t counted = in.both ? attention_counted(in, b) : in.length;
+    const auto starts_document = [&](int64_t t) {
+        return t < in.length && (t >= counted || (in.reset && in.reset[b * in.length + t]));
+    };
     int first = in.k0 ? -in.count0[b] : 0;
     for (int64_t t0 = 0; t0 < in.length; t0 += DT_WARP) {
         const int64_t t = t0 + lane;
-        int mine = t < in.length && in.reset && in.reset[b * in.length + t] ? (int)t : first;
+        int mine = starts_document(t) ? (int)t : first;
 #pragma unroll
         for (int step = 1; step < DT_WARP; step *= 2) {
             int other = __shfl_up_sync(DT_WHOLE_WARP, mine, (unsigned)step);
@@ -83,8 +103,19 @@ __global__ static void __launch_bounds__(DT_WARP)
         if (t < in.length) {
             int64_t window = t - in.window + 1;
             shared.starts[b * in.length + t] = (int32_t)(mine > window ? mine : window);
+            shared.stops[b * in.length + t] = (int32_t)t + 1;
         }
         first = __shfl_sync(DT_WHOLE_WARP, mine, DT_WARP - 1);
+    }
+    int64_t end = in.length; // of the document of the last position
+    for (int64_t t0 = (in.length - 1) / DT_WARP * DT_WARP; in.both && t0 >= 0; t0 -= DT_WARP) {
+        const int64_t t = t0 + lane;
+        const unsigned starts = __ballot_sync(DT_WHOLE_WARP, starts_document(t)),
+                       later = lane < DT_WARP - 1 ? starts >> (lane + 1) : 0;
+        const int64_t stop = later ? t + __ffs((int)later) : end;
+        if (t < in.length)
+            shared.stops[b * in.length + t] = (int32_t)dt_least(stop, t + in.window);
+        end = starts ? t0 + __ffs((int)starts) - 1 : end;
     }
     if (lane == 0)
         shared.firsts[b] = first;
@@ -97,7 +128,13 @@ static inline void attention_prepare(const dt_attention_inputs *in, const attent
     DT_LAUNCH((attention_angles_kernel), dt_blocks(rows, ATTENTION_ROWS),
               (unsigned)(dt_div_up(in->width / 2, DT_WARP) * DT_WARP), 0, stream, shared, rows,
               in->width / 2, in->rope_base);
-    DT_LAUNCH((attention_starts_kernel), dt_blocks(in->batch, 1), DT_WARP, 0, stream, *in, shared);
+    DT_LAUNCH((attention_ranges_kernel), dt_blocks(in->batch, 1), DT_WARP, 0, stream, *in, shared);
+}
+
+// The first position that sees j >= 0 or one after it; starts: of the sequence.
+DT_DEVICE int64_t attention_first(const dt_attention_inputs &in, const int32_t *starts, int64_t j)
+{
+    return in.both ? starts[j] : j;
 }
 
 // Returns the row of position j of sequence b and group g, in k and k0 or in v and v0.

@@ -1,6 +1,6 @@
-// Causal attention with grouped heads, rotary positions and a sliding window [Vaswani et al. 2017;
-// Ainslie et al. 2023; Su et al. 2021; Jiang et al. 2023], computed in tiles by online softmax [Dao
-// 2023]: memory is linear in L.
+// Attention, causal or both ways, with grouped heads, rotary positions and a sliding window
+// [Vaswani et al. 2017; Ainslie et al. 2023; Su et al. 2021; Jiang et al. 2023], computed in tiles
+// by online softmax [Dao 2023]: memory is linear in L.
 //   q'_t = rotate(q_t, t)      k'_t = rotate(k_t, t)      per head; head h has group g = ⌊h·G/H⌋
 //   s_tj = q'_ht · k'_gj / sqrt(E)                        for the j that position t sees
 //   lse_ht = log Σ_j exp(s_tj)       p_tj = exp(s_tj - lse_ht)       y_ht = Σ_j p_tj v_gj
@@ -8,11 +8,14 @@
 // Hugging Face's Llama. Only differences of positions matter, so the first position of a call is 0
 // and no angle grows from call to call.
 //
-// Position t sees j in (t - W, t], but nothing before the last t' <= t where reset[t'] = 1 (a
-// document starts at t'). Without a reset up to t, it also sees positions -1, -2, … of an earlier
-// call, as far as the window reaches: the last count0 rows of k0 and v0 are valid.
-// k_last, v_last, count_last are the same for the next call: the last W - 1 rows, keys not rotated,
-// rows that are not valid zero. Zeros everywhere mean that nothing was before.
+// Causal: position t sees j in (t - W, t], but nothing before the last t' <= t where reset[t'] = 1
+// (a document starts at t'). Without a reset up to t, it also sees positions -1, -2, … of an
+// earlier call, as far as the window reaches: the last count0 rows of k0 and v0 are valid. k_last,
+// v_last, count_last are the same for the next call: the last W - 1 rows, keys not rotated, rows
+// that are not valid zero. Zeros everywhere mean that nothing was before. Both ways: position t
+// sees the j of its document with |t - j| < W. The last document ends after the last row whose mask
+// is 1; each row after that is padding and sees itself alone. There is no earlier or next call.
+// Either way what t sees is one range [start_t, stop_t), and neither bound falls as t grows.
 //
 // Backward, with ds the gradient of s:
 //   delta_ht = dy_ht · y_ht        dp_tj = dy_ht · v_gj        ds_tj = p_tj (dp_tj - delta_ht)
@@ -39,10 +42,12 @@ struct dt_attention_inputs {
     int64_t n_head, n_kv_head, width; // H, G, E
     int64_t window;                   // W
     double rope_base;                 // 0: no rotation
+    bool both;                        // ways; false: causal
     struct dt_view q, k, v;
     const void *k0, *v0;   // NULL: nothing was before, or W = 1
     const int32_t *count0; // in [0, W-1]
     const uint8_t *reset;  // NULL: none
+    const uint8_t *mask;   // both ways; NULL: no padding
 };
 
 struct dt_attention_forward_args {
@@ -51,7 +56,7 @@ struct dt_attention_forward_args {
     float *lse;            // NULL: no backward follows
     void *k_last, *v_last; // NULL: not asked for
     int32_t *count_last;
-    void *workspace; // angles, first visible positions; tiles of the CPU's threads
+    void *workspace; // angles, ranges of visible positions; tiles of the CPU's threads
     int64_t workspace_bytes;
 };
 
@@ -72,6 +77,12 @@ static inline bool dt_attention_on_mma(enum dt_dtype type, int64_t width)
     return type == DT_BF16 && width >= 16 && width <= 256 && (width & (width - 1)) == 0;
 }
 
+// Rows of k0 for each sequence.
+static inline int64_t dt_attention_kept(const struct dt_attention_inputs *in)
+{
+    return in->both ? 0 : in->window - 1;
+}
+
 // clang-format off
 #define DT_ATTENTION_INPUTS                                                     \
     SIZE(B, in.batch) SIZE(L, in.length)                                        \
@@ -81,31 +92,33 @@ static inline bool dt_attention_on_mma(enum dt_dtype type, int64_t width)
     RANGE(W, in.window, 1, DT_ATTENTION_WINDOW_MAX)                             \
     NUMBER(in.rope_base, 0.0, HUGE_VAL)                                         \
     MULTIPLE(in.width, 2) MULTIPLE(in.n_head, G)                                \
+    LET(kept, B * dt_attention_kept(&a->in))                                    \
     STORAGE(T, in.q.dtype)                                                      \
     ARRAY(IN,                           B * L,       H * E, T,      in.q)       \
     ARRAY(IN,                           B * L,       G * E, T,      in.k, in.v) \
-    ARRAY(IN | CACHED | OR_NULL,        B * (W - 1), G * E, T,      in.k0)      \
-    ARRAY(IN | CACHED | NEED(a->in.k0), B * (W - 1), G * E, T,      in.v0)      \
+    ARRAY(IN | CACHED | OR_NULL,        kept,        G * E, T,      in.k0)      \
+    ARRAY(IN | CACHED | NEED(a->in.k0), kept,        G * E, T,      in.v0)      \
     ARRAY(IN | CACHED | NEED(a->in.k0), 1,           B,     DT_I32, in.count0)  \
-    ARRAY(IN | CACHED | OR_NULL,        B,           L,     DT_U8,  in.reset)
+    ARRAY(IN | CACHED | OR_NULL,        B,           L,     DT_U8,  in.reset)   \
+    ARRAY(a->in.both ? IN | CACHED | OR_NULL : UNUSED, B, L, DT_U8, in.mask)
 #define DT_ROWS_attention_forward                                                 \
     DT_ATTENTION_INPUTS                                                           \
     ARRAY(OUT,                            B * L,       H * E, T,      y)          \
     ARRAY(OUT | CACHED | OR_NULL,         B * L,       H,     DT_F32, lse)        \
-    ARRAY(OUT | CACHED | OR_NULL,         B * (W - 1), G * E, T,      k_last)     \
-    ARRAY(OUT | CACHED | NEED(a->k_last), B * (W - 1), G * E, T,      v_last)     \
+    ARRAY(OUT | CACHED | OR_NULL,         kept,        G * E, T,      k_last)     \
+    ARRAY(OUT | CACHED | NEED(a->k_last), kept,        G * E, T,      v_last)     \
     ARRAY(OUT | CACHED | NEED(a->k_last), 1,           B,     DT_I32, count_last) \
     APART(k_last, in.k0) APART(v_last, in.v0) APART(count_last, in.count0)
 #define DT_ROWS_attention_backward                                               \
     DT_ATTENTION_INPUTS                                                          \
     ARRAY(IN,                              B * L,       H * E, T,      y)        \
     ARRAY(IN | CACHED,                     B * L,       H,     DT_F32, lse)      \
-    ARRAY(IN | CACHED | OR_NULL,           B * (W - 1), G * E, DT_F32, dk_last)  \
-    ARRAY(IN | CACHED | NEED(a->dk_last),  B * (W - 1), G * E, DT_F32, dv_last)  \
+    ARRAY(IN | CACHED | OR_NULL,           kept,        G * E, DT_F32, dk_last)  \
+    ARRAY(IN | CACHED | NEED(a->dk_last),  kept,        G * E, DT_F32, dv_last)  \
     ARRAY(IN,                              B * L,       H * E, T,      dy)       \
     ARRAY(OUT,                             B * L,       H * E, T,      dq)       \
     ARRAY(OUT,                             B * L,       G * E, T,      dk, dv)   \
-    ARRAY(OUT | CACHED | OR_NULL,          B * (W - 1), G * E, DT_F32, dk0)      \
-    ARRAY(OUT | CACHED | NEED(a->dk0),     B * (W - 1), G * E, DT_F32, dv0)      \
+    ARRAY(OUT | CACHED | OR_NULL,          kept,        G * E, DT_F32, dk0)      \
+    ARRAY(OUT | CACHED | NEED(a->dk0),     kept,        G * E, DT_F32, dv0)      \
     APART(dk0, dk_last) APART(dv0, dv_last)
 // clang-format on

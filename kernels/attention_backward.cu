@@ -38,11 +38,11 @@ DT_DEVICE void slope(const dt_attention_backward_args &a, const attention_shared
                       row = tile.b * a.in.length + (i < tile.n ? t : tile.at),
                       at = row * a.in.n_head + tile.head;
         const float lse = a.lse[at], delta = shared.slopes[at].y;
-        const int64_t start = shared.starts[row];
+        const int64_t start = shared.starts[row], stop = shared.stops[row];
 #pragma unroll
         for (int c = 0; c < R; c++) {
             const int64_t key = j + tx + ATTENTION_SIDE * c;
-            const bool seen = i < tile.n && key >= start && key <= t && key < end;
+            const bool seen = i < tile.n && key >= start && key < stop && key < end;
             p[r][c] = seen ? dt_exp2(DT_LOG2_E * (p[r][c] - lse)) : 0.0f;
             ds[r][c] = p[r][c] * (ds[r][c] - delta);
         }
@@ -64,8 +64,9 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     float sums[R][E / ATTENTION_SIDE] = {};
     attention_load<T, E, TILE>(in, shared, in.q, nullptr, mine, true, shared.scale, q);
     attention_load<T, E, TILE>(in, shared, a.dy, nullptr, mine, false, 1.0f, dy);
-    for (int64_t j = shared.starts[b * in.length + t0]; j < t0 + n; j += TILE) {
-        const attention_tile tile = {b, g, j, dt_least(TILE, t0 + n - j)};
+    const int64_t stop = shared.stops[b * in.length + t0 + n - 1];
+    for (int64_t j = shared.starts[b * in.length + t0]; j < stop; j += TILE) {
+        const attention_tile tile = {b, g, j, dt_least(TILE, stop - j)};
         float p[R][R] = {}, ds[R][R] = {};
         __syncthreads(); // keys and pairs before are used
         attention_load<T, E, TILE>(in, shared, in.k, in.k0, tile, true, 1.0f, keys);
@@ -73,7 +74,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
         __syncthreads();
         attention_scores<E, R>(q, keys, p);
         attention_scores<E, R>(dy, values, ds);
-        slope<R>(a, shared, mine, j, t0 + n, p, ds);
+        slope<R>(a, shared, mine, j, stop, p, ds);
         attention_put_pairs<R>(ds, pairs);
         __syncthreads();
         attention_weigh<E, R, false>(pairs, keys, sums);
@@ -113,7 +114,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     attention_load<T, E, TILE>(in, shared, in.k, BEFORE ? in.k0 : nullptr, mine, true, 1.0f, keys);
     attention_load<T, E, TILE>(in, shared, in.v, BEFORE ? in.v0 : nullptr, mine, false, 1.0f,
                                values);
-    for (int64_t t0 = BEFORE ? 0 : j; t0 < in.length && starts[t0] < j + n; t0 += TILE)
+    for (int64_t t0 = BEFORE ? 0 : attention_first(in, starts, j);
+         t0 < in.length && starts[t0] < j + n; t0 += TILE)
         for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
             const attention_tile tile = {b, h, t0, dt_least(TILE, in.length - t0)};
             float p[R][R] = {}, ds[R][R] = {};
@@ -188,8 +190,9 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     const attention_tile mine = attention_own<MMA_OWN>(in, in.n_head);
     const auto [b, h, at, n] = mine;
     const int64_t g = h / (in.n_head / in.n_kv_head);
-    const int32_t *starts = shared.starts + b * in.length;
-    const int t0 = (int)at, end = (int)(at + n), low = starts[t0], last = starts[end - 1];
+    const int32_t *starts = shared.starts + b * in.length, *stops = shared.stops + b * in.length;
+    const int t0 = (int)at, end = (int)(at + n), low = starts[t0], last = starts[end - 1],
+              first = stops[t0];
     const int lane = (int)threadIdx.x % DT_WARP, row = (int)threadIdx.x / DT_WARP * 16;
     const float factor = shared.scale * DT_LOG2_E;
     const mma_source keys = mma_from(in, in.k, in.k0, b, g),
@@ -203,12 +206,12 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     }
     mma_copy<E, MMA_OWN>(mma_from(in, in.q, nullptr, b, h), t0, t0, end, q);
     mma_copy<E, MMA_OWN>(mma_from(in, a.dy, nullptr, b, h), t0, t0, end, dy);
-    mma_walk<E>(keys, values, low, end, stages, [&](int j, const dt_bf16 *tile) {
+    mma_walk<E>(keys, values, low, stops[end - 1], stages, [&](int j, const dt_bf16 *tile) {
         float p[PAIRS][4] = {}, ds[PAIRS][4] = {};
         mma_scores<E>(q, tile, p);
         mma_scores<E>(dy, tile + TILE, ds);
-        if (j + ROWS > t0 + 1 || j < last)
-            mma_hide<false>(starts, end, t0 + row, j, p);
+        if (j + ROWS > first || j < last)
+            mma_hide<false>(starts, stops, end, t0 + row, j, p);
 #pragma unroll
         for (int i = 0; i < 4 * PAIRS; i++) {
             const float2 of = slope[i % 4 / 2];
@@ -235,10 +238,11 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     const attention_tile mine = attention_own<MMA_OWN>(in, in.n_kv_head);
     const auto [b, g, at, n] = mine;
     const int heads = (int)(in.n_head / in.n_kv_head), L = (int)in.length;
-    const int32_t *starts = shared.starts + b * in.length;
+    const int32_t *starts = shared.starts + b * in.length, *stops = shared.stops + b * in.length;
     const int j = (int)at, row = (int)threadIdx.x / DT_WARP * 16, lane = (int)threadIdx.x % DT_WARP;
     const float factor = shared.scale * DT_LOG2_E;
     float dk[DK ? E / 8 : 1][4] = {}, dv[DV ? E / 8 : 1][4] = {};
+    const int first = (int)attention_first(in, starts, j);
     int end = j + 1; // of the queries that see a key of the tile: starts never fall
     for (int beyond = L + 1; end + 1 < beyond;) {
         const int middle = end + (beyond - end) / 2;
@@ -262,9 +266,9 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     if (DK)
         mma_copy<E, MMA_OWN>(mma_from(in, in.v, nullptr, b, g), j, j, j + (int)n, v);
     dt_bf16 *tile = stages;
-    fetch(j, 0, tile);
+    fetch(first, 0, tile);
     dt_copy_commit();
-    for (int t0 = j, h = 0; t0 < end;) {
+    for (int t0 = first, h = 0; t0 < end;) {
         const int next_h = h + 1 < heads ? h + 1 : 0, next_t0 = next_h ? t0 : t0 + ROWS;
         const int last = starts[dt_least(t0 + ROWS, L) - 1];
         float p[PAIRS][4] = {}, ds[PAIRS][4] = {};
@@ -275,8 +279,8 @@ __global__ static void __launch_bounds__(MMA_THREADS)
             fetch(next_t0, next_h, next);
         dt_copy_commit();
         mma_scores<E>(k, tile, p);
-        if (t0 + 1 < j + MMA_OWN || j < last)
-            mma_hide<true>(starts, L, j + row, t0, p);
+        if (stops[t0] < j + MMA_OWN || j < last)
+            mma_hide<true>(starts, stops, L, j + row, t0, p);
         if (DK)
             mma_scores<E>(v, tile + TILE, ds);
 #pragma unroll

@@ -21,7 +21,7 @@ struct tiles {
 static struct tiles take_tiles(const struct dt_attention_shared *shared, struct dt_arena *arena)
 {
     struct tiles t;
-    int64_t L = shared->in->length, pitch = shared->pitch, keep = shared->in->window - 1;
+    int64_t L = shared->in->length, pitch = shared->pitch, keep = dt_attention_kept(shared->in);
     dt_take_arrays(arena, L, pitch, (float **[]){&t.q, &t.dy, &t.dq, NULL});
     dt_take_arrays(arena, keep + L, pitch, (float **[]){&t.dkeys, &t.dvalues, NULL});
     dt_take_arrays(arena, 1, L, (float **[]){&t.lse, &t.delta, NULL});
@@ -44,7 +44,7 @@ DT_OP_CPU_WORKSPACE(attention_backward)
 
 struct piece {
     int64_t b, g;
-    const int32_t *starts; // of sequence b
+    const int32_t *starts, *stops; // of sequence b
 };
 
 DT_CLONES static float dot_row(const float *restrict dy, const void *y, dt_dtype type, int64_t n)
@@ -98,7 +98,7 @@ static void slope(float *restrict p, float *restrict ds, int64_t low, int64_t hi
 // A tile of queries from t0, `queries` of them, meets the tile of n keys from j.
 struct meeting {
     int64_t t0, queries, j, n;
-    const int32_t *starts; // of the sequence
+    const int32_t *starts, *stops; // of the sequence
 };
 
 // Rows [i, i + PANEL) of p and ds, and what they add to dq.
@@ -108,7 +108,7 @@ static void meet_queries(const struct dt_attention_shared *shared, const struct 
     int64_t pitch = shared->pitch, begin = m->t0 + i, rows = dt_min_i64(m->queries - i, DT_PANEL);
     // columns that some query of the panel sees
     int64_t left = dt_max_i64(m->starts[begin] - m->j, 0) / DT_PANEL_KEYS * DT_PANEL_KEYS,
-            right = dt_min_i64(m->n, begin + rows - m->j);
+            right = dt_min_i64(m->n, m->stops[begin + rows - 1] - m->j);
     float *p = t->p + i * DT_KEYS, *ds = t->ds + i * DT_KEYS;
     struct dt_gemm_direct product = dt_gemm_direct_of(
         rows, dt_round_up(right - left, DT_PANEL_KEYS), dt_round_up(shared->in->width, 4),
@@ -124,7 +124,7 @@ static void meet_queries(const struct dt_attention_shared *shared, const struct 
         int64_t at = begin + row, low = 0, high = 0;
         if (right > left) {
             low = dt_min_i64(dt_max_i64(m->starts[at] - m->j, 0), m->n);
-            high = dt_max_i64(dt_min_i64(at + 1 - m->j, m->n), low);
+            high = dt_max_i64(dt_min_i64(m->stops[at] - m->j, m->n), low);
         }
         slope(p + row * DT_KEYS, ds + row * DT_KEYS, low, high, dt_round_up(m->n, DT_PANEL_KEYS),
               t->lse[at], t->delta[at]);
@@ -142,7 +142,8 @@ static void meet_queries(const struct dt_attention_shared *shared, const struct 
 static void meet_keys(const struct dt_attention_shared *shared, const struct meeting *m, int64_t i,
                       const struct tiles *t)
 {
-    int64_t pitch = shared->pitch, key = m->j + i, from = dt_max_i64(key - m->t0, 0);
+    int64_t pitch = shared->pitch, key = m->j + i,
+            from = dt_max_i64(dt_attention_first(shared->in, m->starts, key) - m->t0, 0);
     if (from >= m->queries)
         return;
     struct dt_gemm_direct product = dt_gemm_direct_of(
@@ -165,9 +166,10 @@ static void run_head(const struct dt_attention_backward_args *args,
     for (int64_t j = dt_min_i64(p->starts[0], 0); j < L; j += n) {
         n = dt_min_i64(DT_KEYS, (j < 0 ? 0 : L) - j);
         dt_attention_load_keys(shared, p->b, p->g, j, n, &t->tile);
-        int64_t t0 = dt_max_i64(j, 0) / DT_QUERIES * DT_QUERIES;
+        int64_t t0 = dt_attention_first(&args->in, p->starts, j) / DT_QUERIES * DT_QUERIES;
         for (; t0 < L && p->starts[t0] < j + n; t0 += DT_QUERIES) {
-            const struct meeting m = {t0, dt_min_i64(DT_QUERIES, L - t0), j, n, p->starts};
+            const struct meeting m = {t0,      dt_min_i64(DT_QUERIES, L - t0), j, n, p->starts,
+                                      p->stops};
             for (int64_t i = 0; i < m.queries; i += DT_PANEL)
                 meet_queries(shared, &m, i, t);
             for (int64_t i = 0; (j >= 0 || args->dk0) && i < n; i += DT_PANEL)
@@ -223,6 +225,7 @@ DT_OP_CPU(attention_backward)
         for (int64_t i = 0; i < in->batch * in->n_kv_head; i++) {
             struct piece p = {.b = i / in->n_kv_head, .g = i % in->n_kv_head};
             p.starts = shared.starts + p.b * in->length;
+            p.stops = shared.stops + p.b * in->length;
             int64_t first = args->dk0 ? -shared.before : 0;
             int64_t floats = (in->length - first) * shared.pitch;
             memset(t.dkeys + first * shared.pitch, 0, (size_t)floats * sizeof(float));

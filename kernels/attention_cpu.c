@@ -26,8 +26,9 @@ struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *
                                          .heads = in->n_head / in->n_kv_head,
                                          .scale = (float)(1 / sqrt((double)in->width))};
     // with room for a state where this call has none: memory is measured without
-    shared.angles = dt_take_floats(arena, in->window - 1 + in->length, in->width);
+    shared.angles = dt_take_floats(arena, dt_attention_kept(in) + in->length, in->width);
     shared.starts = dt_arena_take(arena, in->batch * in->length * (int64_t)sizeof(int32_t));
+    shared.stops = dt_arena_take(arena, in->batch * in->length * (int64_t)sizeof(int32_t));
     return shared;
 }
 
@@ -56,17 +57,41 @@ static void fill_angles(const struct dt_attention_shared *shared, int64_t from, 
     }
 }
 
-// First positions: nothing before a reset, the valid rows of k0, or the window.
-static int64_t fill_starts(const struct dt_attention_inputs *in, int64_t b, int32_t *starts)
+// What each position sees: nothing before a reset, the valid rows of k0, or the window. Returns the
+// first position of the last document. starts NULL: fills nothing.
+static int64_t fill_causal(const struct dt_attention_inputs *in, int64_t b, int32_t *starts,
+                           int32_t *stops)
 {
     int64_t first = in->k0 ? -(int64_t)in->count0[b] : 0;
     for (int64_t t = 0; t < in->length; t++) {
         if (in->reset && in->reset[b * in->length + t])
             first = t;
-        if (starts)
-            starts[t] = (int32_t)dt_max_i64(first, t - in->window + 1);
+        if (!starts)
+            continue;
+        starts[t] = (int32_t)dt_max_i64(first, t - in->window + 1);
+        stops[t] = (int32_t)t + 1;
     }
     return first;
+}
+
+// Does the same both ways: from the end, as far as the document reaches. Padding is documents of
+// one position.
+static void fill_both(const struct dt_attention_inputs *in, int64_t b, int32_t *starts,
+                      int32_t *stops)
+{
+    int64_t L = in->length, end = L, counted = in->mask ? 0 : L;
+    const uint8_t *reset = in->reset ? in->reset + b * L : NULL;
+    for (int64_t t = 0; t < L && in->mask; t++)
+        counted = in->mask[b * L + t] ? t + 1 : counted;
+    for (int64_t first = L; end > 0; end = first) { // the document before `end`
+        first = end - 1;
+        while (first > 0 && first < counted && !(reset && reset[first]))
+            first--;
+        for (int64_t t = first; t < end; t++) {
+            starts[t] = (int32_t)dt_max_i64(first, t - in->window + 1);
+            stops[t] = (int32_t)dt_min_i64(end, t + in->window);
+        }
+    }
 }
 
 void dt_attention_prepare(const struct dt_attention_shared *shared)
@@ -78,7 +103,10 @@ void dt_attention_prepare(const struct dt_attention_shared *shared)
         fill_angles(shared, from, dt_min_i64(from + ANGLES, rows));
 #pragma omp for schedule(static)
     for (int64_t b = 0; b < in->batch; b++)
-        fill_starts(in, b, shared->starts + b * in->length);
+        if (in->both)
+            fill_both(in, b, shared->starts + b * in->length, shared->stops + b * in->length);
+        else
+            fill_causal(in, b, shared->starts + b * in->length, shared->stops + b * in->length);
 }
 
 // Rotates a row in place by the angles of position j or, with sign -1, back.
@@ -217,7 +245,7 @@ DT_OP_CPU_WORKSPACE(attention_forward)
 // A piece has the queries [begin, end) of sequence b, for the heads of group g.
 struct piece {
     int64_t b, g, begin, end;
-    const int32_t *starts; // of sequence b
+    const int32_t *starts, *stops; // of sequence b
 };
 
 static void load_queries(const struct dt_attention_shared *shared, const struct piece *p,
@@ -273,7 +301,7 @@ static void attend(const struct dt_attention_shared *shared, const struct piece 
     int64_t pitch = shared->pitch, t0 = p->begin + i, t1 = dt_min_i64(t0 + DT_PANEL, p->end),
             rows = t1 - t0; // queries
     int64_t first = dt_max_i64(p->starts[t0] - j, 0) / DT_PANEL_KEYS * DT_PANEL_KEYS,
-            last = dt_min_i64(end, t1) - j;
+            last = dt_min_i64(end, p->stops[t1 - 1]) - j;
     if (last <= first)
         return;
     struct dt_gemm_direct product = dt_gemm_direct_of(
@@ -283,7 +311,7 @@ static void attend(const struct dt_attention_shared *shared, const struct piece 
     dt_gemm_direct(shared->kernel, &product);
     for (int64_t q = 0; q < rows; q++) {
         int64_t low = dt_min_i64(dt_max_i64(p->starts[t0 + q] - j, first), last),
-                high = dt_max_i64(dt_min_i64(t0 + q + 1 - j, last), low);
+                high = dt_max_i64(dt_min_i64(p->stops[t0 + q] - j, last), low);
         soften(t->scores + q * DT_KEYS, first, low, high, last, t->most + row + q, t->sum + row + q,
                t->out + (row + q) * pitch, pitch);
     }
@@ -337,9 +365,10 @@ DT_OP_CPU(attention_forward)
                               .begin = i % chunks * chunk};
             p.end = dt_min_i64(p.begin + chunk, in->length);
             p.starts = shared.starts + p.b * in->length;
+            p.stops = shared.stops + p.b * in->length;
             load_queries(&shared, &p, &t);
-            for (int64_t j = p.starts[p.begin]; j < p.end; j += DT_KEYS) {
-                int64_t end = dt_min_i64(j + DT_KEYS, p.end);
+            for (int64_t j = p.starts[p.begin]; j < p.stops[p.end - 1]; j += DT_KEYS) {
+                int64_t end = dt_min_i64(j + DT_KEYS, p.stops[p.end - 1]);
                 dt_attention_load_keys(&shared, p.b, p.g, j, end - j, &t.tile);
                 for (int64_t q = 0; q < p.end - p.begin; q += DT_PANEL)
                     for (int64_t r = 0; r < shared.heads; r++)
@@ -349,7 +378,7 @@ DT_OP_CPU(attention_forward)
         }
 #pragma omp for schedule(static)
         for (int64_t b = 0; b < (args->k_last ? in->batch : 0); b++) {
-            int64_t first = fill_starts(in, b, NULL);
+            int64_t first = fill_causal(in, b, NULL, NULL);
             store_last(in, b, first, &in->k, in->k0, args->k_last);
             store_last(in, b, first, &in->v, in->v0, args->v_last);
             args->count_last[b] = (int32_t)dt_min_i64(in->window - 1, in->length - first);

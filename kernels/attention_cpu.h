@@ -27,13 +27,20 @@ _Static_assert(DT_KEYS % DT_PANEL == 0 && DT_KEYS % DT_PANEL_KEYS == 0, "whole p
 struct dt_attention_shared {
     const struct dt_attention_inputs *in;
     const struct dt_gemm_kernel *kernel;
-    int64_t before;  // positions before 0 that k0 has rows for
-    int64_t pitch;   // of a head's padded row: E rounded up to DT_DIRECT_COLUMNS
-    int64_t heads;   // of a group
-    float scale;     // 1 / sqrt(E)
-    float *angles;   // [before + L, E]: cosines, then sines, of position j in row before + j
-    int32_t *starts; // [B, L]: the first position that t sees
+    int64_t before; // positions before 0 that k0 has rows for
+    int64_t pitch;  // of a head's padded row: E rounded up to DT_DIRECT_COLUMNS
+    int64_t heads;  // of a group
+    float scale;    // 1 / sqrt(E)
+    float *angles;  // [before + L, E]: cosines, then sines, of position j in row before + j
+    int32_t *starts, *stops; // [B, L]: what t sees, [start, stop)
 };
+
+// The first position from 0 on that sees j or one after it.
+static inline int64_t dt_attention_first(const struct dt_attention_inputs *in,
+                                         const int32_t *starts, int64_t j)
+{
+    return j < 0 ? 0 : in->both ? starts[j] : j;
+}
 
 struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *in,
                                               struct dt_arena *arena);

@@ -62,22 +62,23 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     const attention_tile mine = attention_own<TILE>(in, in.n_head);
     const auto [b, h, t0, n] = mine;
     const int64_t g = h / (in.n_head / in.n_kv_head);
-    const int32_t *starts = shared.starts + b * in.length;
+    const int32_t *starts = shared.starts + b * in.length, *stops = shared.stops + b * in.length;
+    const int64_t stop = stops[t0 + n - 1];
     const int ty = (int)threadIdx.x / ATTENTION_SIDE;
     running<E, R> row = {};
 #pragma unroll
     for (int r = 0; r < R; r++)
         row.most[r] = NOTHING;
     attention_load<T, E, TILE>(in, shared, in.q, nullptr, mine, true, shared.scale, q);
-    for (int64_t j = starts[t0]; j < t0 + n; j += TILE) {
-        const attention_tile tile = {b, g, j, dt_least(TILE, t0 + n - j)};
+    for (int64_t j = starts[t0]; j < stop; j += TILE) {
+        const attention_tile tile = {b, g, j, dt_least(TILE, stop - j)};
         float score[R][R] = {};
         int64_t low[R], high[R];
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int64_t t = t0 + ty * R + r;
             low[r] = t < t0 + n ? starts[t] - j : 0;
-            high[r] = t < t0 + n ? t + 1 - j : 0;
+            high[r] = t < t0 + n ? stops[t] - j : 0;
         }
         __syncthreads(); // the values before are used, and q is there
         attention_load<T, E, TILE>(in, shared, in.k, in.k0, tile, true, 1.0f, keys);
@@ -119,19 +120,20 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     const attention_tile mine = attention_own<MMA_OWN>(in, in.n_head);
     const auto [b, h, at, n] = mine;
     const int64_t g = h / (in.n_head / in.n_kv_head);
-    const int32_t *starts = shared.starts + b * in.length;
-    const int t0 = (int)at, end = (int)(at + n), low = starts[t0], last = starts[end - 1];
+    const int32_t *starts = shared.starts + b * in.length, *stops = shared.stops + b * in.length;
+    const int t0 = (int)at, end = (int)(at + n), low = starts[t0], last = starts[end - 1],
+              first = stops[t0];
     const int lane = (int)threadIdx.x % DT_WARP, row = (int)threadIdx.x / DT_WARP * 16;
     const float factor = shared.scale * DT_LOG2_E;
     const mma_source keys = mma_from(in, in.k, in.k0, b, g),
                      values = mma_from(in, in.v, in.v0, b, g);
     float most[2] = {MMA_UNSEEN, MMA_UNSEEN}, sum[2] = {}, out[E / 8][4] = {};
     mma_copy<E, MMA_OWN>(mma_from(in, in.q, nullptr, b, h), t0, t0, end, q);
-    mma_walk<E>(keys, values, low, end, stages, [&](int j, const dt_bf16 *tile) {
+    mma_walk<E>(keys, values, low, stops[end - 1], stages, [&](int j, const dt_bf16 *tile) {
         float pairs[PAIRS][4] = {};
         mma_scores<E>(q, tile, pairs);
-        if (j + ROWS > t0 + 1 || j < last)
-            mma_hide<false>(starts, end, t0 + row, j, pairs);
+        if (j + ROWS > first || j < last)
+            mma_hide<false>(starts, stops, end, t0 + row, j, pairs);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float largest = most[r], total = 0.0f;

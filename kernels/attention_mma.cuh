@@ -145,17 +145,17 @@ DT_DEVICE void mma_weigh(const float (&pairs)[PAIRS][4], const dt_bf16 *tile,
 }
 
 // Hides the scores of pairs that are not seen. Rows begin at position `row` for the warp, columns
-// at `column`: queries and keys, or `across` keys and queries. starts: of the sequence.
+// at `column`: queries and keys, or `across` keys and queries. starts, stops: of the sequence.
 template <bool across, int PAIRS>
-DT_DEVICE void mma_hide(const int32_t *starts, int length, int row, int column,
-                        float (&pairs)[PAIRS][4])
+DT_DEVICE void mma_hide(const int32_t *starts, const int32_t *stops, int length, int row,
+                        int column, float (&pairs)[PAIRS][4])
 {
     const int lane = (int)threadIdx.x % DT_WARP;
 #pragma unroll
     for (int i = 0; i < 4 * PAIRS; i++) {
         const int x = row + lane / 4 + i % 4 / 2 * 8, y = column + i / 4 * 8 + lane % 4 * 2 + i % 2,
                   query = across ? y : x, key = across ? x : y;
-        if (key > query || query >= length || key < starts[query])
+        if (query >= length || key >= stops[query] || key < starts[query])
             pairs[i / 4][i % 4] = MMA_UNSEEN;
     }
 }

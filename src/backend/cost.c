@@ -194,7 +194,7 @@ static void attention_cost(const struct dt_backend *backend, struct dt_op_cost *
 {
     double L = (double)in->length, W = (double)dt_min_i64(in->window, in->length);
     double seen = in->k0 ? L * (double)in->window : W * (W + 1) / 2 + (L - W) * W;
-    double pairs = (double)in->batch * (double)in->n_head * seen;
+    double pairs = (double)in->batch * (double)in->n_head * (in->both ? 2 * seen - L : seen);
     shape(cost, "%lldx%lldx%lld, %lld of %lld heads, window %lld", (long long)in->batch,
           (long long)in->length, (long long)in->width, (long long)in->n_kv_head,
           (long long)in->n_head, (long long)in->window);

@@ -1,4 +1,5 @@
-// The attention block: causal, grouped heads, rotary positions, a window (kernels/attention.h).
+// The attention block: causal or both ways (model.direction), grouped heads, rotary positions, a
+// window (kernels/attention.h).
 //   q, k, v = in_proj(h)      y = attention(q, k, v)      out = out_proj(y)
 // H = n_head heads of E = d_model / H channels, G = n_kv_head of keys and values, M = B·L rows. q,
 // k and v are columns of one array of (H + 2 G) E, as are the rows of in_proj's weight. Weights are
@@ -22,7 +23,8 @@ struct attention {
     struct dt_projected projected;
     int64_t H, G, E, window;
     double rope_base;
-    int reset;               // batch array
+    bool both;
+    int reset, mask;         // batch arrays
     int keys, values, count; // states: [B, W - 1, G·E] storage, twice; [B] i32
     struct arrays forward;   // needed by backward
     struct arrays gradients; // of them, shared by all layers
@@ -65,8 +67,6 @@ static void resolve(struct dt_model_config *config, int64_t length)
 static dt_status check(const struct dt_model_config *c)
 {
     static const char hint[] = "set model.n_head, model.n_kv_head or model.d_model";
-    if (c->direction == DT_DIRECTION_BOTH)
-        return DT_FAIL(DT_USER, NULL, "model.direction is both, which attention does not support");
     const struct values *v = values(c);
     int64_t width = c->d_model / v->n_head;
     if (c->d_model % v->n_head != 0)
@@ -106,6 +106,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
             state;
     m->window = v->attn_window;
     m->rope_base = v->rope_base;
+    m->both = config->direction == DT_DIRECTION_BOTH;
     state = (m->window - 1) * G * E;
     m->projected.out = dt_build_linear(build, part, "mixer.out_proj.weight", H * E, d,
                                        1 / sqrt((double)(H * E * config->n_layer)));
@@ -116,14 +117,15 @@ static void create(struct dt_part *part, const struct dt_build *build)
     dt_params_slice(build->params, m->projected.in.row, "k_proj.weight", G * E);
     dt_params_slice(build->params, m->projected.in.row, "v_proj.weight", G * E);
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
+    m->mask = m->both ? dt_build_array(build, "mask", DT_U8, 1, true) : -1;
     m->keys = dt_build_state(build, part, "keys", config->storage, state);
     m->values = dt_build_state(build, part, "values", config->storage, state);
     m->count = dt_build_state(build, part, "count", DT_I32, 1);
     if (m->count >= 0)
         part->states.arrays[m->count].last = (int32_t)(m->window - 1);
-    // A position sees half a window of keys on average, 4 FLOPs a channel each forward, twice that
-    // backward.
-    part->flops += 3 * 4 * (double)d * (double)m->window / 2;
+    // A position sees half a window of keys on average, both ways a whole one, 4 FLOPs a channel
+    // each forward, twice that backward.
+    part->flops += 3 * 4 * (double)d * (double)m->window / (m->both ? 1 : 2);
 }
 
 static struct arrays plan_arrays(const struct attention *m, struct dt_plan *plan,
@@ -159,13 +161,15 @@ static struct dt_attention_inputs inputs(const struct attention *m, const struct
                                         .width = m->E,
                                         .window = m->window,
                                         .rope_base = m->rope_base,
+                                        .both = m->both,
                                         .q = a->q,
                                         .k = a->k,
                                         .v = a->v,
                                         .k0 = dt_pass_state(pass, part, pass->before, m->keys),
                                         .v0 = dt_pass_state(pass, part, pass->before, m->values),
                                         .count0 = dt_pass_state(pass, part, pass->before, m->count),
-                                        .reset = pass->input.arrays[m->reset]};
+                                        .reset = pass->input.arrays[m->reset],
+                                        .mask = m->both ? pass->input.arrays[m->mask] : NULL};
 }
 
 static dt_status attend(struct dt_projected *block, const struct dt_pass *pass,

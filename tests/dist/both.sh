@@ -6,7 +6,7 @@ game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 heads='buttons:bernoulli*8 main_x:categorical*17 shoulder:categorical*5/mean'
-game_policy "$game" both.ini model.direction=both model.heads="$heads" model.layers='mamba gru mamba2 mlp lstm' model.n_layer=5 model.d_state=4
+game_policy "$game" both.ini model.direction=both model.heads="$heads" model.layers='mamba gru mamba2 attention mlp lstm' model.n_layer=6 model.d_state=4
 last=checkpoints/step-00000008
 for tied in true false; do
     common=(both.ini model.tie_directions=$tied)
@@ -83,8 +83,6 @@ mlm_rejected 'model.heads is mlm, whose masked tokens follow from both sides, bu
 mlm_rejected 'model.mask_token is 257, outside the vocabulary of 257' model.mask_token=257 model.direction=both
 mlm_rejected 'model.mask_rate: 0 is out of range' model.mask_token=256 model.direction=both model.mask_rate=0
 mlm_rejected 'model.mask_token: required' model.direction=both
-mlm_rejected 'model.direction is both, which attention does not support' model.mask_token=256 model.direction=both model.layers='mamba attention' \
-    model.n_head=2
 for segment in 64 auto; do
     mlm_rejected 'model.segment cuts a window' model.mask_token=256 model.direction=both model.segment=$segment data.seq_len=256
 done

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Golden files of models that read both ways: each document, as far as its window counts, alone and from each end, and the sum
-of both outputs, as BiMamba [Schiff et al. 2024, Caduceus] and Vision Mamba [Zhu et al. 2024] have it: fwd(x) + flip(rev(flip(x)))."""
+"""Golden files of models that read both ways: each document, as far as its window counts, alone. Blocks that go from one position to
+the next read it from each end, and both outputs are added, as BiMamba [Schiff et al. 2024, Caduceus] and Vision Mamba [Zhu et al. 2024]
+have it: fwd(x) + flip(rev(flip(x))). Attention has no causal mask."""
+import math
 import pathlib
 import sys
 
 import torch
+from attention import Attention, sizes, turn
 from mamba import Mamba
 from mamba2 import Mamba2
 from mlp import Mlp
@@ -29,6 +32,8 @@ CASES = {name: SMALL | case for name, case in {
     "pooled": dict(layers="mamba mlp gru", heads="a:bernoulli*3@0.5/max b:categorical*5 c:categorical*3/mean d:bernoulli*2/last",
                    reset=True, masked=True, missing=True),
     "mlm": dict(layers="mamba gru", heads="mlm", vocab_size=19, mask_token=18, tie_embeddings=True, reset=True),
+    "attention": dict(layers="attention*2", d_model=12, n_head=3, n_kv_head=1, attn_window=4, rope_base=100.0, reset=True, masked=True),
+    "attention_whole": dict(layers="attention mamba", d_model=12, n_head=2, n_kv_head=1, attn_window=41, rope_base=10000.0, T=41),
 }.items()}
 
 
@@ -41,9 +46,46 @@ def documents(mask, reset):
     return zip(starts, starts[1:] + [n])
 
 
-class Both:
-    """Of a block of one direction; the tensors of each are those within mixer.KIND_fwd and mixer.KIND_rev."""
+class EachDocument:
+    """A block that reads one document at a time."""
     mask = None  # of the batch
+
+    @staticmethod
+    def states(c):
+        return ()
+
+    def forward(self, c, w, x, reset, state):
+        out = []
+        for b in range(x.shape[0]):
+            mask = torch.ones(x.shape[1]) if EachDocument.mask is None else EachDocument.mask[b]
+            rows, at = [], 0
+            for s, at in documents(mask, None if reset is None else reset[b]):
+                rows.append(self.read(c, w, x[b:b + 1, s:at]))
+            rows.append(torch.zeros_like(x[b:b + 1, at:]))  # padding, which nothing reads
+            out.append(torch.cat(rows, 1))
+        return torch.cat(out), ()
+
+
+class Unmasked(EachDocument):
+    """Attention to all positions of a document that are less than the window away."""
+    shapes = staticmethod(Attention.shapes)
+
+    @staticmethod
+    def read(c, w, x):
+        H, G, E, W = sizes(c)
+        q, k, v = (y.view(-1, y.shape[-1] // E, E)
+                   for y in (x[0] @ w["mixer.in_proj.weight"].T).split([H * E, G * E, G * E], dim=-1))
+        q, k = (torch.stack([turn(row, t, c["rope_base"]) for t, row in enumerate(y)]) for y in (q, k))
+        k, v = (y.repeat_interleave(H // G, dim=1) for y in (k, v))
+        at = torch.arange(x.shape[1])
+        far = (at[:, None] - at).abs() >= W
+        scores = torch.einsum("the,jhe->htj", q, k) / math.sqrt(E)
+        p = scores.masked_fill(far, -math.inf).softmax(-1)
+        return torch.einsum("htj,jhe->the", p, v).flatten(1)[None] @ w["mixer.out_proj.weight"].T
+
+
+class Both(EachDocument):
+    """Of a block of one direction; the tensors of each are those within mixer.KIND_fwd and mixer.KIND_rev."""
 
     def __init__(self, kind, block):
         self.kind, self.block = kind, block
@@ -61,27 +103,14 @@ class Both:
                 if direction == "fwd" or not self.shared(c, name):
                     yield self.own(name, direction), shape
 
-    @staticmethod
-    def states(c):
-        return ()
-
     def run(self, c, w, direction, x):
         names = [name for name, _ in self.block.shapes(c)]
         own = {name: w[self.own(name, "fwd" if self.shared(c, name) else direction)] for name in names}
         zeros = [torch.zeros((1, *shape), dtype=torch.float64) for _, shape in self.block.states(c)]
         return self.block.forward(c, own, x, None, zeros)[0]
 
-    def forward(self, c, w, x, reset, state):
-        out = []
-        for b in range(x.shape[0]):
-            mask = torch.ones(x.shape[1]) if Both.mask is None else Both.mask[b]
-            rows, at = [], 0
-            for s, at in documents(mask, None if reset is None else reset[b]):
-                part = x[b:b + 1, s:at]
-                rows.append(self.run(c, w, "fwd", part) + self.run(c, w, "rev", part.flip(1)).flip(1))
-            rows.append(torch.zeros_like(x[b:b + 1, at:]))  # padding, which nothing reads
-            out.append(torch.cat(rows, 1))
-        return torch.cat(out), ()
+    def read(self, c, w, x):
+        return self.run(c, w, "fwd", x) + self.run(c, w, "rev", x.flip(1)).flip(1)
 
 
 class Masked(Language):
@@ -97,12 +126,12 @@ class Masked(Language):
 
 class BothWays(Model):
     def forward(self, batch, state=None):
-        Both.mask = batch.get("mask")
+        EachDocument.mask = batch.get("mask")
         return super().forward(batch, state)
 
 
 BLOCKS = {name: Both(name, block) for name, block in {"mamba": Mamba, "mamba2": Mamba2, "gru": Rnn, "lstm": Lstm}.items()}
-BLOCKS["mlp"] = Mlp
+BLOCKS |= {"mlp": Mlp, "attention": Unmasked()}
 
 
 def main(names):

@@ -1,6 +1,7 @@
 // Attention: heads that share keys, widths of heads that are and are not whole vectors, windows
 // shorter and longer than the sequence and its tiles, documents, keys and values of an earlier call
-// (all of them valid, some, none); a sequence in parts against the whole.
+// (all of them valid, some, none), both ways, with and without padding; a sequence in parts against
+// the whole.
 #include "parity.h"
 
 struct shape {
@@ -9,12 +10,13 @@ struct shape {
     bool before, wide; // keys and values of an earlier call; strides larger than rows
     enum resets resets;
     unsigned dkv; // DH_LAST: dk_last, dv_last; DH0: dk0, dv0
+    bool both, masked;
 };
 
 // ---- in double
 
-// A problem in dense doubles: rows of k and v are positions -(W - 1) … L - 1 of each sequence, W of
-// them without a state too. Angles turn q and k before they meet.
+// A problem in dense doubles: rows of k and v are positions -(W - 1) … L - 1 of each sequence,
+// without a state too. Angles turn q and k before they meet.
 struct values {
     int64_t B, L, H, G, E, W, rows;
     const struct dt_attention_inputs *in;
@@ -51,13 +53,31 @@ static struct values make_values(const struct dt_attention_inputs *in)
     return v;
 }
 
+// Padding, which there is both ways, is documents of one position.
+static bool starts_document(const struct values *v, int64_t b, int64_t t)
+{
+    bool counts = !v->in->both || !v->in->mask;
+    for (int64_t i = t; i < v->L && !counts; i++)
+        counts = v->in->mask[b * v->L + i];
+    return !counts || (v->in->reset && v->in->reset[b * v->L + t]);
+}
+
 // The first position that t may see for what was before: a reset, or the valid rows.
 static int64_t first_of(const struct values *v, int64_t b, int64_t t)
 {
     int64_t first = v->in->k0 ? -v->in->count0[b] : 0;
-    for (int64_t i = 0; i <= t && v->in->reset; i++)
-        first = v->in->reset[b * v->L + i] ? i : first;
+    for (int64_t i = 0; i <= t; i++)
+        first = starts_document(v, b, i) ? i : first;
     return first;
+}
+
+// The end of what t sees.
+static int64_t stop_of(const struct values *v, int64_t b, int64_t t)
+{
+    int64_t stop = t + 1;
+    while (v->in->both && stop < v->L && stop < t + v->W && !starts_document(v, b, stop))
+        stop++;
+    return stop;
 }
 
 static int64_t start_of(const struct values *v, int64_t b, int64_t t)
@@ -90,17 +110,17 @@ static double dot(const double *a, const double *b, int64_t n)
 static double attend(const struct values *v, int64_t b, int64_t t, int64_t h, double *p, double *y)
 {
     const double *q = v->q + ((b * v->L + t) * v->H + h) * v->E;
-    int64_t start = start_of(v, b, t), g = h * v->G / v->H;
+    int64_t start = start_of(v, b, t), stop = stop_of(v, b, t), g = h * v->G / v->H;
     double turned[DT_ATTENTION_HEAD_MAX], most = -HUGE_VAL, sum = 0;
-    for (int64_t j = start; j <= t; j++) {
+    for (int64_t j = start; j < stop; j++) {
         rotate(v, row_of(v, v->k, b, j, g), (double)(j - t), turned);
         p[j - start] = dot(q, turned, v->E) / sqrt((double)v->E);
         most = fmax(most, p[j - start]);
     }
-    for (int64_t j = start; j <= t; j++)
+    for (int64_t j = start; j < stop; j++)
         sum += exp(p[j - start] - most);
     memset(y, 0, (size_t)v->E * sizeof *y);
-    for (int64_t j = start; j <= t; j++) {
+    for (int64_t j = start; j < stop; j++) {
         p[j - start] = exp(p[j - start] - most) / sum;
         for (int64_t i = 0; i < v->E; i++)
             y[i] += p[j - start] * row_of(v, v->v, b, j, g)[i];
@@ -180,12 +200,12 @@ REFERENCE(attention_backward)
     g.v = zeros(v.B * v.rows * v.G * E);
     for (int64_t i = 0; i < v.B * v.L * v.H; i++) {
         int64_t row = i / v.H, b = row / v.L, t = row % v.L, h = i % v.H, group = h * v.G / v.H,
-                start = start_of(&v, b, t);
+                start = start_of(&v, b, t), stop = stop_of(&v, b, t);
         double dy[DT_ATTENTION_HEAD_MAX], *dq = g.q + i * E, scale = 1 / sqrt((double)E);
         attend(&v, b, t, h, p, y);
         for (int64_t e = 0; e < E; e++)
             dy[e] = get_at(&a->dy, row, h * E + e);
-        for (int64_t j = start; j <= t; j++) {
+        for (int64_t j = start; j < stop; j++) {
             double *value = row_of(&v, v.v, b, j, group), w = p[j - start],
                    ds = w * (dot(dy, value, E) - dot(dy, y, E)) * scale;
             rotate(&v, row_of(&v, v.k, b, j, group), (double)(j - t), k);
@@ -253,8 +273,11 @@ static struct op make_op(const struct shape *s)
                                      .q = dt_view_cols(qkv, 0, Q),
                                      .k = dt_view_cols(qkv, Q, Q + K),
                                      .v = dt_view_cols(qkv, Q + K, Q + 2 * K),
-                                     .reset = make_reset(s->batch, s->length, s->resets, 1)};
-    bool state = s->window > 1, last = state && s->dkv & DH_LAST, first = state && s->dkv & DH0;
+                                     .both = s->both,
+                                     .reset = make_reset(s->batch, s->length, s->resets, 1),
+                                     .mask = s->masked ? make_mask(s->batch, s->length) : NULL};
+    bool state = s->window > 1 && !s->both, last = state && s->dkv & DH_LAST,
+         first = state && s->dkv & DH0;
     int64_t bytes = kept * K * dt_dtype_size(s->type);
     if (s->before && state) {
         int32_t *count = guarded(s->batch * 4);
@@ -346,10 +369,11 @@ static void check_directions(const struct parity *p, const struct dt_attention_b
 
 static void compare(struct parity *p, const struct shape *s)
 {
-    if (!parity_case(p, "attention: B %d L %d H %d G %d E %d W %d %s%s%s, resets %d, dkv %u",
+    if (!parity_case(p, "attention: B %d L %d H %d G %d E %d W %d %s%s%s%s%s, resets %d, dkv %u",
                      (int)s->batch, (int)s->length, (int)s->heads, (int)s->groups, (int)s->width,
                      (int)s->window, dt_dtype_name(s->type), s->before ? " state" : "",
-                     s->wide ? " wide" : "", s->resets, s->dkv))
+                     s->wide ? " wide" : "", s->both ? " both ways" : "", s->masked ? " mask" : "",
+                     s->resets, s->dkv))
         return;
     struct op op = make_op(s);
     forward(p, &op.forward);
@@ -432,6 +456,13 @@ void parity_attention(struct parity *p)
          .dkv = DH_LAST | DH0},
         {1, 135, 2, 1, 256, 90, DT_BF16, .before = true, .resets = IN_A_ROW, .dkv = DH_LAST | DH0},
         {1, 65, 1, 1, 256, 1, DT_BF16, .resets = NO_RESETS},
+        {3, 77, 4, 2, 6, 20, DT_F32, .wide = true, .resets = MANY, .both = true, .masked = true},
+        {3, 70, 2, 2, 34, 200, DT_F32, .resets = AT_END, .both = true, .masked = true},
+        {1, 100, 2, 1, 10, 100, DT_F32, .resets = IN_A_ROW, .both = true},
+        {2, 135, 2, 1, 16, 80, DT_BF16, .resets = MANY, .both = true, .masked = true},
+        {1, 193, 2, 2, 32, 40, DT_BF16, .wide = true, .resets = IN_A_ROW, .both = true},
+        {1, 100, 1, 1, 128, 129, DT_BF16, .resets = NO_RESETS, .both = true},
+        {1, 70, 1, 1, 256, 30, DT_BF16, .resets = AT_END, .both = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
         compare(p, &shapes[i]);

@@ -503,6 +503,14 @@ uint8_t *make_reset(int64_t batch, int64_t length, enum resets resets, int64_t c
     return reset;
 }
 
+uint8_t *make_mask(int64_t batch, int64_t length)
+{
+    uint8_t *mask = guarded(batch * length);
+    for (int64_t i = 0; i < batch * length; i++)
+        mask[i] = i % length < length - i / length * 13 % (length + 1) && i % 5 != 4;
+    return mask;
+}
+
 int64_t count_nans(const void *x, dt_dtype type, int64_t first, int64_t n)
 {
     int64_t count = 0;

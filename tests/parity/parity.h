@@ -190,5 +190,7 @@ enum { DH_LAST = 1, DH0 = 2 };
 // Where documents start; NULL for none.
 enum resets { NO_RESETS, AT_ZERO, IN_A_ROW, AT_CHUNKS, MANY, AT_END, RESETS };
 uint8_t *make_reset(int64_t batch, int64_t length, enum resets resets, int64_t chunk);
+// Masks the last b · 13 % (L + 1) positions of sequence b, and every fifth one.
+uint8_t *make_mask(int64_t batch, int64_t length);
 
 int64_t count_nans(const void *x, dt_dtype type, int64_t first, int64_t n);

@@ -88,7 +88,7 @@ REFERENCE(pool_backward)
     return DT_OK;
 }
 
-static uint8_t *make_mask(const struct shape *s)
+static uint8_t *make_counted(const struct shape *s)
 {
     uint8_t *mask = s->counted < 4 ? guarded(s->windows * s->length) : NULL;
     for (int64_t row = 0; mask && row < s->windows * s->length; row++)
@@ -133,7 +133,7 @@ static void compare(struct parity *p, const struct shape *s, enum dt_pool pool)
     struct dt_pool_forward_args forward = {.pool = pool,
                                            .length = s->length,
                                            .h = normal_view(s->type, M, d, stride, 1.0, 1),
-                                           .mask = make_mask(s),
+                                           .mask = make_counted(s),
                                            .out = fresh_view(s->type, B, d, stride)};
     if (s->state) {
         float *count = guarded(B * 4);
@@ -281,7 +281,7 @@ static void compare_targets(struct parity *p, const struct shape *s, bool all)
         .length = s->length,
         .outputs = {{0, all}, {1, (int32_t)s->width}, {(int32_t)s->width + 1, all ? 2 : 0}},
         .targets = normal_view(DT_F32, M, W, W + s->gap, 1.0, 1),
-        .mask = make_mask(s),
+        .mask = make_counted(s),
         .targets_out = fresh_view(DT_F32, B, W, W + s->gap)};
     if (s->state) {
         a.weights = normal_view(DT_F32, M, 4, 4 + s->gap, 1.0, 2);

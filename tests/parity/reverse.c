@@ -43,15 +43,6 @@ REFERENCE(reverse_rows)
     return DT_OK;
 }
 
-// Masks the last b · 13 % (L + 1) positions of sequence b, and every fifth one.
-static uint8_t *make_mask(const struct shape *s)
-{
-    uint8_t *mask = s->masked ? guarded(s->batch * s->length) : NULL;
-    for (int64_t i = 0; mask && i < s->batch * s->length; i++)
-        mask[i] = i % s->length < s->length - i / s->length * 13 % (s->length + 1) && i % 5 != 4;
-    return mask;
-}
-
 // A copy is exact; a sum rounds once.
 static void compare(struct parity *p, const struct shape *s)
 {
@@ -64,7 +55,7 @@ static void compare(struct parity *p, const struct shape *s)
     struct dt_reverse_map_args map = {.batch = s->batch,
                                       .length = s->length,
                                       .reset = make_reset(s->batch, s->length, s->resets, 32),
-                                      .mask = make_mask(s),
+                                      .mask = s->masked ? make_mask(s->batch, s->length) : NULL,
                                       .map = guarded(M * 4)};
     PARITY(p, reverse_map, &map);
     struct dt_view x = normal_view(s->type, M, d, stride, 1.0, 1);

@@ -369,6 +369,7 @@ static void check_mixers(void)
                                                   .rope_base = 10000};
     CHECK_OP(attention_forward, .in = attention);
     REFUSE(attention_forward, in.window, 1, "in.k0", "no rows");
+    REFUSE(attention_forward, in.both, true, "in.k0", "no rows");
     REFUSE(attention_forward, in.v0, NULL, "in.v0", "NULL");
     REFUSE(attention_forward, in.count0, NULL, "in.count0", "NULL");
     REFUSE(attention_forward, v_last, NULL, "v_last", "NULL");

@@ -226,6 +226,11 @@ static void check_costs(void)
     add(&cost.embed_forward, dt_embed_forward_cost(running, &embed));
     struct dt_op_cost seen = dt_attention_forward_cost(running, &attention);
     CHECK(seen.exps == 2 * 5 * 3, "%g pairs of a query and a key", seen.exps);
+    // Both ways: of five positions 3, 4, 5, 4 and 3 are less than three away.
+    struct dt_attention_forward_args both = attention;
+    both.in.both = true, both.in.k0 = NULL;
+    seen = dt_attention_forward_cost(running, &both);
+    CHECK(seen.exps == 2 * 19, "both ways: %g pairs of a query and a key", seen.exps);
     const struct dt_gemm_args products = {.a = dt_view_of(NULL, 4, 3, DT_F32),
                                           .b = dt_view_of(NULL, 3, 5, DT_F32),
                                           .c = dt_view_of(NULL, 4, 5, DT_F32),
