@@ -1,6 +1,6 @@
-// Writes and reads the files of one checkpoint. It is written so that it is whole or not there:
-// into a temporary folder, with everything synced, and published by one rename. It is read after
-// it was verified: first what must not have changed, then the arrays.
+// Writes and reads the files of one checkpoint. It is written into a temporary folder, synced, and
+// published by one rename, so that it is complete or does not exist. It is read after verification:
+// first what must not have changed, then the arrays.
 #include "checkpoint/checkpoint.h"
 
 #include "base/file.h"
@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The states that optimizer files hold: those without a file of their own.
+// The states in optimizer files, that is, those without a separate file.
 static struct dt_optimizer_states in_optimizer_files(const struct dt_optimizer_states *states)
 {
     struct dt_optimizer_states own = {.pieces = states->pieces, .others = states->others};
@@ -53,20 +53,21 @@ static bool is_spread(const struct dt_checkpoint_arrays *arrays)
     return dt_pieces_are_spread(&arrays->states.pieces, arrays->params->elements);
 }
 
-// A list of one state, the weights of that name in `data`.
+// A list with one state `name`, the weights in `data`.
 static struct dt_optimizer_states alone(const char *name, float *data, struct dt_pieces pieces)
 {
     return (struct dt_optimizer_states){
         .n = 1, .list = {{.name = name, .data = data, .weights = true}}, .pieces = pieces};
 }
 
-// Weights that may be spread over ranks: their files in a draft, and the checkpoint's joined file.
+// Weights that may be spread over ranks: the prefix of their files in a draft, and the checkpoint's
+// joined file.
 static const struct joined {
     const char *state, *parts, *name;
 } joined[] = {{"weights", DT_WEIGHTS_FILES, "model.safetensors"}, {"ema", DT_EMA_FILES, DT_HF_EMA}};
 enum { JOINED = sizeof joined / sizeof *joined };
 
-// Writes what every rank has pieces of: the states, and its parts of the weights and their average.
+// Writes this rank's pieces: of the states, and of spread weights and their average.
 static dt_status write_pieces(const struct dt_checkpoint_draft *draft,
                               const struct dt_checkpoint_arrays *arrays,
                               const struct dt_trainer_state *state, struct dt_manifest *manifest)
@@ -97,7 +98,7 @@ dt_status dt_checkpoint_write(const struct dt_checkpoint_draft *draft,
     const char *folder = draft->folder;
     char *config = NULL, *trainer = NULL;
     dt_status status;
-    DT_TRY(dt_make_dirs(folder)); // whichever rank comes first
+    DT_TRY(dt_make_dirs(folder)); // the first rank creates it
     if (draft->part > 0)
         return write_pieces(draft, arrays, state, manifest);
     DT_TRY_GOTO(status, out, dt_hf_config_text(arrays->model, &config));
@@ -124,8 +125,8 @@ out:
     return status;
 }
 
-// Joins the parts of weights in one file. It uses the array of the weights, which are written by
-// then or are such parts themselves.
+// Joins the parts of weights in one file. Uses the array of the weights as a buffer, since they are
+// written already or are such parts themselves.
 static dt_status join(const struct joined *j, const struct dt_checkpoint_draft *draft,
                       const struct dt_checkpoint_arrays *arrays, struct dt_manifest *manifest)
 {
@@ -146,13 +147,13 @@ static dt_status join(const struct joined *j, const struct dt_checkpoint_draft *
     return DT_OK;
 }
 
-// Gives the folder its name. One of the same step is replaced: at every instant one of the two has
-// that name. Where the file system cannot exchange names, the old one is first moved aside; a kill
-// between the two renames leaves both, hidden.
+// Renames the folder, replacing one of the same step by an atomic exchange. If the file system
+// cannot exchange names, the old folder is first moved aside; a kill between the two renames leaves
+// both, hidden.
 static dt_status rename_to(const char *temporary, const char *path)
 {
     char old[DT_PATH];
-    DT_TRY(dt_path(old, "%s", temporary)); // after an exchange
+    DT_TRY(dt_path(old, "%s", temporary)); // the old folder after an exchange
     if (rename(temporary, path) == 0)
         return dt_fsync_parent(path);
     if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
@@ -178,7 +179,7 @@ dt_status dt_checkpoint_publish(const struct dt_checkpoint_draft *draft,
                                 struct dt_manifest *manifest)
 {
     char path[DT_PATH];
-    for (int i = 0; i < manifest->n; i++) { // what other ranks have written must be here, too
+    for (int i = 0; i < manifest->n; i++) { // files written by other ranks must be visible here
         const struct dt_manifest_file *file = &manifest->files[i];
         DT_TRY(dt_path(path, "%s/%s", draft->folder, file->name));
         if (dt_file_size(path) != file->size)
@@ -196,7 +197,7 @@ dt_status dt_checkpoint_publish(const struct dt_checkpoint_draft *draft,
 
 void dt_checkpoint_discard(const struct dt_checkpoint_draft *draft)
 {
-    dt_discard_tree(draft->folder); // should that fail too, the next prune tries again
+    dt_discard_tree(draft->folder); // if this fails too, the next prune tries again
 }
 
 static dt_status read_trainer(const char *path, struct dt_trainer_state *state,
@@ -244,8 +245,8 @@ static dt_status read_states(const struct dt_manifest *manifest, const char *pat
                                     arrays->params, &states, stamp));
     if (!dt_optimizer_state(&arrays->states, "ema"))
         return DT_OK;
-    // The moving average comes by way of the array of the weights, or of one as large. Where the
-    // checkpoint's run had none, it starts from the weights.
+    // The moving average is read through the array of the weights, or one of the same size. If the
+    // checkpoint has none, it starts from the weights.
     bool has = dt_manifest_find(manifest, DT_HF_EMA);
     float *ema = dt_optimizer_state(&arrays->states, "ema"), *whole = arrays->weights;
     if (!whole)
@@ -265,7 +266,7 @@ dt_status dt_checkpoint_load_states(const char *path, const struct dt_checkpoint
 {
     struct dt_manifest manifest;
     DT_TRY(dt_manifest_read(path, &manifest));
-    dt_status status = read_states(&manifest, path, arrays, NULL); // rank 0 has checked it
+    dt_status status = read_states(&manifest, path, arrays, NULL); // stamps were checked by rank 0
     dt_manifest_free(&manifest);
     return status;
 }

@@ -1,4 +1,4 @@
-// A folder of checkpoints: finds those that are there, verifies them, and removes old ones.
+// A folder of checkpoints: finds, verifies and removes checkpoints.
 #include "checkpoint/checkpoint.h"
 
 #include "base/file.h"
@@ -44,7 +44,7 @@ struct entries {
     struct dirent **list;
 };
 
-// The step in a checkpoint's name as dt_checkpoint_draft spells it, or -1.
+// The step in a checkpoint's name, or -1.
 static int64_t parse_step(const char *name)
 {
     char again[64];
@@ -71,7 +71,7 @@ static int newer_first(const struct dirent **a, const struct dirent **b)
     return (x < y) - (x > y);
 }
 
-// A folder that does not exist is empty.
+// A missing folder counts as empty.
 static dt_status list(const char *dir, int (*wanted)(const struct dirent *),
                       struct entries *entries)
 {
@@ -90,7 +90,7 @@ static void free_entries(struct entries *entries)
     free(entries->list);
 }
 
-// A copy under the name of a later step would be resumed from again and again.
+// Refuses a copy under the name of a later step, from which runs would resume again and again.
 static dt_status check_step(const char *path, const char *name)
 {
     struct dt_trainer_state state;
@@ -128,7 +128,7 @@ dt_status dt_checkpoint_newest(const char *dir, char *path)
                    "none of the %d checkpoints in %s can be used", steps.n, dir);
 }
 
-// The first entry up to step `limit`, or steps->n where none is.
+// The first entry up to step `limit`, or steps->n if there is none.
 static int find_step(const struct entries *steps, int64_t limit)
 {
     int i = 0;
@@ -162,8 +162,8 @@ static dt_status remove_leftovers(const char *dir)
     return status;
 }
 
-// Hidden first, so that a kill in mid-removal leaves no half checkpoint under a real name; what an
-// earlier kill left hidden makes way.
+// Renames to a hidden name first, so that a kill during the removal leaves no incomplete checkpoint
+// under a real name; replaces what an earlier kill left.
 static dt_status remove_step(const char *dir, const char *name)
 {
     char path[DT_PATH], hidden[DT_PATH];
@@ -194,7 +194,7 @@ static dt_status prune(const char *dir, const struct entries *steps, int64_t kee
                        int64_t best)
 {
     char path[DT_PATH];
-    int intact = 0; // the newest that is
+    int intact = 0; // the newest valid one
     if (keep <= 0 || steps->n <= keep)
         return DT_OK;
     for (; intact < steps->n; intact++) {
@@ -204,7 +204,7 @@ static dt_status prune(const char *dir, const struct entries *steps, int64_t kee
         dt_error_clear();
     }
     if (intact == steps->n)
-        return DT_OK; // nothing to resume from: leave all to the user
+        return DT_OK; // nothing to resume from: remove nothing
     for (int i = (int)keep; i < steps->n; i++) {
         if (i == intact || (best > 0 && parse_step(steps->list[i]->d_name) == best))
             continue;
@@ -224,7 +224,7 @@ dt_status dt_checkpoint_prune(const char *dir, int64_t keep, int64_t saved, int6
     return DT_OK;
 }
 
-// A link under another name is renamed, so that there is one at every instant.
+// Creates the link under another name and renames it, so that there always is one.
 void dt_checkpoint_mark_best(const char *dir, int64_t step)
 {
     char path[DT_PATH], target[64], temporary[DT_PATH], now[64] = "";
@@ -237,7 +237,7 @@ void dt_checkpoint_mark_best(const char *dir, int64_t step)
     bool linked = readlink(path, now, sizeof now - 1) > 0;
     if (step == 0 ? !linked : strcmp(now, target) == 0)
         return;
-    unlink(temporary); // of a job that was killed
+    unlink(temporary); // left by a killed job
     bool done = step == 0 ? unlink(path) == 0
                           : symlink(target, temporary) == 0 && rename(temporary, path) == 0;
     if (!done)

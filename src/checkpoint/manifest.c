@@ -73,7 +73,7 @@ dt_status dt_manifest_write(const struct dt_manifest *manifest, const char *fold
     return status;
 }
 
-// A line must be the same when it is printed again: there is one spelling of each number.
+// A line must be identical when printed again, so that each number has one spelling.
 static bool parse_line(const char **text, struct dt_manifest_file *file)
 {
     char again[LINE], *name;

@@ -1,4 +1,4 @@
-// Writes and reads optimizer files: every rank writes and reads the pieces that it holds.
+// Writes and reads optimizer files: every rank writes and reads its pieces.
 #include "checkpoint/optimizer_states.h"
 
 #include "base/file.h"
@@ -65,7 +65,7 @@ dt_status dt_states_file(char path[DT_PATH], const char *folder, const char *pre
     return dt_path(path, "%s/%s", folder, name);
 }
 
-// Each row of the parameter table in each state is a tensor: number state * params->n + row.
+// Each row of the parameter table in each state is a tensor, with index state * params->n + row.
 static dt_status open_ranges(const struct dt_params *params,
                              const struct dt_optimizer_states *states, struct dt_ranges *ranges)
 {
@@ -79,7 +79,7 @@ static dt_status open_ranges(const struct dt_params *params,
             struct dt_ranged_tensor *tensor = &ranges->tensors[ranges->n++];
             tensor->type = DT_F32;
             tensor->items = params->rows[row].file_count;
-            // Checkpoints of older versions have it.
+            // Older checkpoints have it.
             tensor->optional = params->rows[row].optional ||
                                (states->list[state].vectors && params->rows[row].matrix);
             snprintf(tensor->name, sizeof tensor->name, "%s.%s", states->list[state].name,
@@ -129,7 +129,7 @@ dt_status dt_optimizer_states_write(const char *folder, const char *prefix, int 
     return status;
 }
 
-// The name of the first listed file says how many there are.
+// Their number is in the name of the first listed file.
 int dt_optimizer_states_files(const struct dt_manifest *manifest)
 {
     const char *prefix = DT_OPTIMIZER_FILES "-00001-of-";
@@ -156,18 +156,17 @@ void dt_optimizer_states_check_names(const struct dt_manifest *manifest,
     }
 }
 
-// ---- reading: every entry is checked and read, then the ranges must cover all
+// ---- reading: every entry is checked and read, then ranges must cover everything
 
 struct reader {
     const struct dt_params *params;
     const struct dt_optimizer_states *states;
     const struct dt_part_stamp *stamp; // NULL: any
-    int files, stamped;                // read so far; those with a stamp
+    int files, stamped;                // read so far; of these with a stamp
     struct dt_ranges ranges;
 };
 
-// Training would continue from a part of another checkpoint without noticing: its checksum is
-// right.
+// Detects a part of another checkpoint, whose checksum is correct.
 static dt_status check_stamp(struct reader *r, const struct dt_safetensors *file)
 {
     const char *hint = "restore the files of one checkpoint, or use another checkpoint";
@@ -190,7 +189,7 @@ static dt_status check_stamp(struct reader *r, const struct dt_safetensors *file
     return DT_OK;
 }
 
-// Reads the elements that this rank holds of an entry's range.
+// Reads this rank's elements of an entry's range.
 static dt_status read_entry(const struct reader *r, const struct dt_safetensors *file,
                             const struct dt_safetensor *entry, const struct dt_range *range)
 {
@@ -203,9 +202,9 @@ static dt_status read_entry(const struct reader *r, const struct dt_safetensors 
         float *data = state->data + p.at;
         int64_t n = p.end - p.first, element = p.first - row->offset;
         DT_TRY(dt_safetensors_read_f32(file, entry, element - range->first, n, data));
-        int64_t bad = state->squares ? dt_find_outside(data, n, 0, INFINITY) // it may overflow
+        int64_t bad = state->squares ? dt_find_outside(data, n, 0, INFINITY) // squares may overflow
                                      : dt_find_outside(data, n, -FLT_MAX, FLT_MAX);
-        if (bad < n && !state->weights) // weights: checked where a model is made of them
+        if (bad < n && !state->weights) // weights are checked when a model is created
             return DT_FAIL(DT_USER, "use another checkpoint: this one's values are damaged",
                            "%s: %s.%s holds %g at element %lld; all must be %s", file->path,
                            state->name, row->name, (double)data[bad], (long long)(element + bad),
@@ -214,7 +213,7 @@ static dt_status read_entry(const struct reader *r, const struct dt_safetensors 
     return DT_OK;
 }
 
-// One file is open at a time: a set may have more than a process may open.
+// Opens one file at a time, since a set may exceed the limit of open files.
 static dt_status read_file(struct reader *r, const char *path)
 {
     struct dt_safetensors *file;

@@ -1,4 +1,4 @@
-// Writes and reads tensors by range. Owns the tensors and the list of struct dt_ranges.
+// Writes and reads tensors by range.
 #include "checkpoint/ranges.h"
 
 #include "base/list.h"
@@ -25,7 +25,7 @@ dt_status dt_ranges_add(struct dt_ranges *ranges, struct dt_range range)
     return DT_OK;
 }
 
-// Larger elements are written first, so that the data of every entry are aligned.
+// Larger element types are written first, so that every entry's data are aligned.
 dt_status dt_ranges_write(const struct dt_ranges *ranges, const char *path,
                           const char *const *metadata, int n_metadata,
                           struct dt_manifest_file *file)
@@ -71,8 +71,8 @@ out:
     return status;
 }
 
-// A name that does not come out the same again is none of dtrain's. Entries mostly follow the order
-// of the tensors, so the search begins with the tensor of the entry before.
+// Rejects a name that is not identical when printed again. Entries mostly follow the order of the
+// tensors, so the search begins at the previous entry's tensor.
 static bool parse_name(const struct dt_ranges *ranges, const char *name, struct dt_range *range)
 {
     char again[ENTRY_NAME], *end;
@@ -133,7 +133,7 @@ static int compare_ranges(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-// Sorted, the ranges of each tensor must follow one on another.
+// The sorted ranges of each tensor must be contiguous.
 dt_status dt_ranges_check(struct dt_ranges *ranges, const char *where)
 {
     struct dt_problems problems = {0};
@@ -142,7 +142,7 @@ dt_status dt_ranges_check(struct dt_ranges *ranges, const char *where)
         qsort(ranges->list, (size_t)ranges->n_ranges, sizeof *ranges->list, compare_ranges);
     for (int i = 0; i < ranges->n; i++) {
         const struct dt_ranged_tensor *tensor = &ranges->tensors[i];
-        int64_t held = 0, twice = -1; // items [0, held) are there; one that is there twice
+        int64_t held = 0, twice = -1; // items [0, held) exist; a duplicate item
         bool any = false;
         for (; next < past && next->tensor == i; next++) {
             any = true;

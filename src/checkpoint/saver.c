@@ -1,5 +1,4 @@
-// A save goes through phases, which all ranks enter together. Each rank has a thread that writes
-// its part.
+// A save has phases, which all ranks enter together. Each rank has a thread that writes its part.
 #include "checkpoint/saver.h"
 
 #include "base/clock.h"
@@ -12,32 +11,32 @@
 #include <math.h>
 #include <unistd.h>
 
-static const double brief_s = 2;    // of a write that training waits for when the next save is due
+static const double brief_s = 2;    // how long training waits for a write when the next save is due
 static const double retry_s = 60;   // after a failed save
-static const double report_s = 0.1; // a rank that waits for its thread looks at it so often
-static const double margin_s = 2;   // for the ranks that wait for this one to name it first
+static const double report_s = 0.1; // interval in which a rank that waits looks at its thread
+static const double margin_s = 2;   // lets waiting ranks name this one first
 
-// A lone part is published by the thread that wrote it; of several, rank 0 publishes them when all
-// are complete, or removes them.
+// A single part is published by the thread that wrote it; several parts are published by rank 0
+// when all are complete, or removed.
 enum phase { FREE, WRITING, PUBLISHING, DISCARDING };
 
 struct dt_saver {
     struct dt_saver_config config;
     struct dt_worker *worker;
-    uint64_t id; // of the next draft
-    int parts;   // of each
+    uint64_t id; // id of the next draft
+    int parts;   // parts per draft
     enum phase phase;
-    double begun;    // dt_seconds of the last begin
-    double retry_at; // dt_seconds; infinite: the last save has not failed
-    // The save under way.
+    double begun;    // dt_seconds when the last save began
+    double retry_at; // dt_seconds; infinite unless the last save failed
+    // The current save.
     struct dt_trainer_state state;
     struct dt_checkpoint_draft draft;
     struct dt_manifest manifest;
     double stall_s, write_s;
-    // The best checkpoint that was saved.
+    // The best saved checkpoint.
     int64_t best_step;
     double best_loss;
-    int64_t best_evaluation; // its number, by state.evaluations
+    int64_t best_evaluation; // its state.evaluations
 };
 
 static void note_best(struct dt_saver *s, const struct dt_trainer_state *state)
@@ -63,7 +62,7 @@ dt_status dt_saver_create(const struct dt_saver_config *config, struct dt_saver 
     s->begun = dt_seconds();
     s->retry_at = INFINITY;
     note_best(s, config->state);
-    // No two processes ever write to a folder of one name, whatever a killed one has left.
+    // Folder names are unique per process, whatever a killed process has left.
     s->id = dt_nanoseconds() ^ (uint64_t)getpid() << 40;
     const struct dt_checkpoint_arrays *arrays = &config->snapshot->host;
     bool spread = dt_pieces_are_spread(&arrays->states.pieces, arrays->params->elements);
@@ -89,12 +88,12 @@ static dt_status publish(struct dt_saver *s)
 {
     const struct dt_saver_config *c = &s->config;
     uint64_t begin = dt_trace_begin();
-    DT_TRY(c->sync(c->context)); // the curve must not end before the checkpoint
+    DT_TRY(c->sync(c->context)); // metrics must reach the checkpoint's step
     DT_TRY(dt_checkpoint_publish(&s->draft, &c->snapshot->host, &s->manifest));
     dt_trace_end(DT_LANE_CHECKPOINT, "publish", begin, 0);
     s->write_s = dt_seconds() - s->begun;
 
-    // A failure from here on loses no checkpoint. After bad steps the checkpoint before them may be
+    // A failure from here on loses no checkpoint. After bad steps the previous checkpoint may be
     // the only good one (optim.rollback).
     int64_t best = c->best ? s->state.best_step : 0;
     dt_checkpoint_mark_best(c->dir, best);
@@ -159,7 +158,7 @@ dt_status dt_saver_begin(struct dt_saver *s, double start)
     return DT_OK;
 }
 
-// Ends the process where the write makes no progress. Ranks that wait for this one name it earlier.
+// Ends the process if the write makes no progress. Ranks that wait for this one name it earlier.
 static void check_progress(struct dt_saver *s, double patience)
 {
     if (dt_worker_silence(s->worker) <= patience)
@@ -191,7 +190,7 @@ static dt_status fail(struct dt_saver *s, enum dt_patience patience)
     enter(s, s->parts > 1 ? DISCARDING : FREE, discard_parts);
     s->retry_at = dt_seconds() + retry_s;
     struct dt_trainer_state *state = s->config.state;
-    if (s->config.best && state->best_step == s->state.step) { // it is the one that was saved last
+    if (s->config.best && state->best_step == s->state.step) { // the best is the one just saved
         state->best_step = s->best_step;
         state->best_loss = s->best_loss;
         state->evaluations_since_best = state->evaluations - s->best_evaluation;
@@ -208,7 +207,7 @@ static dt_status fail(struct dt_saver *s, enum dt_patience patience)
     return DT_OK;
 }
 
-// When all parts are written, rank 0 lists their files.
+// Called when all parts are written: rank 0 lists their files.
 static dt_status join_parts(struct dt_saver *s)
 {
     struct dt_comm *comm = s->config.comm;
@@ -266,7 +265,8 @@ dt_status dt_saver_settle(struct dt_saver *s, enum dt_patience patience)
     double until = patience == DT_WAIT_BRIEFLY ? s->begun + brief_s : INFINITY;
     while (s->phase != FREE) {
         while (dt_seconds() < until && !dt_worker_wait(s->worker, report_s)) {
-            if (dt_worker_silence(s->worker) < 2 * report_s) // it makes progress: others may wait
+            if (dt_worker_silence(s->worker) < 2 * report_s) // it makes progress, so others should
+                                                             // wait
                 dt_comm_busy(s->config.comm);
             check_progress(s, s->config.timeout_s + margin_s);
         }

@@ -1,4 +1,4 @@
-// The file of carried states. It is written in the blocks of training and read from any ranges.
+// The file of carried states, written in training's blocks and read from any ranges.
 #include "checkpoint/slot_states.h"
 
 #include "base/file.h"
@@ -53,7 +53,7 @@ dt_status dt_slot_states_write(struct dt_manifest *manifest, const char *folder,
     return dt_manifest_add(manifest, DT_SLOT_STATES_FILE, file.size, file.hash);
 }
 
-// Reads row `row` of an entry into one slot's place.
+// Reads row `row` of an entry into one slot.
 static dt_status read_row(const struct dt_safetensors *file, const struct dt_safetensor *entry,
                           const struct dt_slot_array *array, int64_t row, float *widened, char *to)
 {
@@ -61,7 +61,7 @@ static dt_status read_row(const struct dt_safetensors *file, const struct dt_saf
     if (entry->dtype == array->type) {
         DT_TRY(dt_safetensors_read(file, entry, first, array->width, to));
         for (int64_t i = 0; array->type == DT_I32 && i < array->width; i++) {
-            int32_t value; // a place in memory, unlike other numbers
+            int32_t value; // an index into memory, unlike other numbers
             memcpy(&value, to + i * (int64_t)sizeof value, sizeof value);
             if (value < 0 || value > array->last)
                 return DT_FAIL(

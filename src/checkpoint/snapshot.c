@@ -13,8 +13,8 @@ static int64_t piece_elements(const struct dt_backend *backend, const struct dt_
     return direct ? 0 : dt_min_i64(DT_SNAPSHOT_PIECE, params->elements);
 }
 
-// The elements of arrays of the host's own: the weights on rank 0, and the states there or where
-// they are spread.
+// Elements of host arrays: the weights on rank 0, and the states on rank 0 or, if spread, on every
+// rank.
 static int64_t array_elements(const struct dt_backend *backend, const struct dt_params *params,
                               int64_t held, int64_t states, bool root)
 {
@@ -86,7 +86,7 @@ void dt_snapshot_destroy(struct dt_snapshot *s)
     if (!s->backend)
         return;
     dt_stream_settle(s->backend,
-                     s->stream); // a fill may be under way where the run ends on an error
+                     s->stream); // a fill may be running if the run ends on an error
     dt_stream_destroy(s->backend, s->stream);
     dt_event_destroy(s->backend, s->filled);
     dt_free_host(s->backend, s->memory);
@@ -108,7 +108,7 @@ dt_status dt_snapshot_wait(const struct dt_snapshot *s)
     return dt_event_sync(s->backend, s->filled);
 }
 
-// The state that is the weights; NULL: the model's are whole.
+// The state "weights"; NULL: the model's weights are whole.
 static const struct dt_snapshot_array *own_weights(const struct dt_snapshot *s)
 {
     for (int i = 0; i < s->n - 1; i++)
@@ -117,7 +117,7 @@ static const struct dt_snapshot_array *own_weights(const struct dt_snapshot *s)
     return NULL;
 }
 
-// Copies this rank's pieces of the weights' elements from `first` on, which are on the host.
+// Copies from the host this rank's pieces of the weights' elements from `first` on.
 static dt_status keep_pieces(struct dt_snapshot *s, int64_t first, int64_t elements,
                              const float *host)
 {
@@ -160,7 +160,7 @@ dt_status dt_snapshot_share(struct dt_snapshot *s, struct dt_comm *comm)
 {
     DT_TRY(dt_snapshot_share_weights(s, comm));
     for (int i = 1; i < s->n; i++)
-        if (&s->arrays[i] != own_weights(s)) // they are shared
+        if (&s->arrays[i] != own_weights(s)) // own weights are shared separately
             DT_TRY(share_array(s, s->spread ? NULL : comm, &s->arrays[i]));
     return DT_OK;
 }

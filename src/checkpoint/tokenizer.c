@@ -1,4 +1,4 @@
-// Reads a tokenizer's files whole, and finds the ids of its special tokens.
+// Reads a tokenizer's files and finds the ids of its special tokens.
 #include "checkpoint/tokenizer.h"
 
 #include "base/file.h"

@@ -16,10 +16,10 @@
 #include <string.h>
 #include <xxhash.h>
 
-// FORMAT grows when an older dtrain would misread or ignore something that matters in a checkpoint
-// of this one: it then refuses it. A field that older checkpoints lack does not need that
-// (LATER_ROW). Only a checkpoint of a mixture is of MIXTURE_FORMAT: an older dtrain would train its
-// shards in another order.
+// Increment FORMAT when an older dtrain would misread or ignore something essential in a new
+// checkpoint, so that it refuses the checkpoint. A field that older checkpoints lack does not need
+// this (LATER_ROW). Checkpoints of mixtures have MIXTURE_FORMAT, because an older dtrain would
+// train their shards in another order.
 enum {
     FORMAT = 1,
     MIXTURE_FORMAT = 2,
@@ -27,10 +27,10 @@ enum {
     HASH_DIGITS = 16
 }; // bytes: about a million shards
 
-// The fields of the state, in the order of trainer.json. Those with the name of a configuration's
-// key fix the order of the data and may not change on resume.
+// The fields of the state, in the order of trainer.json. Fields named like a configuration key fix
+// the data order and must not change on resume.
 #define ROW(kind, key, member, named, ...) LATER_ROW(kind, key, member, named, "", __VA_ARGS__)
-// A field that older checkpoints lack: it is written where it is not `standard`.
+// A field that older checkpoints lack; written only if it differs from `standard`.
 #define LATER_ROW(kind, key, member, named, standard, ...)                                         \
     {                                                                                              \
         .name = key, .type = DT_CONFIG_##kind, .fallback = standard,                               \
@@ -76,7 +76,7 @@ static const struct dt_config_key fields[] = {
 // clang-format on
 static const struct dt_config_key *const fields_end = fields + sizeof fields / sizeof *fields;
 
-// Words, and whole numbers that JSON's doubles do not hold.
+// Words, and integers that JSON's doubles cannot represent.
 static bool is_string(const struct dt_config_key *field)
 {
     return field->type == DT_CONFIG_ENUM || field->type == DT_CONFIG_STRING ||
@@ -260,8 +260,9 @@ dt_status dt_trainer_read(const char *path, struct dt_trainer_state *state,
     return status;
 }
 
-// A shard is its name (without folders: data may move), size, count and hashes. Where an older
-// dtrain wrote the checkpoint, its first and last hash must do. Other hashes alone may be allowed.
+// A shard is identified by name (without folders, since data may move), size, count and hashes;
+// checkpoints of an older dtrain have only the first and last hash. A difference only in hashes may
+// be allowed.
 static void compare_shard(struct dt_problems *problems, const struct dt_shard *now,
                           const struct dt_shard *saved, long long number, bool may_differ)
 {

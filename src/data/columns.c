@@ -17,7 +17,7 @@ static const char form[] =
     ":id*N (integers below N) or :id*N=TABLE (a table that columns share), then with @SHIFT (of "
     "row t + SHIFT) or @FROM:TO, of inputs also :valid after it, separated by spaces";
 
-// Reads a whole number at *text, which moves past it; -1: there is none.
+// Parses an integer at *text and advances *text; -1: none.
 static int64_t number(const char **text)
 {
     int64_t value = -1;
@@ -26,7 +26,7 @@ static int64_t number(const char **text)
     return value;
 }
 
-// Reads a whole number with or without a sign.
+// Parses an integer with an optional sign.
 static bool parse_shift(const char **text, int64_t *shift)
 {
     bool minus = **text == '-';
@@ -37,7 +37,7 @@ static bool parse_shift(const char **text, int64_t *shift)
     return fine;
 }
 
-// Reads @SHIFT or @FROM:TO, then :valid, each of which may be absent, at the end of a word.
+// Parses an optional @SHIFT or @FROM:TO, then an optional :valid, at the end of a word.
 static bool parse_shifts(const char *text, struct dt_column *column)
 {
     column->to = 1;
@@ -54,8 +54,8 @@ static bool parse_shifts(const char *text, struct dt_column *column)
     return fine && (column->valid || !*text);
 }
 
-// The bytes of a path, which may end in an attribute: "obs/@unit", or "@label" of the episode. A
-// digit or a sign after the @ is none's.
+// The length of a path, which may end in an attribute: "obs/@unit", or "@label" of the episode. An
+// @ before a digit or a sign is no attribute.
 static size_t path_length(const char *word, bool *attribute)
 {
     size_t n = strcspn(word, "[:@");
@@ -64,13 +64,13 @@ static size_t path_length(const char *word, bool *attribute)
     return *attribute ? n + 1 + strcspn(word + n + 1, "[:@/") : n;
 }
 
-// Reads PATH, PATH[i] or PATH[i:j]; *rest is what follows, where that is understood, else NULL.
+// Parses PATH, PATH[i] or PATH[i:j]; *rest is the rest of the word, or NULL on failure.
 static dt_status parse_path(const char *key, const char *hint, const char *word,
                             struct dt_column *column, const char **rest)
 {
     size_t length = path_length(word, &column->attribute);
     const char *text = word + length, *path = word;
-    while (*path == '/') // of the file's root, or of the episode
+    while (*path == '/') // relative to the file's root or the episode
         path++, length--;
     if (length == 0 || length >= sizeof column->path)
         return DT_FAIL(DT_USER, hint, "%s: '%.80s' has no path, or one of more than %d bytes", key,
@@ -91,7 +91,7 @@ static dt_status parse_path(const char *key, const char *hint, const char *word,
     return DT_OK;
 }
 
-// Reads "=TABLE"; a name of letters, digits, _ and -, the first a letter.
+// Parses "=TABLE"; a name has letters, digits, _ and -, and begins with a letter.
 static bool parse_table(const char **text, struct dt_column *column)
 {
     const char *name = *text + 1;
@@ -163,7 +163,7 @@ dt_status dt_columns_parse(const char *key, const char *text, bool target,
     return status;
 }
 
-// A word PATH or PATH:HEAD of data.weights.
+// Parses a word PATH or PATH:HEAD of data.weights.
 static dt_status parse_weight(const struct dt_scan_rules *rules, const char *word,
                               struct dt_columns *columns)
 {
@@ -236,7 +236,7 @@ bool dt_columns_text(const struct dt_columns *columns, bool target, char text[DT
             end++;
         if (word->weight || word->target != target)
             continue;
-        // The rows of several datasets take turns.
+        // The rows of several datasets alternate.
         int64_t step = end - i > 1 ? 1 : word->to - word->from;
         for (int64_t from = word->from; from < word->to && fits; from += step)
             for (int64_t k = i; k < end && fits; k++)
@@ -273,7 +273,7 @@ void dt_columns_tidy_weights(char text[DT_DATA_TEXT])
         if (!head || column.end - column.first > 1)
             return;
         dt_append(tidy, sizeof tidy, "%s%s", tidy[0] ? " " : "", column.path);
-        if (column.first > 0) // else it is the only one
+        if (column.first > 0) // otherwise it is the only one
             dt_append(tidy, sizeof tidy, "[%" PRId64 "]", column.first);
         dt_append(tidy, sizeof tidy, "%s", head);
     }
@@ -346,7 +346,7 @@ static dt_status add_fed(struct dt_fed part, int *n, struct dt_fed fed[DT_FED_MO
     return DT_OK;
 }
 
-// The columns of `input`, which are at `at` in the frames or ids, as far as they are in `target`.
+// Adds the columns of `input`, at `at` in frames or ids, that are also in `target`.
 static dt_status pair(const struct dt_column *input, const struct dt_column *target, int *n,
                       struct dt_fed fed[DT_FED_MOST])
 {
@@ -370,8 +370,7 @@ static dt_status pair(const struct dt_column *input, const struct dt_column *tar
     return input->valid ? add_fed(part, n, fed) : DT_OK;
 }
 
-// Says where the columns of such a text are (h5_episode_columns.c: place_word). False: it leaves
-// one open.
+// Computes the positions of the columns (h5_episode_columns.c: place_word). False: one is open.
 static bool place(struct dt_columns *columns)
 {
     int64_t numbers = 0, ids = 0;
@@ -390,8 +389,7 @@ static bool place(struct dt_columns *columns)
     return true;
 }
 
-// Whether the columns of target k are among the targets in an earlier row, too: they are of a
-// chunk.
+// Whether the columns of target k also occur in an earlier row, as in a chunk.
 static bool is_later(const struct dt_columns *targets, int64_t k)
 {
     const struct dt_column *late = &targets->at[k];
@@ -420,7 +418,7 @@ dt_status dt_columns_fed(const char *inputs, const char *targets, int *n,
     return status;
 }
 
-// The place of column `column` of a path in row t + shift; -1: it is not there.
+// The position of column `column` of a path in row t + shift; -1: none.
 static int64_t find_target(const struct dt_columns *columns, const char *path, int64_t column,
                            int64_t shift)
 {
@@ -431,7 +429,7 @@ static int64_t find_target(const struct dt_columns *columns, const char *path, i
     return -1;
 }
 
-// The rows in succession that begin with each column's first; 1: they differ.
+// The number of successive rows from each column's first row on; 1: columns differ.
 static int64_t chunk_rows(const struct dt_columns *columns, int64_t *next)
 {
     int64_t all = 0;
@@ -470,7 +468,7 @@ void dt_columns_free(struct dt_columns *columns)
     *columns = (struct dt_columns){0};
 }
 
-// Integer types as a list, for switches with a case for each type.
+// Integer types, for switches with a case per type.
 #define INTEGERS(CASE)                                                                             \
     CASE(DT_U8, uint8_t)                                                                           \
     CASE(DT_I8, int8_t)                                                                            \

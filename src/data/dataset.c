@@ -1,5 +1,5 @@
-// Finds and checks the shards when a run starts: expands globs, opens every shard, reports all that
-// is wrong in one error, and packs the metadata as bytes for the other ranks.
+// Finds and checks the shards at the start of a run: expands globs, opens every shard, reports all
+// problems in one error, and serialises the metadata for other ranks.
 #include "data/dataset.h"
 
 #include "base/file.h"
@@ -48,7 +48,7 @@ static int compare_places(const void *a, const void *b)
     return compare_paths(*(const struct dt_shard *const *)a, *(const struct dt_shard *const *)b);
 }
 
-// An existing file, whatever characters are in its name, and a source are not patterns.
+// Existing files, whatever their name, and sources are not patterns.
 static dt_status expand_pattern(struct dt_dataset *dataset, const char *pattern)
 {
     glob_t found;
@@ -145,7 +145,7 @@ static dt_status find_shards(struct dt_dataset *dataset, const char *text)
     return check_apart(dataset);
 }
 
-// Shards of one dataset are of one kind and width.
+// Checks that all shards of a dataset have the same kind and width.
 static dt_status inspect_shard(struct dt_dataset *dataset, int64_t i)
 {
     struct dt_shard *shard = &dataset->shards[i], *first = &dataset->shards[0];
@@ -194,11 +194,11 @@ static void add_up(struct dt_dataset *dataset)
         dataset->doc_starts |= shard->doc_starts;
         if (memcmp(&shard->bytes, &dataset->shards[0].bytes, sizeof shard->bytes) != 0)
             same_bytes = false;
-        if (shard->warning[0] && !dataset->rules.held_out) // said of those that are trained on
+        if (shard->warning[0] && !dataset->rules.held_out) // warn only about trained shards
             dt_warn("%s: %s", shard->path, shard->warning);
         if (shard->empty > 0)
             dt_warn("%s: skipped empty episodes: %" PRId64, shard->path, shard->empty);
-        bool others_hold = dataset->rules.val_fraction > 0 && shard->episodes == 0; // its episodes
+        bool others_hold = dataset->rules.val_fraction > 0 && shard->episodes == 0;
         if (shard->windows == 0 && !others_hold)
             dt_warn("%s holds %" PRId64 " %s: too short for a window of data.seq_len = %" PRId64
                     ", skipped",
@@ -208,7 +208,7 @@ static void add_up(struct dt_dataset *dataset)
         dataset->bytes = dataset->shards[0].bytes;
 }
 
-// What is wrong with the text of a key is said once, not of each shard.
+// Reports problems with a key's text once instead of per shard.
 static dt_status check_texts(const struct dt_scan_rules *rules)
 {
     struct dt_columns columns = {0};
@@ -221,7 +221,7 @@ static dt_status check_texts(const struct dt_scan_rules *rules)
     return status;
 }
 
-// Opens every shard and reports all that cannot be used, with the hint of the first.
+// Opens every shard and reports all unusable ones, with the hint of the first.
 static dt_status open_shards(struct dt_dataset *dataset)
 {
     struct dt_problems wrong = {0};
@@ -326,8 +326,8 @@ void dt_dataset_free(struct dt_dataset *dataset)
     free(dataset);
 }
 
-// The bytes are their number, the dataset's struct, the shards' structs, then the kind's name and
-// the shards' paths, each with its zero. Sender and receiver are one program on one kind of
+// Format: number of bytes, struct dt_dataset, the shards' structs, then the kind's name and the
+// shards' paths, each zero-terminated. Sender and receiver are the same program on the same kind of
 // machine.
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size)
 {
@@ -360,7 +360,7 @@ dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset *
     memcpy(d, at + sizeof total, sizeof *d);
     at += sizeof total + sizeof *d;
     int64_t n = d->n_shards;
-    d->n_shards = 0; // counts the paths that are to be freed
+    d->n_shards = 0; // counts the paths to free
     dt_status status = DT_NEW(&d->shards, n, "%" PRId64 " shards", n);
     if (status == DT_OK)
         memcpy(d->shards, at, (size_t)n * sizeof *d->shards);

@@ -1,6 +1,6 @@
-// Packs DNA in FASTA files: a letter is a token of the vocabulary that HyenaDNA and Caduceus
-// publish, a sequence (or a BED interval of one) is a document. Files are read twice, one sequence
-// in memory at a time: first to count the tokens of each side, then to write them.
+// Packs DNA in FASTA files: letters are tokens of the vocabulary published by HyenaDNA and
+// Caduceus, and a sequence (or a BED interval of it) is a document. Files are read twice, with one
+// sequence in memory at a time: first to count the tokens of each side, then to write them.
 //
 //   0 [CLS]  1 [SEP]  2 [BOS]  3 [MASK]  4 [PAD]  5 [RESERVED]  6 [UNK]  7 A  8 C  9 G  10 T  11 N
 //
@@ -20,13 +20,13 @@
 #include <zlib.h>
 
 enum { UNKNOWN = 6, A, C, G, T, N, BAD, BLANK, BED_LIMIT = 1 << 30, NAME = 256 };
-enum { ANY = -2, NEITHER = -1 }; // sides of a unit: drawn later, left out
+enum { ANY = -2, NEITHER = -1 }; // sides of a unit: drawn later, omitted
 
 const uint8_t dt_dna_complement[DT_DNA_VOCAB] = {0, 1, 2, 3, 4, 5, UNKNOWN, T, G, C, A, N};
 
-// What becomes documents of one side: a sequence, or an interval of it.
+// A sequence, or an interval of it, whose documents are all on one side.
 struct unit {
-    int64_t tokens; // counted by the first pass, that the second has not yet written
+    int64_t tokens; // counted by the first pass and not yet written by the second
     int side;
 };
 
@@ -38,14 +38,14 @@ struct interval {
 };
 
 struct dt_fasta {
-    uint8_t codes[256];         // of a letter
-    struct interval *intervals; // by name, then by line
+    uint8_t codes[256];         // token of each letter
+    struct interval *intervals; // sorted by name, then by line
     int64_t n_intervals;
-    struct unit *units;    // in the order of the sequences
-    int64_t n_units, next; // next: the unit that is read now
+    struct unit *units;    // in the order of sequences
+    int64_t n_units, next; // next: the unit being read
     bool writing;
-    int64_t cut, written; // cut >= 0: of a lone unit the first tokens are for training
-    // The sequence that is being read.
+    int64_t cut, written; // cut >= 0: the first `cut` tokens of a single unit are for training
+    // The sequence being read:
     const char *path;
     int64_t line;
     char name[NAME];
@@ -114,11 +114,11 @@ static int by_name(const void *a, const void *b)
     return order ? order : (x->line > y->line) - (x->line < y->line);
 }
 
-// Where every fourth column names a side, it is one; where none does, it is a name.
+// The fourth column is a side if it names one in every line, and ignored if it does in none.
 static dt_status read_bed(struct dt_fasta *fasta, const char *path)
 {
     char *text, *rest;
-    int64_t size, number = 0, first[2] = {0, 0}; // a line without and with a side
+    int64_t size, number = 0, first[2] = {0, 0}; // first line without and with a side
     DT_TRY(dt_read_file(path, BED_LIMIT, &text, &size));
     dt_status status = DT_OK;
     for (char *line = text; line && status == DT_OK; line = rest) {
@@ -181,7 +181,7 @@ static dt_status add_document(struct dt_packer *packer, struct unit *unit, const
     return DT_OK;
 }
 
-// A run of more than max_n Ns is in no document: one ends before it, the next starts after it.
+// A run of more than max_n Ns is omitted: a document ends before it and the next starts after it.
 static dt_status add_unit(struct dt_packer *packer, int side, const uint8_t *letters, int64_t n)
 {
     struct dt_fasta *fasta = packer->fasta;
@@ -217,7 +217,7 @@ static dt_status end_sequence(struct dt_packer *packer)
     fasta->n_letters = 0;
     if (fasta->n_intervals == 0)
         return add_unit(packer, ANY, fasta->letters, n);
-    while (low < high) { // the first interval of that name
+    while (low < high) { // find the first interval with that name
         int64_t middle = low + (high - low) / 2;
         if (strcmp(fasta->intervals[middle].name, fasta->name) < 0)
             low = middle + 1;
@@ -261,7 +261,7 @@ static dt_status reserve(struct dt_fasta *fasta, int64_t more)
     return DT_OK;
 }
 
-// A line without its end; "" between sequences is fine.
+// Processes a line without its newline; "" between sequences is fine.
 static dt_status read_line(struct dt_packer *packer, const uint8_t *line, int64_t n)
 {
     struct dt_fasta *fasta = packer->fasta;
@@ -295,24 +295,24 @@ static dt_status read_line(struct dt_packer *packer, const uint8_t *line, int64_
     return DT_OK;
 }
 
-// Reads a file that may be compressed, line by line. A line may be longer than the buffer.
+// Reads a possibly compressed file line by line. Lines may be longer than the buffer.
 static dt_status read_lines(struct dt_packer *packer, gzFile file)
 {
     struct dt_fasta *fasta = packer->fasta;
     uint8_t *buffer = (uint8_t *)packer->chunk;
-    bool header = false; // the buffer starts inside one, whose name was read
+    bool header = false; // the buffer starts inside a header whose name was read
     int64_t kept = 0, begun = packer->done;
     for (int read = 1; read > 0;) {
         read = gzread(file, buffer + kept, (unsigned)(DT_PACK_CHUNK - kept));
         if (read < 0)
-            return DT_OK; // the caller asks why
+            return DT_OK; // the caller checks for errors
         int64_t n = kept + read, at = 0;
         while (at < n) {
             const uint8_t *end = memchr(buffer + at, '\n', (size_t)(n - at));
             int64_t length = (end ? end - buffer : n) - at;
             bool is_header = buffer[at] == '>' && !header;
             if (!end && read > 0 && is_header && at > 0)
-                break; // a header that is cut: read on
+                break; // an incomplete header: read more
             if (!header)
                 DT_TRY(read_line(packer, buffer + at, length));
             header = !end && (header || is_header);
@@ -361,8 +361,8 @@ static dt_status read_all(struct dt_packer *packer)
     return DT_OK;
 }
 
-// Gives each unit whose interval names no side one at random; a lone unit is cut, and its tail is
-// for validation.
+// Draws the side of each unit whose interval names none; a single unit is cut, and its tail is for
+// validation.
 static dt_status choose_sides(struct dt_packer *packer)
 {
     struct dt_fasta *fasta = packer->fasta;

@@ -1,5 +1,5 @@
-// Opens one dataset of a file: finds out what it is made of, checks that all its bytes are there,
-// and reads them.
+// Opens one dataset of a file, determines its type and layout, checks that all its bytes exist, and
+// reads them.
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -130,7 +130,7 @@ static dt_status check_contiguous(struct dt_h5_array *array, hid_t plist, int64_
     return DT_OK;
 }
 
-// A chunk that was never written reads as zeros without an error.
+// Checks that all chunks exist: one that was never written would read as zeros without an error.
 static dt_status check_chunks(struct dt_h5_array *array, hid_t plist, hid_t space)
 {
     hsize_t chunk[H5S_MAX_RANK], dims[H5S_MAX_RANK], n_chunks = 0, want = 1;
@@ -156,7 +156,7 @@ static dt_status read_layout(hid_t plist, hid_t space, struct dt_h5_array *array
     case H5D_CONTIGUOUS:
         return check_contiguous(array, plist, bytes);
     case H5D_CHUNKED:
-        // References are read as they are stored; other types are refused by the kind's checks.
+        // References are read as stored; the kind's checks refuse other types.
         if ((H5Pget_nfilters(plist) != 0 || array->variable) && dt_h5_element(array) > 0 &&
             array->n_dims > 0)
             DT_TRY(dt_h5_chunks_open(array, plist, &array->chunks));
@@ -190,7 +190,7 @@ static dt_status inspect(struct dt_h5_array *array)
 dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
                            struct dt_h5_array *array, bool *found)
 {
-    static hid_t access = -1; // under the lock
+    static hid_t access = -1; // guarded by the lock
     hid_t group;
     const char *last;
     enum dt_h5_node node;
@@ -204,8 +204,8 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
         return DT_H5_REJECT(array, "make it a dataset", "is not a dataset");
     DT_TRY(dt_h5_check_types(file, name, address));
     DT_TRY(dt_h5_locate(file, name, &group, &last, found));
-    // Without the library's chunk cache plain chunks are read straight into our memory; h5_chunks.c
-    // keeps filtered ones.
+    // Without the library's chunk cache plain chunks are read directly into our memory; h5_chunks.c
+    // caches filtered ones.
     if (access < 0) {
         access = H5Pcreate(H5P_DATASET_ACCESS);
         H5Pset_chunk_cache(access, H5D_CHUNK_CACHE_NSLOTS_DEFAULT, 0, H5D_CHUNK_CACHE_W0_DEFAULT);
@@ -217,7 +217,8 @@ dt_status dt_h5_array_open(const struct dt_h5_file *file, const char *name,
     return inspect(array);
 }
 
-// The path of what has the attribute, "/episode_3", with a slash of the root alone; and the name.
+// Splits off an attribute's name. The owner's path, "/episode_3", ends in a slash only for the
+// root.
 static const char *split_attribute(const char *path, char owner[DT_H5_PATH])
 {
     const char *name = strrchr(path, '/') + 1;
@@ -298,7 +299,7 @@ hid_t dt_h5_type(dt_dtype type)
     return types[type];
 }
 
-// Reads rows in the stored type and order: nothing is converted.
+// Reads rows in the stored type and order, without conversion.
 static dt_status read_by_library(const struct dt_h5_array *array, int64_t first, int64_t count,
                                  void *data)
 {
@@ -324,13 +325,13 @@ static dt_status read_by_library(const struct dt_h5_array *array, int64_t first,
     return status;
 }
 
-// Reads rows as they are stored: `outer` pieces of all rows, one after another.
+// Reads rows in the stored order: `outer` pieces, each with a part of all rows.
 static dt_status read_stored(const struct dt_h5_array *array, int64_t first, int64_t count,
                              char *data)
 {
     int64_t piece = array->shape[1] / array->outer * dt_h5_element(array);
     dt_status status = DT_OK;
-    if (array->offset >= 0) { // needs no lock: other threads may read other shards
+    if (array->offset >= 0) { // without the lock, so that other threads can read other shards
         for (int64_t i = 0; i < array->outer && status == DT_OK; i++)
             status =
                 dt_pread_all(array->file->fd, array->file->path, data + i * count * piece,

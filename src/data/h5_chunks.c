@@ -1,7 +1,7 @@
-// Reads datasets that are stored in filtered chunks. A chunk is read as stored, decoded back and
-// forth between two buffers of limited size, and kept as part of a band: the rows of the chunks
-// that are side by side, of the same steps in time. Windows come from all over a dataset, so bands
-// stay decoded while there is room for them: a small dataset is decoded once.
+// Reads datasets that are stored in filtered chunks. A chunk is read as stored, decoded between two
+// buffers of limited size, and cached as part of a band: the chunks that are side by side at the
+// same steps in time. Windows come from all over a dataset, so bands stay decoded while there is
+// room: a small dataset is decoded only once.
 #include "data/h5_chunks.h"
 
 #include "base/list.h"
@@ -14,21 +14,21 @@
 #include <zlib.h>
 
 enum {
-    BANDS = 2,          // kept in any case, so that a read in pieces decodes a chunk once
-    MOST_BANDS = 4096,  // they are searched one by one
-    CHECKSUM_BYTES = 4, // fletcher32's, after the data
+    BANDS = 2,          // always kept, so that a read in pieces decodes a chunk once
+    MOST_BANDS = 4096,  // limited by linear search
+    CHECKSUM_BYTES = 4, // of fletcher32, after the data
     FILTER_LZF = 32000, // as registered with The HDF Group
 };
 static const char damaged[] = "the shard is damaged: copy or create it again";
 
 struct filter {
     H5Z_filter_t id;
-    unsigned element; // bytes, of shuffle
+    unsigned element; // bytes per element, for shuffle
 };
 
 struct band {
     int64_t number; // -1: none
-    int64_t used;   // by the clock
+    int64_t used;   // last use
     char *rows;
 };
 
@@ -38,15 +38,15 @@ struct dt_h5_chunks {
     bool plain_edges; // chunks beyond the end of the dataset are stored without filters
     int n_dims;
     int64_t shape[H5S_MAX_RANK]; // of the dataset, in elements
-    int64_t chunk[H5S_MAX_RANK]; // of a chunk
-    int axis;                    // the dimension of time: rows follow it
-    int64_t columns;             // chunks side by side: of the same rows
-    bool whole_rows;             // … there is one, which ends where its rows end
-    int64_t row;                 // elements of a row of the dataset
-    int64_t band_step[H5S_MAX_RANK], chunk_step[H5S_MAX_RANK]; // from an element to the next
-    int64_t size;                                              // bytes of an element
+    int64_t chunk[H5S_MAX_RANK]; // of a chunk, in elements
+    int axis;                    // the dimension of time, which rows follow
+    int64_t columns;             // chunks side by side, with the same rows
+    bool whole_rows;             // … one chunk, which ends where its rows end
+    int64_t row;                 // elements per row of the dataset
+    int64_t band_step[H5S_MAX_RANK], chunk_step[H5S_MAX_RANK]; // elements from an index to the next
+    int64_t size;                                              // bytes per element
     size_t chunk_bytes;                                        // decoded
-    size_t room;              // of a buffer: what filters add to incompressible data included
+    size_t room;              // bytes of a buffer, including growth by filters
     unsigned char *from, *to; // [room]
     size_t used;              // bytes in `from`
     struct band *bands;       // [n_bands]
@@ -163,7 +163,7 @@ void dt_h5_chunks_close(struct dt_h5_chunks *chunks)
     free(chunks);
 }
 
-// Which chunk of an array is read; messages name it.
+// The chunk being read, for messages.
 struct place {
     const struct dt_h5_array *array;
     int64_t number; // in C order
@@ -201,8 +201,9 @@ static dt_status undo_deflate(struct dt_h5_chunks *chunks, const struct place *p
     return DT_OK;
 }
 
-// LibLZF's stream, which h5py writes: a byte below 32 starts one byte more of literals; others copy
-// what was decoded before: 3 bits of length (7: more in the next byte), 13 bits of distance.
+// LibLZF's format, as written by h5py: a byte below 32 precedes that many literals plus one; other
+// bytes start a copy of decoded data: 3 bits of length (7: more in the next byte), 13 bits of
+// distance.
 static dt_status undo_lzf(struct dt_h5_chunks *chunks, const struct place *place)
 {
     const unsigned char *from = chunks->from, *end = from + chunks->used;
@@ -224,14 +225,14 @@ static dt_status undo_lzf(struct dt_h5_chunks *chunks, const struct place *place
         }
         if (!source || from > end || n > (size_t)(room_end - to))
             return fail_chunk(place, "is not a valid lzf stream");
-        while (n-- > 0) // a copy may read what it writes
+        while (n-- > 0) // a copy may overlap its source
             *to++ = *source++;
     }
     swap_buffers(chunks, (size_t)(to - chunks->to));
     return DT_OK;
 }
 
-// Byte j of all elements is stored together, then the bytes of an incomplete element at the end.
+// Stored order: byte j of all elements together, and at the end the bytes of an incomplete element.
 static void undo_shuffle(struct dt_h5_chunks *chunks, size_t element)
 {
     size_t n = chunks->used / element, whole = n * element;
@@ -244,7 +245,7 @@ static void undo_shuffle(struct dt_h5_chunks *chunks, size_t element)
     swap_buffers(chunks, chunks->used);
 }
 
-// A sum of 16-bit words as HDF5 folds it: 1 to 65535, and 0 for nothing but zeros.
+// Folds a sum of 16-bit words like HDF5: 1 to 65535, or 0 if all words are zero.
 static uint32_t fold(uint64_t sum)
 {
     return sum == 0 ? 0 : (uint32_t)((sum - 1) % 65535 + 1);
@@ -289,7 +290,7 @@ static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
 {
     hid_t id = place->array->id;
     const char *path = place->array->file->path;
-    uint32_t skipped = 0; // a bit for each filter that was not applied
+    uint32_t skipped = 0; // a bit per filter that was not applied
     hsize_t bytes = 0;    // as stored
     dt_status status = DT_OK;
     dt_h5_enter(path);
@@ -323,7 +324,7 @@ static dt_status decode(struct dt_h5_chunks *chunks, const struct place *place)
     return fail_chunk(place, "decodes to %zu bytes, not %zu", chunks->used, chunks->chunk_bytes);
 }
 
-// Copies what of the chunk is inside the dataset, from dimension `dim` on; `to` and `from` are
+// Copies the part of the chunk inside the dataset, from dimension `dim` on; `to` and `from` are
 // offsets in elements.
 static void copy_part(const struct dt_h5_chunks *chunks, const struct place *place,
                       struct band *band, int dim, int64_t to, int64_t from)
@@ -331,7 +332,7 @@ static void copy_part(const struct dt_h5_chunks *chunks, const struct place *pla
     int64_t step = chunks->band_step[dim], size = chunks->size;
     int64_t n = chunks->shape[dim] - (int64_t)place->offset[dim];
     n = dt_min_i64(n, chunks->chunk[dim]);
-    if (dim != chunks->axis) // a band starts where its chunks do in time
+    if (dim != chunks->axis) // a band starts with its chunks in time
         to += (int64_t)place->offset[dim] * step;
     if (dim == 0 && chunks->whole_rows)
         memcpy(band->rows, chunks->from, (size_t)(n * chunks->row * size));
@@ -356,7 +357,7 @@ static dt_status fill_band(struct dt_h5_chunks *chunks, const struct dt_h5_array
         DT_TRY(DT_NEW_HINT(&chunks->to, chunks->room, hint, "a chunk of %s", path));
     if (!band->rows)
         DT_TRY(DT_NEW_HINT(&band->rows, band_bytes(chunks), hint, "chunks of %s", path));
-    band->number = -1; // until it is whole
+    band->number = -1; // until it is complete
     for (int64_t column = 0; column < chunks->columns; column++) {
         struct place place = {array, 0, {0}};
         int64_t index = column, step = 1;
@@ -386,7 +387,7 @@ static dt_status get_band(struct dt_h5_chunks *chunks, const struct dt_h5_array 
     bool another = !(band && band->number == number) && chunks->n_bands < MOST_BANDS;
     if (another && chunks->n_bands >= BANDS &&
         atomic_fetch_sub(&dt_h5_chunks_room, bytes) < bytes) {
-        dt_h5_chunks_room += bytes; // there was not enough
+        dt_h5_chunks_room += bytes; // not enough room
         another = false;
     }
     if (another) {

@@ -1,5 +1,5 @@
-// The schema D4RL [Fu et al. 2020] has /observations and /actions of all episodes, one after
-// another; an episode ends with a row where /terminals or /timeouts (either may be missing) is
+// The schema D4RL [Fu et al. 2020] stores all episodes one after another in /observations and
+// /actions; an episode ends with a row in which /terminals or /timeouts (either may be missing) is
 // true.
 #include "data/h5_episodes.h"
 
@@ -11,7 +11,7 @@ enum { PIECE = 4096, ENDS = 2 };
 static dt_status add_episodes(const struct dt_h5_array *arrays, int64_t n,
                               struct dt_episodes *episodes)
 {
-    bool ended = true; // … by the row before
+    bool ended = true; // by the previous row
     char stored[PIECE * 8];
     float values[PIECE];
     for (int64_t first = 0; first < n; first += PIECE) {

@@ -1,5 +1,5 @@
-// Finds the columns of a shard of episodes that data.inputs, data.targets and data.weights name, in
-// the first episode, and places them in rows of frames, ids and targets.
+// Finds the columns that data.inputs, data.targets and data.weights name in the first episode of a
+// shard, and assigns them positions in rows of frames, ids and targets.
 #include "data/h5_episodes.h"
 
 #include "base/list.h"
@@ -14,8 +14,8 @@
 
 enum {
     BYTES_LEAST = 64,
-    COLUMNS_MOST = 4096,  // datasets that a frame is read from
-    WIDTH_MOST = 1 << 26, // numbers of a frame
+    COLUMNS_MOST = 4096,  // datasets per frame
+    WIDTH_MOST = 1 << 26, // numbers per frame
 };
 
 const struct dt_h5_file *dt_episodes_file(const struct dt_reader *reader,
@@ -62,17 +62,18 @@ dt_status dt_episodes_missing(const struct dt_h5_file *file, const char *key, co
                    "%s has no %s (%s)", file->path, full, key);
 }
 
-// A key's walk through groups.
+// State of expanding a key's groups.
 struct walk {
     const char *key;
-    int64_t n; // groups so far, each by its address
+    int64_t n; // groups so far, by address
     struct visited {
         uint64_t address;
         char path[DT_H5_PATH];
     } * at;
 };
 
-// Hard links that lead to one group could unfold to any number of paths, or go round in circles.
+// Refuses to enter a group twice: hard links to one group could give any number of paths, or
+// cycles.
 static dt_status enter_group(const struct dt_reader *reader, struct walk *walk, const char *full,
                              uint64_t address)
 {
@@ -91,7 +92,7 @@ static dt_status enter_group(const struct dt_reader *reader, struct walk *walk, 
     return DT_OK;
 }
 
-// Adds `column` with its path or, where that is a group, with those of all datasets in it.
+// Adds `column` with its path or, if that is a group, with the paths of all datasets in it.
 static dt_status expand(const struct dt_reader *reader, struct dt_episodes *episodes,
                         struct walk *walk, const struct dt_column *column)
 {
@@ -152,14 +153,14 @@ static dt_status add_columns(const struct dt_reader *reader, struct dt_episodes 
     return status;
 }
 
-// Whether the targets are the heads' own datasets, since no data.targets names others.
+// Whether the targets are one dataset per head, because data.targets is not set.
 static bool by_head(const struct dt_reader *reader)
 {
     const struct dt_scan_rules *rules = &((const struct dt_episodes *)reader->own)->rules;
     return reader->kind->schema->by_head && !rules->targets[0] && rules->n_targets > 0;
 }
 
-// Whether the first episode has the dataset that is named first.
+// Whether the first episode has the dataset of the first target.
 static dt_status has_targets(const struct dt_reader *reader, const struct dt_episodes *episodes,
                              const char *text, bool *any)
 {
@@ -187,11 +188,11 @@ dt_status dt_episodes_list_columns(const struct dt_reader *reader, struct dt_epi
     DT_TRY(add_columns(reader, episodes, "data.inputs",
                        rules->inputs[0] ? rules->inputs : schema->inputs, false));
     bool any = true;
-    if (rules->seq_len == 0 && !rules->targets[0]) { // to verify a shard; targets may be anywhere
+    if (rules->seq_len == 0 && !rules->targets[0]) { // verifying a shard, whose targets are unknown
         DT_TRY(dt_episodes_path(reader, &episodes->at[0], schema->targets, path));
         DT_TRY(dt_h5_has(dt_episodes_file(reader, &episodes->at[0]), path, &any));
     }
-    if (rules->whole) { // predictions need none
+    if (rules->whole) { // predictions need no targets
         snprintf(path, sizeof path, "%s/%s", schema->targets, rules->target[0].name);
         DT_TRY(has_targets(reader, episodes,
                            by_head(reader)     ? path
@@ -218,7 +219,7 @@ dt_status dt_episodes_list_columns(const struct dt_reader *reader, struct dt_epi
     return DT_NEW(&episodes->paths, n, "%" PRId64 " columns", n);
 }
 
-// What the shard's columns add up to, from the open episode.
+// The layout of the shard's columns, from the open episode.
 
 dt_status dt_episodes_check_targets(const struct dt_reader *reader,
                                     const struct dt_episodes *episodes)
@@ -253,7 +254,7 @@ dt_status dt_episodes_check_targets(const struct dt_reader *reader,
     return DT_OK;
 }
 
-// Places the columns [i, end) of one word, and its flags.
+// Assigns positions to the columns [i, end) of one word, and its flags.
 static void place_word(struct dt_episodes *episodes, int64_t i, int64_t end)
 {
     struct dt_frame_layout *layout = &episodes->layout;
@@ -271,7 +272,7 @@ static void place_word(struct dt_episodes *episodes, int64_t i, int64_t end)
         struct dt_column *column = &episodes->columns.at[k];
         column->at = first + step;
         step += column->end - column->first;
-        column->flag = apart ? flag : first + step; // of the last column counts
+        column->flag = apart ? flag : first + step; // the last column's counts
     }
     int64_t flag_step = apart ? 1 : step + word.valid;
     step += word.valid && !apart;
@@ -281,7 +282,7 @@ static void place_word(struct dt_episodes *episodes, int64_t i, int64_t end)
         column->flag_step = flag_step;
         column->valid = word.valid && k == end - 1;
     }
-    const int64_t most = INT64_MAX / (2 * COLUMNS_MOST); // far too many, but no overflow
+    const int64_t most = INT64_MAX / (2 * COLUMNS_MOST); // a limit without overflow
     if (__builtin_mul_overflow(shifts, step, &step) || step > most)
         step = most;
     *width = first + step;
@@ -293,7 +294,7 @@ static void place_word(struct dt_episodes *episodes, int64_t i, int64_t end)
 
 static void hash_column(XXH64_state_t *hash, const struct dt_column *column)
 {
-    // A weight's place tells it from a target.
+    // The position distinguishes a weight from a target.
     int64_t numbers[] = {column->first, column->end, column->table,
                          column->weight ? 2 + column->at : column->target};
     int64_t shifts[] = {column->from, column->to, column->step, column->valid};
@@ -349,13 +350,13 @@ dt_status dt_episodes_place_columns(struct dt_reader *reader)
     return DT_OK;
 }
 
-// Where the list of bytes stands: after the last column that is not bytes.
+// A list of byte columns being built, up to the last other column.
 struct byte_list {
     struct dt_byte_columns bytes;
     int64_t after;
 };
 
-// A few columns are not worth an array of their own.
+// Too few columns are not worth a separate array.
 static void add_bytes(struct byte_list *list, int64_t end)
 {
     struct dt_byte_columns *bytes = &list->bytes;
@@ -365,7 +366,7 @@ static void add_bytes(struct byte_list *list, int64_t end)
     }
 }
 
-// Columns [at, at + n), and as many after each `step` for each of the shifts, are not bytes.
+// Excludes from the byte columns [at, at + n), and for each further shift the columns `step` later.
 static void add_others(struct byte_list *list, const struct dt_column *column, int64_t at,
                        int64_t step, int64_t n)
 {

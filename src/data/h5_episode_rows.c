@@ -11,8 +11,8 @@
 
 enum { PIECE_BYTES = 1 << 18, SAMPLES = 16 };
 
-// Rows of values, in parts: floats [n, F] without the columns `split`, which are bytes, floats
-// [n, W], i32 [n, n_ids], floats [n, 1 + H].
+// Parts of rows: frames [n, F] fp32 without the columns `split`, targets [n, W] fp32, ids [n,
+// n_ids] i32, bytes (the columns `split`), weights [n, 1 + H] fp32.
 enum { FRAMES, TARGETS, IDS, BYTES, WEIGHTS, PARTS };
 struct rows {
     char *at[PARTS];                     // NULL: not wanted
@@ -20,11 +20,10 @@ struct rows {
     int64_t size;                        // bytes of all parts
     const struct dt_byte_columns *split; // NULL: none
     bool check;                          // every value
-    bool statistics;                     // flags are missing numbers, so that they stay as they are
+    bool statistics;                     // flags become missing numbers and stay unnormalised
 };
 
-// n rows of all columns, their parts in this order in `memory` of `size` bytes; NULL: only the
-// sizes are wanted.
+// Lays out n rows of all columns by parts in `memory` of `size` bytes; NULL: only computes sizes.
 static struct rows place_rows(const struct dt_frame_layout *layout,
                               const struct dt_byte_columns *split, int64_t n, char *memory)
 {
@@ -43,7 +42,7 @@ static struct rows place_rows(const struct dt_frame_layout *layout,
     return rows;
 }
 
-// The episode that frame `number` of the shard, or window `number`, is in.
+// The episode of frame `number` of the shard, or of window `number`.
 static int64_t find_episode(const struct dt_episodes *episodes, int64_t number, bool window)
 {
     int64_t low = 0, high = episodes->n;
@@ -72,16 +71,16 @@ static const char *name_row(const struct dt_episodes *episodes, int64_t column, 
     return text;
 }
 
-// Products of two weights are finite, too.
+// So that the product of two weights is finite.
 #define WEIGHT_MOST 1e18f
 
-// Checks `rows` rows from row `row` of an episode on. NaN says that there is no target.
+// Checks `rows` rows from row `row` of an episode on. NaN means a missing target.
 static dt_status check_finite(const struct dt_reader *reader, int64_t column, int64_t number,
                               int64_t row, int64_t rows, const float *values, int64_t stride)
 {
     const struct dt_episodes *episodes = reader->own;
     const struct dt_column *c = &episodes->columns.at[column];
-    const char *path = episodes->arrays[column].file->path; // of the shard, or that it links to
+    const char *path = episodes->arrays[column].file->path; // of the shard or of a linked file
     float least = c->weight ? 0 : -FLT_MAX, most = c->weight ? WEIGHT_MOST : FLT_MAX;
     char where[DT_H5_PATH + 128];
     for (int64_t r = 0; r < rows; r++, values += stride) {
@@ -101,7 +100,7 @@ static dt_status check_finite(const struct dt_reader *reader, int64_t column, in
     return DT_OK;
 }
 
-// Reads rows of bytes, `stride` apart, straight from the file if nothing is left out between them.
+// Reads rows of bytes, `stride` apart, directly from the file if they are contiguous there.
 static dt_status read_bytes(const struct dt_h5_array *array, const struct dt_column *c,
                             int64_t first, int64_t rows, uint8_t *stored, uint8_t *to,
                             int64_t stride)
@@ -118,8 +117,8 @@ static dt_status read_bytes(const struct dt_h5_array *array, const struct dt_col
     return DT_OK;
 }
 
-// The part of a row that a column is in, and how many columns of it come before. A dataset's
-// columns are all split off, or none.
+// The part of a row that has a column, and the column's position in it. Either all columns of a
+// dataset are split off, or none.
 static int part_of(const struct dt_column *c, const struct dt_byte_columns *split, int64_t *before)
 {
     int64_t bytes = dt_bytes_before(split, c->at);
@@ -133,8 +132,8 @@ static int part_of(const struct dt_column *c, const struct dt_byte_columns *spli
     return is_split ? BYTES : FRAMES;
 }
 
-// Converts rows [row, row + n) of a column's dataset, which `stored` holds, into rows of numbers
-// that are `stride` apart.
+// Converts rows [row, row + n) of a column's dataset, given in `stored`, into rows of numbers
+// `stride` apart.
 static dt_status convert(const struct dt_reader *reader, int64_t column, int64_t number,
                          int64_t row, int64_t n, const void *stored, bool check, void *to,
                          int64_t stride)
@@ -158,8 +157,8 @@ static dt_status convert(const struct dt_reader *reader, int64_t column, int64_t
                    dt_columns_integer_text(array->type, wrong, value), c->table);
 }
 
-// Writes what rows [row, row + n) of an episode have where the row that a shift leads to is not one
-// of `limit` rows, and the flags that say so.
+// For rows [row, row + n) of an episode, writes missing values where a shift leaves the `limit`
+// rows, and the flags.
 static void write_missing(const struct dt_column *c, int64_t limit, int64_t row, int64_t n,
                           const struct rows *to, int part, int64_t before)
 {
@@ -195,7 +194,7 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
     int64_t limit = dt_episodes_rows(episodes, number, c), some;
     int64_t first = dt_max_i64(row + c->from, 0), end = dt_min_i64(row + n + c->to - 1, limit);
     int part = part_of(c, to->split, &before);
-    int64_t stride = to->row[part] / (int64_t)sizeof(float); // of numbers, not of bytes
+    int64_t stride = to->row[part] / (int64_t)sizeof(float); // in numbers, not bytes
     char *stored;
     if (dt_column_is_shifted(c) || c->valid)
         write_missing(c, limit, row, n, to, part, before);
@@ -226,7 +225,7 @@ static dt_status read_column(struct dt_reader *reader, int64_t column, int64_t n
     return DT_OK;
 }
 
-// The head that column j of the targets is of; NULL: none is known.
+// The head of column j of the targets, or NULL.
 static const struct dt_target *target_of(const struct dt_scan_rules *rules, int64_t j)
 {
     int64_t end = 0;
@@ -238,8 +237,7 @@ static const struct dt_target *target_of(const struct dt_scan_rules *rules, int6
     return NULL;
 }
 
-// Checks the targets of heads with classes: each is a whole number below their number, or missing,
-// which DT_IGNORED also says.
+// Checks the targets of heads with classes: each is a class, or missing (NaN or DT_IGNORED).
 static dt_status check_classes(struct dt_reader *reader, int64_t number, int64_t row, int64_t n,
                                float *targets)
 {
@@ -272,7 +270,7 @@ static dt_status check_classes(struct dt_reader *reader, int64_t number, int64_t
     return DT_OK;
 }
 
-// The weight of a row, and those of the heads: 1 where no column has them.
+// Initialises the weights of rows and heads to 1.
 static void start_weights(int64_t H, int64_t n, float *weights)
 {
     for (int64_t i = 0; i < n * H; i++)
@@ -347,9 +345,9 @@ dt_status dt_episodes_verify(struct dt_reader *reader, struct dt_shard *shard, i
     return status;
 }
 
-// Hashes the values that training reads, whatever they are stored as: columns that no key names may
-// change. Episodes have no checksums apart from their data: reading the fletcher32 of a chunk is
-// reading the chunk.
+// Hashes the values that training reads, independent of storage; columns that no key names may
+// change. Episodes have no separate checksums: reading the fletcher32 of a chunk means reading the
+// chunk.
 dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
                            uint64_t *hash)
 {
@@ -359,7 +357,7 @@ dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shar
         row += rows.row[part];
     struct dt_hash_plan plan = dt_hash_plan(shard->count, row, bytes);
     rows = place_rows(&shard->layout, &shard->bytes, plan.rows, NULL);
-    char *memory; // zeroed, since after an id that is not one the others stay unwritten
+    char *memory; // zeroed, because after an invalid id the rest is not written
     dt_status status =
         DT_NEW(&memory, rows.size, "a checksum of the rows of %s", reader->file.path);
     rows = place_rows(&shard->layout, &shard->bytes, plan.rows, memory);
@@ -369,7 +367,7 @@ dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shar
         status = read_rows(reader, first, n, rows);
         for (int part = 0; part < PARTS && status == DT_OK; part++) {
             if (part == WEIGHTS && rows.row[part] == 0)
-                continue; // as it was before there were any
+                continue; // compatible with hashes from before there were weights
             *hash = XXH64(rows.at[part], (size_t)(n * rows.row[part]), *hash);
         }
         dt_file_progress();
@@ -378,7 +376,7 @@ dt_status dt_episodes_hash(struct dt_reader *reader, const struct dt_shard *shar
     return status;
 }
 
-// The fingerprint covers the list of episodes, and rows spread over the shard.
+// The fingerprint covers the list of episodes and rows spread over the shard.
 dt_status dt_episodes_fingerprint(struct dt_reader *reader, struct dt_shard *shard)
 {
     struct dt_episodes *episodes = reader->own;
@@ -433,11 +431,11 @@ void dt_episodes_place(struct dt_reader *reader, int64_t window, char *text, siz
         snprintf(text, size, "%" PRId64, at->row + row);
 }
 
-// Windows. A block's memory holds a struct window for each, then all rows from the first window's
-// first to the last one's last.
+// Windows. A block's memory has a struct window for each, then all rows from the first window's
+// first to the last window's last.
 
 struct window {
-    int64_t row; // in the block
+    int64_t row; // first row in the block
     int32_t n;   // frames
     bool starts; // an episode
 };
@@ -465,8 +463,7 @@ void dt_episodes_arrays(const struct dt_dataset *dataset, const struct dt_read_r
 int64_t dt_episodes_block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                                 const struct dt_shard *shard, int64_t windows)
 {
-    // From one window's start to the next are at most `stride` rows or, at the end of an episode,
-    // seq_len.
+    // Successive windows start at most `stride` rows apart or, at the end of an episode, seq_len.
     int64_t rows;
     if (__builtin_mul_overflow(windows, dt_max_i64(shard->stride, dataset->rules.seq_len), &rows))
         rows = shard->count;
@@ -500,10 +497,10 @@ dt_status dt_episodes_read(struct dt_reader *reader, const struct dt_dataset *da
                      place_rows(&dataset->layout, &rules->bytes, end - first, values));
 }
 
-// In frames as stored, which the model normalises, a missing number is the column's mean.
+// In frames as stored, which the model normalises, missing numbers become the column's mean.
 static void fill_missing(const struct dt_read_rules *rules, int64_t F, int64_t n, float *frames)
 {
-    int64_t column = 0, range = 0; // the column that j is
+    int64_t column = 0, range = 0; // the column of j
     for (int64_t j = 0; j < F; j++, column++) {
         for (; range < rules->bytes.n && column == rules->bytes.at[range].first; range++)
             column = rules->bytes.at[range].end;
@@ -515,7 +512,7 @@ static void fill_missing(const struct dt_read_rules *rules, int64_t F, int64_t n
 
 static inline float normalised(float x, float mean, float deviation)
 {
-    return x == x ? (x - mean) / deviation : 0; // a missing number is NaN
+    return x == x ? (x - mean) / deviation : 0; // NaN: missing
 }
 
 // Writes n rows of frames, normalised where the rules have a mean, in the rules' type.

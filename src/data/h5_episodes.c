@@ -47,7 +47,8 @@ static dt_status open_other(const struct dt_reader *reader, struct dt_episodes *
     return DT_OK;
 }
 
-// A group may be a link to one in another file of the same folder, which is in that file itself.
+// Follows a group that is a link to a group in another file of the same folder, which must not be a
+// link again.
 static dt_status follow_group(const struct dt_reader *reader, struct dt_episodes *episodes,
                               struct dt_episode *at)
 {
@@ -109,8 +110,8 @@ static dt_status check_array(const struct dt_h5_array *array, const struct dt_co
     return DT_OK;
 }
 
-// Opens a column's dataset or attribute, checked. One value or row is that of every frame, except
-// where an episode of one frame more has it.
+// Opens and checks a column's dataset or attribute. A single value or row applies to every frame,
+// unless it is the extra row of an episode's longer dataset.
 static dt_status open_array(const struct dt_h5_file *file, const struct dt_column *column,
                             const char *full, struct dt_h5_array *array)
 {
@@ -168,8 +169,8 @@ int64_t dt_episodes_rows(const struct dt_episodes *episodes, int64_t number,
     return at[1].first - at->first + column->longer;
 }
 
-// Counts the rows of the open episode's datasets that are frames; all must agree, also in their
-// widths. An episode of constants alone has one.
+// Counts the frames of the open episode; all its datasets must agree, and their widths with those
+// of other episodes. An episode with only constants has one frame.
 static dt_status count_rows(const struct dt_reader *reader, int64_t *rows)
 {
     const struct dt_episodes *episodes = reader->own;
@@ -204,12 +205,11 @@ static dt_status count_rows(const struct dt_reader *reader, int64_t *rows)
     return DT_OK;
 }
 
-// Whether the rules want episode `number` of the dataset. One of each 1 / val_fraction that follow
-// each other is held out, so that it is the same on any number of ranks and with any files after
-// it.
+// Whether the rules select episode `number` of the dataset. One of every 1 / val_fraction
+// successive episodes is held out, independent of the number of ranks and of later files.
 static bool is_wanted(const struct dt_scan_rules *rules, int64_t number)
 {
-    enum { STREAM = -3 }; // of Philox, beside those of the order and of synthetic data
+    enum { STREAM = -3 }; // of Philox; others are used by the order and synthetic data
     if (rules->val_fraction == 0)
         return true;
     int64_t share = dt_max_i64((int64_t)(rules->val_fraction * 0x1p32 + 0.5), 1);
@@ -220,8 +220,8 @@ static bool is_wanted(const struct dt_scan_rules *rules, int64_t number)
     return held_out == rules->held_out;
 }
 
-// Counts the frames of the episodes that are wanted, from rows counted in each or from starts, and
-// drops the others and those without frames.
+// Counts the frames of the selected episodes, from each episode's rows or from starts, and drops
+// other episodes and empty ones.
 static dt_status count_frames(struct dt_reader *reader, int64_t before)
 {
     struct dt_episodes *episodes = reader->own;
@@ -244,7 +244,7 @@ static dt_status count_frames(struct dt_reader *reader, int64_t before)
             DT_TRY(count_rows(reader, &rows));
         if (i == 0)
             DT_TRY(dt_episodes_check_targets(reader, episodes));
-        if (i == 0 && shared && rows != known->shape[0]) // starts are rows of that dataset
+        if (i == 0 && shared && rows != known->shape[0]) // starts are rows of this dataset
             return DT_FAIL(DT_USER, "make all datasets of a shard equally long",
                            "%s: %s has %" PRId64 " rows, %s has %" PRId64, known->file->path,
                            episodes->arrays[0].name, rows, known->name, known->shape[0]);
@@ -275,7 +275,7 @@ static dt_status count_frames(struct dt_reader *reader, int64_t before)
         free(at.inner);
         episodes->empty += wanted;
     }
-    if (!shared) // numbers have changed
+    if (!shared) // indices have changed
         close_arrays(episodes);
     episodes->n = kept;
     DT_TRY(dt_list_grow(&episodes->at, kept, sizeof *episodes->at));
@@ -283,11 +283,11 @@ static dt_status count_frames(struct dt_reader *reader, int64_t before)
     return DT_OK;
 }
 
-// Returns how many frames they have, each as often as windows have it.
+// Returns the frames of all windows, counting a frame once per window.
 static int64_t count_windows(struct dt_episodes *episodes)
 {
     int64_t T = episodes->rules.seq_len, stride = episodes->rules.stride, windows = 0;
-    int64_t shared = stride < T ? T - stride : 0; // frames that two windows have in common
+    int64_t shared = stride < T ? T - stride : 0; // frames shared by two windows
     int64_t frames = 0;
     for (int64_t i = 0; i <= episodes->n; i++) {
         struct dt_episode *at = &episodes->at[i];
@@ -297,8 +297,7 @@ static int64_t count_windows(struct dt_episodes *episodes)
         int64_t n = at[1].first - at->first,
                 of_this = n <= T ? 1 : (n - shared + stride - 1) / stride;
         windows += of_this;
-        frames +=
-            (of_this - 1) * T + dt_min_i64(n - (of_this - 1) * stride, T); // only the last is short
+        frames += (of_this - 1) * T + dt_min_i64(n - (of_this - 1) * stride, T);
     }
     return frames;
 }

@@ -1,5 +1,4 @@
-// Opens files. It holds the library's lock and settings, and turns the library's messages into
-// errors.
+// Opens files, owns the library's lock and settings, and turns the library's messages into errors.
 #include "data/h5_file.h"
 
 #include "base/crash.h"
@@ -12,7 +11,7 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-// Under the lock:
+// Guarded by the lock:
 static bool entered;
 static int depth;
 static struct dt_crash_note note = {
@@ -20,8 +19,8 @@ static struct dt_crash_note note = {
     .hint = "the file is probably damaged: check it with h5dump FILE >/dev/null, and copy it again "
             "from its source or create it again"};
 
-// After a file failed to close (a full disk), the library's own clean-up at exit would crash
-// (1.10.8). All that is ours is closed without it.
+// After a file failed to close (a full disk), the library's clean-up at exit would crash (1.10.8),
+// so it is disabled. Everything of ours is closed without it.
 void dt_h5_enter(const char *path)
 {
     pthread_mutex_lock(&lock);
@@ -43,7 +42,7 @@ void dt_h5_leave(void)
         note.path = NULL;
     }
     pthread_mutex_unlock(&lock);
-    dt_file_progress(); // opening 100,000 episodes takes minutes, in which the other ranks wait
+    dt_file_progress(); // opening 100,000 episodes takes minutes, while other ranks wait
 }
 
 const char *dt_dataset_hdf5_version(void)
@@ -59,7 +58,7 @@ const char *dt_dataset_hdf5_version(void)
 
 struct reason {
     char text[256]; // the innermost description
-    int error;      // errno in it; 0: none
+    int error;      // errno in the description; 0: none
 };
 
 static herr_t note_reason(unsigned n, const H5E_error2_t *entry, void *context)
@@ -89,8 +88,8 @@ hid_t dt_h5_access(void)
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_fapl_sec2(access);
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    // No file locks: NFS and Lustre mounts without them refuse to open at all. Releases without the
-    // property read the variable when the library starts.
+    // Disable file locks, without which some NFS and Lustre mounts refuse to open files. Releases
+    // without this property read an environment variable when the library starts.
 #if H5_VERSION_GE(1, 10, 7) && !(H5_VERS_MAJOR == 1 && H5_VERS_MINOR == 12 && H5_VERS_RELEASE == 0)
     H5Pset_file_locking(access, 0, 1);
 #else

@@ -1,6 +1,5 @@
-// Episodes with groups of their own: finds the groups that a pattern names, and those of them that
-// a list in /mask names. The kind `groups` takes the pattern from data.episodes; robomimic and
-// Minari are presets of it.
+// Episodes with one group each: finds the groups that match a pattern, and those of them listed in
+// /mask. The kind `groups` uses the pattern data.episodes; robomimic and Minari are presets of it.
 #include "data/h5_episodes.h"
 
 #include "base/text.h"
@@ -13,7 +12,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-// Orders paths level by level, numbers in them by value: demo_2, demo_10; a/10, a-b/2.
+// Compares paths level by level, with numbers by value: demo_2, demo_10; a/10, a-b/2.
 static int compare_paths(const void *a, const void *b)
 {
     const char *x = *(char *const *)a, *y = *(char *const *)b;
@@ -44,7 +43,7 @@ static void sort(struct dt_h5_names *names)
         qsort(names->at, (size_t)names->n, sizeof *names->at, compare_paths);
 }
 
-// Whether a name is what a part of a pattern says: `*` stands for any bytes, `?` for one.
+// Whether a name matches a part of a pattern: `*` stands for any bytes, `?` for one.
 static bool matches(const char *part, const char *name)
 {
     const char *star = NULL, *from = name;
@@ -65,7 +64,7 @@ static bool matches(const char *part, const char *name)
     return part[strspn(part, "*")] == 0;
 }
 
-// Appends the groups below `group` ("": the root) that a pattern names, until there are `most`.
+// Appends the groups below `group` ("": the root) that match a pattern, up to `most`.
 static dt_status find_groups(const struct dt_h5_file *file, const char *group, const char *pattern,
                              int64_t most, struct dt_h5_names *found)
 {
@@ -86,7 +85,7 @@ static dt_status find_groups(const struct dt_h5_file *file, const char *group, c
         if (snprintf(path, sizeof path, "%s/%s", group, names.at[i]) >= DT_H5_PATH)
             status = DT_FAIL(DT_USER, NULL, "%s: the path of %s/%s is too long", file->path, group,
                              names.at[i]);
-        bool external = false; // an episode may be in another file, but no group on the way to it
+        bool external = false; // an episode may be in another file, its parent groups not
         if (status == DT_OK && !pattern[length + strspn(pattern + length, "/")])
             status = dt_h5_external(file, path, NULL, NULL, &external);
         if (status == DT_OK && external)
@@ -109,8 +108,8 @@ dt_status dt_groups_has(const struct dt_h5_file *file, const char *pattern, bool
     return status;
 }
 
-// Reads the list of rules->mask, in order, its first `most` names. *found: false where there is no
-// list, and none is asked for.
+// Reads the first `most` names of the list rules->mask, in order. *found: false if there is no list
+// and none was requested.
 static dt_status read_mask(const struct dt_h5_file *file, const struct dt_scan_rules *rules,
                            int64_t most, struct dt_h5_names *mask, bool *found)
 {
@@ -134,7 +133,7 @@ static dt_status read_mask(const struct dt_h5_file *file, const struct dt_scan_r
     return DT_OK;
 }
 
-// Keeps those of `groups` that the mask lists by their paths below `parent`; both are sorted.
+// Keeps those of `groups` whose paths below `parent` are in the mask; both are sorted.
 static dt_status keep_listed(const struct dt_h5_file *file, const char *list, const char *parent,
                              const struct dt_h5_names *mask, struct dt_h5_names *groups)
 {
@@ -160,7 +159,7 @@ static dt_status keep_listed(const struct dt_h5_file *file, const char *list, co
     return DT_OK;
 }
 
-// "/data" of "/data/demo_*": where the list's names start.
+// "/data" of "/data/demo_*": the parent of the list's names.
 static void fixed_part(const char *pattern, char parent[DT_H5_PATH])
 {
     parent[0] = 0;
@@ -194,7 +193,7 @@ dt_status dt_groups_list(const struct dt_reader *reader, const char *pattern,
         status =
             DT_FAIL(DT_USER, hint, "%s has no episodes: no group is named %s", file->path, pattern);
     }
-    if (status == DT_OK) // one more than there are: among so many, one is wrong
+    if (status == DT_OK) // one more than exist, so one of them must be wrong
         status = read_mask(file, rules, groups.n + 1, &mask, &masked);
     if (status == DT_OK && masked)
         status = keep_listed(file, list, parent, &mask, &groups);
@@ -220,8 +219,8 @@ static const struct dt_episode_schema robomimic = {
 const struct dt_reader_kind dt_robomimic_reader = {
     .name = "robomimic", .schema = &robomimic, DT_EPISODES_FUNCTIONS};
 
-// /episode_K has observations and infos (one frame more than the episode has actions: the state
-// after the last), actions, rewards, terminations, truncations.
+// /episode_K has actions, rewards, terminations, truncations, and observations and infos with one
+// more row (the state after the last action).
 static const struct dt_episode_schema minari = {.inputs = "observations",
                                                 .targets = "actions",
                                                 .groups = "/episode_*",

@@ -1,5 +1,5 @@
 // Opens the checksums of a shard and compares bytes with them. XXH3 takes a fraction of the time of
-// a read from the system's cache; xxh64, in older shards, takes longer than the read.
+// a read from the page cache; xxh64, in older shards, takes longer than the read.
 #include "data/h5_hashes.h"
 
 #include "base/memory.h"
@@ -60,7 +60,7 @@ void dt_h5_hashes_close(struct dt_h5_hashes *hashes)
     hashes->stored = NULL;
 }
 
-// Loads checksums [first, first + count), and the rest of a page for the next read of a stream.
+// Loads checksums [first, first + count), and the rest of a page for the next sequential read.
 static dt_status load(struct dt_h5_hashes *hashes, int64_t first, int64_t count)
 {
     if (first >= hashes->first && first + count <= hashes->first + hashes->count)
@@ -82,7 +82,7 @@ dt_status dt_h5_hashes_check(struct dt_h5_hashes *hashes, const char *data, int6
     uint64_t found = 0;
     DT_TRY(load(hashes, first, n));
     const uint64_t *stored = hashes->stored + (first - hashes->first);
-    for (int64_t i = n - 1; i >= 0; i--) { // what was read last is still in the core's cache
+    for (int64_t i = n - 1; i >= 0; i--) { // backwards: the end is still cached
         int64_t left = end - start - i * size, length = size < left ? size : left;
         uint64_t hash = hashes->kind->hash(data + i * size, (size_t)length);
         if (hash != stored[i]) {

@@ -1,6 +1,6 @@
-// Checks the types in an object header before the library decodes them: libhdf5 (1.10.8) trusts the
-// sizes in them, and copies megabytes past a buffer where they are damaged. Headers of version 2
-// have a checksum, which the library compares. [HDF5 file format specification, IV.A]
+// Checks the types in an object header before the library decodes them: libhdf5 (1.10.8) trusts
+// their sizes, and with damaged sizes copies megabytes past a buffer. Headers of version 2 have a
+// checksum, which the library checks. [HDF5 file format specification, IV.A]
 #include "base/file.h"
 #include "base/memory.h"
 #include "data/h5_file.h"
@@ -9,10 +9,10 @@
 
 enum {
     PREFIX = 16,
-    MESSAGE = 8, // the header of a message
-    PIECES = 64, // of a header that are looked at
+    MESSAGE = 8, // bytes of a message's header
+    PIECES = 64, // pieces of a header that are checked
     PIECE_BYTES = 1 << 16,
-    TYPES = 8, // within each other
+    TYPES = 8, // nesting depth of types
     SHARED = 2 // flag: the message is elsewhere
 };
 enum { MESSAGE_TYPE = 3, MESSAGE_ATTRIBUTE = 12, MESSAGE_CONTINUATION = 16 };
@@ -26,24 +26,25 @@ static uint64_t little(const uint8_t *at, int bytes)
     return value;
 }
 
-// Moves `n` bytes on; NULL: beyond the end.
+// Advances by `n` bytes; NULL: beyond the end.
 static const uint8_t *skip(const uint8_t *at, const uint8_t *end, uint64_t n)
 {
     return at && n <= (uint64_t)(end - at) ? at + n : NULL;
 }
 
-// Skips a name with its zero, in versions 1 and 2 padded to 8 bytes.
+// Skips a zero-terminated name, in versions 1 and 2 padded to 8 bytes.
 static const uint8_t *skip_name(const uint8_t *at, const uint8_t *end, int version)
 {
     size_t n = at ? strnlen((const char *)at, (size_t)(end - at)) + 1 : 0;
     return skip(at, end, version < 3 ? (n + 7) / 8 * 8 : n);
 }
 
-// Skips what the library decodes of a type; NULL: that is more than there is, or sizes contradict.
+// Skips what the library decodes of a type; NULL: it reaches beyond the end, or sizes contradict
+// each other.
 static const uint8_t *skip_type(const uint8_t *at, const uint8_t *end, int depth)
 {
     const uint8_t *body = skip(at, end, 8), *base;
-    uint64_t offset_bytes = 1; // of a member's offset, in version 3
+    uint64_t offset_bytes = 1; // bytes of a member's offset, in version 3
     if (!body || depth == TYPES)
         return NULL;
     int version = at[0] >> 4;
@@ -94,7 +95,7 @@ static bool fits(const uint8_t *at, const uint8_t *end, uint64_t kind)
         name = (name + 7) / 8 * 8;
         type = (type + 7) / 8 * 8;
     }
-    at = skip(at, end, MESSAGE + (at[0] == 3) + name); // version 3 has a byte for the encoding
+    at = skip(at, end, MESSAGE + (at[0] == 3) + name); // version 3 adds a byte for the encoding
     const uint8_t *last = skip(at, end, type);
     return last && skip_type(at, last, 0);
 }
@@ -106,7 +107,7 @@ struct pieces {
     } at[PIECES];
 };
 
-// Checks the messages in one piece of the header, and adds the pieces that it names.
+// Checks the messages in one piece of the header, and adds the pieces that it refers to.
 static bool messages_fit(const uint8_t *at, const uint8_t *end, struct pieces *pieces)
 {
     while (end - at >= MESSAGE) {

@@ -1,5 +1,5 @@
-// dtrain's own schema of episodes has /frames [n, F], /targets/NAME [n] or [n, N] for each head,
-// and /episode_starts, rising row numbers from 0; without it the shard is one episode.
+// dtrain's schema of episodes has /frames [n, F], /targets/NAME [n] or [n, N] for each head, and
+// /episode_starts, ascending row numbers from 0; without it the shard is one episode.
 #include "data/h5_episodes.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 // Writes one shard. Tokens are collected in a buffer of whole checksum blocks, which is hashed and
-// written when it is full.
+// written when full.
 #include "data/h5_pack.h"
 
 #include "base/file.h"
@@ -25,9 +25,9 @@ struct dt_shard_writer {
     char *path;
     hid_t file, tokens; // -1: not open
     dt_dtype type;
-    int64_t count, done; // tokens of the shard, and appended so far
+    int64_t count, done; // tokens of the shard; tokens appended so far
     char *buffer;        // [BUFFER_BYTES] tokens not written yet
-    int64_t used;        // bytes in it
+    int64_t used;        // bytes in the buffer
     uint64_t *hashes;
     int64_t n_hashes;
     uint64_t *starts;
@@ -39,8 +39,8 @@ static dt_status fail_write(const struct dt_shard_writer *writer)
     return dt_h5_fail(DT_MACHINE, "write", writer->path, NULL);
 }
 
-// Creates a contiguous dataset, without writing zeros before the data, and without the time, so
-// that the same tokens give the same file.
+// Creates a contiguous dataset without writing zeros first, and without a time stamp, so that the
+// same tokens give the same file.
 static dt_status create_array(const struct dt_shard_writer *writer, const char *name, dt_dtype type,
                               int64_t n, hid_t *id)
 {
@@ -183,7 +183,7 @@ static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
             DT_TRY(write_attribute(writer->path, writer->tokens, counts[i].name, DT_U64, 0,
                                    &counts[i].value));
     }
-    herr_t failed = H5Fclose(writer->file); // the library may write, and fail, only here
+    herr_t failed = H5Fclose(writer->file); // the library may write, and fail, as late as here
     writer->file = -1;
     return failed < 0 ? fail_write(writer) : DT_OK;
 }
@@ -243,7 +243,7 @@ static dt_status create_pairs(struct pairs *p)
     return p->file < 0 || failed ? dt_h5_fail(DT_MACHINE, "create", p->path, NULL) : DT_OK;
 }
 
-// The library narrows the values to the type of the file.
+// The library converts the values to the file's type.
 static dt_status write_rows(const struct pairs *p, int64_t first, int64_t n,
                             const int32_t *const values[2])
 {
@@ -282,7 +282,7 @@ dt_status dt_pairs_write(const char *path, dt_dtype type, int64_t rows, int64_t 
     }
     free(ids);
     dt_h5_enter(NULL);
-    if (p.file >= 0 && H5Fclose(p.file) < 0 && status == DT_OK) // strongly: closes the datasets
+    if (p.file >= 0 && H5Fclose(p.file) < 0 && status == DT_OK) // also closes the datasets
         status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     dt_h5_leave();
     return status == DT_OK ? dt_fsync_file(path) : status;

@@ -1,6 +1,6 @@
 // The reader kind of pairs reads /input_ids and /labels, both [n, T] integers. A row is a segment
-// of its own, and a window; where state is carried, several windows of seq_len tokens, which follow
-// each other. The loss ignores the label -100.
+// and a window or, if state is carried, several successive windows of seq_len tokens. The loss
+// ignores the label -100.
 #include "base/memory.h"
 #include "data/columns.h"
 #include "data/h5_chunks.h"
@@ -11,8 +11,7 @@
 
 enum { IDS, LABELS, PAIR };
 
-// A row that is `pieces` windows long is read as so many rows: where the bytes of a dataset are
-// contiguous, its numbers say where those are.
+// A row of `pieces` windows is read as that many rows; contiguous datasets are read by offset.
 struct pairs {
     int64_t pieces;
 };
@@ -87,8 +86,7 @@ static dt_status hash_pairs(struct dt_reader *reader, const struct dt_shard *sha
     return DT_OK;
 }
 
-// The first of n values that is neither in [0, limit) nor, of labels, DT_IGNORED; n where there is
-// none.
+// The first of n values that is not in [0, limit) nor, for labels, DT_IGNORED; n if there is none.
 static int64_t find_outside(int which, const int32_t *values, int64_t n, int64_t limit)
 {
     int32_t ignored = which == LABELS ? DT_IGNORED : 0;
@@ -105,7 +103,7 @@ static const char *place(int which, int64_t row, int64_t column, char *text, siz
     return text;
 }
 
-// Reads rows as int32; `stored` has room for as many of 64 bits.
+// Reads rows as int32; `stored` has room for the same number of 64-bit values.
 static dt_status read_rows(struct dt_reader *reader, int which, int64_t first, int64_t n,
                            void *stored, int32_t *values)
 {
@@ -152,7 +150,7 @@ static int64_t pieces_of(const struct dt_reader *reader)
     return ((const struct pairs *)reader->own)->pieces;
 }
 
-// Each row is one.
+// Each row is a segment.
 static bool segment(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
                     struct dt_segment *segment)
 {
@@ -162,7 +160,7 @@ static bool segment(struct dt_reader *reader, const struct dt_shard *shard, int6
     return number < shard->count / pieces;
 }
 
-// A block is its document starts, where batches have them, then ids, then labels.
+// A block has its document starts, if batches have them, then ids, then labels.
 static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                            const struct dt_shard *shard, int64_t windows)
 {
@@ -192,7 +190,7 @@ static dt_status read_pairs(struct dt_reader *reader, const struct dt_dataset *d
         bool begins = (block->first + i / T) % pieces_of(reader) == 0;
         dt_tokens_mark_starts(rules, DT_I32, values + i, T, !begins, starts + i);
         if (begins)
-            starts[i] = 1; // no token is before the first of a row
+            starts[i] = 1; // no token precedes the first of a row
     }
     return DT_OK;
 }

@@ -13,8 +13,8 @@ static dt_status fail(const struct dt_prediction_file *file, const char *action)
     return dt_h5_fail(DT_MACHINE, action, file->path, NULL);
 }
 
-// A dataset that has its place in the file from the start, and the groups on the way to it. It is
-// filled at once: rows of no segment keep that value, and a disk that is too small is noticed now.
+// Creates a dataset with early allocation, and its groups, and fills it immediately: rows without a
+// segment keep the fill value, and a disk that is too small is noticed now.
 static dt_status create_array(const struct dt_prediction_file *file, hid_t id, const char *path,
                               hid_t type, int n_dims, const hsize_t *dims, const float *fill,
                               int64_t *offset)

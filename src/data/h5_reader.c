@@ -1,5 +1,5 @@
-// Opens a shard: finds its reader kind by its datasets, and does for the kind what all kinds share:
-// checks of rules and vocabulary, scratch memory, hashes of arrays.
+// Opens a shard, finds its reader kind by its datasets, and does what all kinds share: checks of
+// rules and vocabulary, scratch memory, hashes of arrays.
 #include "data/h5_reader.h"
 
 #include "base/memory.h"
@@ -46,8 +46,8 @@ static const char *name_of(const struct dt_reader_kind *kind, int i)
     return i < DT_READER_DATASETS ? kind->datasets[i] : NULL;
 }
 
-// Appends "/tokens, or /input_ids and /labels", the datasets of all kinds, or those of `only`; else
-// the first of each, "/tokens nor /input_ids".
+// Appends the datasets of all kinds or of `only`: with `whole` "/tokens, or /input_ids and
+// /labels", else the first of each, "/tokens nor /input_ids".
 static void list_datasets(const struct dt_reader_kind *only, bool whole, char *text, size_t size)
 {
     size_t start = strlen(text);
@@ -58,7 +58,7 @@ static void list_datasets(const struct dt_reader_kind *only, bool whole, char *t
         }
 }
 
-// The first name of the kind that the file has, and the first that it lacks; NULL: none.
+// Finds the first name of the kind that the file has, and the first that it lacks; NULL: none.
 static dt_status look_for(const struct dt_reader *reader, const struct dt_reader_kind *kind,
                           const char **has, const char **lacks)
 {
@@ -75,8 +75,8 @@ static dt_status look_for(const struct dt_reader *reader, const struct dt_reader
     return DT_OK;
 }
 
-// The kind of any datasets has no names that recognise it: it is what data.episodes asks for or,
-// where no other kind is, data.inputs.
+// Finds the kind of a shard. The generic kind has no names that recognise it: it is used if
+// data.episodes is set or, if no other kind matches, data.inputs.
 static dt_status recognise(struct dt_reader *reader, const struct dt_scan_rules *rules)
 {
     bool automatic = !rules->format[0] || strcmp(rules->format, "auto") == 0;
@@ -249,7 +249,7 @@ dt_status dt_reader_hash(struct dt_reader *reader, const struct dt_h5_array *arr
     return DT_OK;
 }
 
-// Pieces are large enough for a disk, and many enough to be spread.
+// Pieces are large enough for efficient reads, and numerous enough to be spread.
 struct dt_hash_plan dt_hash_plan(int64_t count, int64_t row_bytes, int64_t bytes)
 {
     enum { SPREAD = 64, LEAST = 1 << 12, MOST = 1 << 20 };

@@ -1,4 +1,4 @@
-// Reads /doc_starts. The starts of a window are searched in the file: a shard may have millions of
+// Reads /doc_starts. A window's starts are searched in the file, since a shard may have millions of
 // them.
 #include "data/h5_starts.h"
 
@@ -47,10 +47,10 @@ dt_status dt_h5_starts_open(const struct dt_h5_file *file, const struct dt_h5_ar
     return DT_OK;
 }
 
-// What a walk over the entries does with each entry.
+// What to do with each entry of a walk.
 struct walk {
-    int64_t last;       // the entry before
-    int64_t first, end; // marks are for entries in [first, end); the walk ends at `end`
+    int64_t last;       // the previous entry
+    int64_t first, end; // entries in [first, end) are marked; the walk ends at `end`
     uint8_t *marks;     // NULL: none
     XXH3_state_t *hash; // NULL: none
 };
@@ -81,9 +81,9 @@ static dt_status walk_from(const struct dt_h5_starts *starts, int64_t index, str
     return DT_OK;
 }
 
-// Finds the first entry at or above `first`, or the end. Documents are about as long anywhere in a
-// shard, so that a probe goes where this entry would be if all were equally long, and reads its
-// neighbours, too. Every second probe halves what is left.
+// Finds the first entry >= `first`, or the end. Documents have similar lengths throughout a shard,
+// so a probe interpolates as if all were equally long, and also reads the neighbours. Every second
+// probe bisects.
 static dt_status find(const struct dt_h5_starts *starts, int64_t first, int64_t *index)
 {
     int64_t low = 0, high = starts->array.shape[0]; // it is in [low, high]
@@ -91,7 +91,7 @@ static dt_status find(const struct dt_h5_starts *starts, int64_t first, int64_t 
     uint64_t values[AT_ONCE];
     for (bool halve = false; low < high; halve = !halve) {
         double share = ((double)first - below) / (above - below);
-        if (halve || !(share >= 0 && share <= 1)) // else the entries do not ascend
+        if (halve || !(share >= 0 && share <= 1)) // otherwise the entries do not ascend
             share = 0.5;
         int64_t at = low + (int64_t)(share * (double)(high - low)) - AT_ONCE / 2, i = 0;
         at = dt_max_i64(low, dt_min_i64(at, high - AT_ONCE));
@@ -138,7 +138,7 @@ dt_status dt_h5_starts_lengths(const struct dt_h5_starts *starts, int64_t first,
             n = 1, ends[0] = (uint64_t)starts->n_tokens;
         for (int64_t i = 0; i < n && at < last; i++) {
             int64_t end = (int64_t)ends[i];
-            if (start < 0 || start > at || end <= at || end > starts->n_tokens) // changed meanwhile
+            if (start < 0 || start > at || end <= at || end > starts->n_tokens) // the file changed
                 return DT_FAIL(DT_USER, damaged, "%s: /doc_starts does not ascend within /tokens",
                                starts->array.file->path);
             for (; at < end && at < last; at++)

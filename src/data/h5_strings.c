@@ -1,7 +1,6 @@
-// Reads lists of strings, such as /mask/train. Their elements are rows of bytes like those of any
-// other dataset: the strings, or references to a heap. The heap is read here, because libhdf5
-// (1.10.8) trusts what a damaged reference or heap says. [HDF5 file format specification, III.E and
-// IV.A.2.d: global heap]
+// Reads lists of strings, such as /mask/train. Their elements are read as rows of bytes: strings,
+// or references to a heap. The heap is parsed here, because libhdf5 (1.10.8) trusts damaged
+// references and heaps. [HDF5 file format specification, III.E and IV.A.2.d: global heap]
 #include "base/file.h"
 #include "base/memory.h"
 #include "data/h5_file.h"
@@ -18,7 +17,7 @@ enum {
 struct reference {
     uint32_t length;
     uint64_t address; // of the heap
-    uint32_t index;   // of the object in it
+    uint32_t index;   // of the object in the heap
 } __attribute__((packed));
 _Static_assert(sizeof(struct reference) == DT_H5_REFERENCE, "as stored");
 
@@ -61,7 +60,7 @@ static dt_status read_heap(const struct dt_h5_array *array, int64_t i, uint64_t 
     return DT_OK;
 }
 
-// Finds the object of that index, of at least `length` bytes; NULL: there is none.
+// Finds the object with that index and at least `length` bytes; NULL: none.
 static const char *find_object(const struct heap *heap, uint32_t index, uint32_t length)
 {
     for (int64_t at = HEAP_HEADER; heap->bytes - at >= OBJECT_HEADER;) {
@@ -70,7 +69,7 @@ static const char *find_object(const struct heap *heap, uint32_t index, uint32_t
         int64_t left = heap->bytes - at - OBJECT_HEADER;
         memcpy(&number, heap->at + at, sizeof number);
         memcpy(&size, heap->at + at + 8, sizeof size);
-        if (number == 0 || size > (uint64_t)left) // the rest is free, or damaged
+        if (number == 0 || size > (uint64_t)left) // the rest is free space or damaged
             return NULL;
         at += OBJECT_HEADER;
         if (number == index)
@@ -80,7 +79,7 @@ static const char *find_object(const struct heap *heap, uint32_t index, uint32_t
     return NULL;
 }
 
-// Fixed strings may fill their whole size, without a zero.
+// Fixed strings need not be zero-terminated.
 static dt_status add_all(const struct dt_h5_array *array, int64_t n, const char *bytes,
                          struct dt_h5_names *names)
 {

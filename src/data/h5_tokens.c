@@ -1,8 +1,8 @@
 // The reader kind of token streams reads /tokens, one dimension of integers of any type, with
 // optional checksums (h5_hashes.h) and document starts (h5_starts.h). A shard is one segment; n
-// tokens give (n - 1) / T windows of T + 1 tokens, the last token of one being the first of the
-// next. With rules->whole they give ceil(n / T): in the last one ids after the end are 0, and
-// labels from the last token's on are ignored.
+// tokens give (n - 1) / T windows of T + 1 tokens, where the last token of a window is the first of
+// the next. With rules->whole they give ceil(n / T) windows; in the last one ids after the end are
+// 0, and labels from the last token on are ignored.
 #include "data/tokens.h"
 
 #include "base/memory.h"
@@ -17,15 +17,15 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { STRAND = 256 }; // tokens that a table of complements has
+enum { STRAND = 256 }; // tokens in a table of complements
 
 struct stream {
     struct dt_h5_hashes hashes[DT_H5_HASH_KINDS];
     struct dt_h5_starts starts;
-    uint8_t complement[STRAND]; // of DNA: the token on the other strand
+    uint8_t complement[STRAND]; // for DNA: the token on the other strand
 };
 
-// The attribute complement gives each token below vocab_size its partner.
+// Reads the attribute complement, which has the complement of each token below vocab_size.
 static dt_status open_complement(struct dt_reader *reader, bool needed, uint8_t *complement)
 {
     const struct dt_h5_array *tokens = &reader->arrays[0];
@@ -87,7 +87,7 @@ static void close_tokens(struct dt_reader *reader)
     dt_h5_array_close(&stream->starts.array);
 }
 
-// The checksums that training compares with; NULL: the shard has none.
+// The checksums that training checks; NULL: none.
 static struct dt_h5_hashes *used_hashes(struct dt_reader *reader)
 {
     struct stream *stream = reader->own;
@@ -115,7 +115,7 @@ static dt_status fingerprint(struct dt_reader *reader, struct dt_shard *shard)
     return DT_OK;
 }
 
-// The stored checksums stand for the tokens and, if /doc_starts has one, for these.
+// Hashes the stored checksums instead of the tokens, and the hash of /doc_starts if it has one.
 static dt_status hash_tokens(struct dt_reader *reader, const struct dt_shard *shard, int64_t bytes,
                              uint64_t *hash)
 {
@@ -135,7 +135,7 @@ int64_t dt_tokens_read_bytes(const struct dt_shard *shard, int64_t count)
     return count * dt_dtype_size(shard->type) + 2 * shard->hash_block;
 }
 
-// Reads whole blocks of `hashes` and checks them; NULL: reads without a check.
+// Reads whole checksum blocks and checks them; `hashes` NULL: reads without a check.
 static dt_status read_checked(struct dt_reader *reader, struct dt_h5_hashes *hashes, int64_t first,
                               int64_t count, char *buffer, const void **tokens)
 {
@@ -158,14 +158,14 @@ dt_status dt_tokens_read(struct dt_reader *reader, int64_t first, int64_t count,
     return read_checked(reader, verify ? used_hashes(reader) : NULL, first, count, buffer, tokens);
 }
 
-// Checks /doc_starts, which takes a few thousandths of the time of reading the tokens.
+// Checks /doc_starts, in a few thousandths of the time of reading the tokens.
 static dt_status check_starts(struct dt_reader *reader, bool verify)
 {
     const struct stream *stream = reader->own;
     return stream->starts.found ? dt_h5_starts_check(&stream->starts, verify) : DT_OK;
 }
 
-// Checks the checksums of either kind that the shard has, with a read for each.
+// Checks the checksums of all kinds that the shard has, with one read per kind.
 static dt_status verify_tokens(struct dt_reader *reader, struct dt_shard *shard, int64_t first,
                                int64_t n)
 {
@@ -204,7 +204,7 @@ static dt_status documents(struct dt_reader *reader, const struct dt_shard *shar
     return dt_h5_starts_lengths(&stream->starts, from, n, lengths);
 }
 
-// Document starts of n positions and of the one after them.
+// Bytes for document starts of n positions and of the one after them.
 static int64_t marks_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                            int64_t n)
 {
@@ -216,13 +216,13 @@ static int64_t strand_bytes(const struct dt_read_rules *rules)
     return rules->reverse_complement ? STRAND : 0;
 }
 
-// A block is the complements, where windows of the other strand are read, document starts, where
-// batches have them, then tokens as read.
+// A block has the complements, if windows of the other strand are read, document starts, if batches
+// have them, then tokens as stored.
 static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                            const struct dt_shard *shard, int64_t windows)
 {
     int64_t n = windows * dataset->rules.seq_len;
-    // A token before (it may end a document), a label after.
+    // Includes a token before (it may end a document) and a label after.
     int64_t bytes = dt_tokens_read_bytes(shard, n + 2);
     return bytes + strand_bytes(rules) + marks_bytes(dataset, rules, n);
 }
@@ -246,7 +246,7 @@ static dt_status read_tokens(struct dt_reader *reader, const struct dt_dataset *
         return DT_OK;
     memset(starts, 0, (size_t)marks);
     if (n < block->windows * T)
-        starts[n] = 1; // what follows the shard's end is no part of its last document
+        starts[n] = 1; // what follows the shard's end is not part of its last document
     if (shard->doc_starts)
         DT_TRY(dt_h5_starts_mark(&stream->starts, from, n + after, starts));
     else
@@ -256,8 +256,8 @@ static dt_status read_tokens(struct dt_reader *reader, const struct dt_dataset *
     return DT_OK;
 }
 
-// Makes a window that of the other strand: its T + 1 tokens in reverse order, each as its
-// complement. marks[p], p <= T: a document starts at token p, and so ends there on this strand.
+// Turns a window into that of the other strand: the complements of its T + 1 tokens in reverse
+// order. marks[p], p <= T: a document starts at token p, and so ends there on the other strand.
 static void reverse_complement(const uint8_t *complement, int64_t T, const uint8_t *marks,
                                int32_t *ids, int32_t *labels, uint8_t *reset)
 {
@@ -270,7 +270,7 @@ static void reverse_complement(const uint8_t *complement, int64_t T, const uint8
         reset[t] = t > 0 && marks[T + 1 - t];
 }
 
-// The choice depends on seed, epoch, shard and window alone.
+// The choice depends only on seed, epoch, shard and window.
 static bool is_reversed(const struct dt_read_rules *rules, const struct dt_block *block,
                         int64_t window)
 {
@@ -293,7 +293,7 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
     if (rows[DT_TOKENS_RESET])
         memcpy(rows[DT_TOKENS_RESET], marks, (size_t)T);
     int32_t *ids = rows[DT_TOKENS_IDS], *labels = rows[DT_TOKENS_LABELS];
-    int64_t n = dt_min_i64(T, shard->count - 1 - window * T); // that have a label
+    int64_t n = dt_min_i64(T, shard->count - 1 - window * T); // tokens with a label
     uint64_t largest = dt_tokens_widen(shard->type, tokens, n, ids, labels);
     for (int64_t i = n; i < T; i++) {
         ids[i] = i == n ? (int32_t)dt_tokens_get(shard->type, tokens, n) : 0;

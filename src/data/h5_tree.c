@@ -1,4 +1,4 @@
-// Finds what a path in a file names, and lists the names in a group.
+// Looks up paths in a file and lists the names in a group.
 #include "base/file.h"
 #include "base/list.h"
 #include "base/memory.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The groups of the path that was looked up last. Datasets of episodes are many, and most of a path
-// is that of the one before. Each group of the trail was checked to be no link.
+// Caches the groups of the last path that was looked up, because successive datasets of episodes
+// share most of their path. Each group of the trail was checked not to be a link.
 enum { DEPTH = 32, PATH_BYTES = 1024 };
 struct dt_h5_trail {
     char path[PATH_BYTES];
@@ -25,8 +25,7 @@ dt_status dt_h5_trail_new(struct dt_h5_trail **trail)
     return DT_NEW(trail, 1, "the path of a group");
 }
 
-// Refuses a soft or external link: it may lead to another file, of which nothing was checked.
-// Messages show path[0, end).
+// Refuses a soft or external link, which may lead to an unchecked file. Messages show path[0, end).
 static dt_status check_link(const struct dt_h5_file *file, hid_t group, const char *name,
                             const char *path, size_t end, bool *found)
 {
@@ -44,8 +43,8 @@ static dt_status check_link(const struct dt_h5_file *file, hid_t group, const ch
     return DT_OK;
 }
 
-// Finds what a name in a group is, and where its object header is, without decoding what the object
-// holds, as opening it would do.
+// Finds the kind of an object in a group and the address of its header, without decoding its
+// contents, as opening it would.
 static dt_status node_of(const struct dt_h5_file *file, hid_t group, const char *name,
                          enum dt_h5_node *node, uint64_t *address)
 {
@@ -68,7 +67,7 @@ static dt_status node_of(const struct dt_h5_file *file, hid_t group, const char 
     return DT_OK;
 }
 
-// Appends the group path[start, end) to the trail. *found: whether it is one.
+// Appends the group path[start, end) to the trail. *found: whether it is a group.
 static dt_status follow(const struct dt_h5_file *file, const char *path, size_t start, size_t end,
                         bool *found)
 {
@@ -211,8 +210,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-// The library lists the names in the order of storage, and they are sorted here: to sort a damaged
-// group of more than eight links, libhdf5 (1.10.8) frees a table that it never filled.
+// The library lists names in storage order, and we sort them: when libhdf5 (1.10.8) sorts a damaged
+// group of more than eight links, it frees an uninitialised table.
 dt_status dt_h5_list(const struct dt_h5_file *file, const char *group, struct dt_h5_names *names)
 {
     *names = (struct dt_h5_names){0};

@@ -1,4 +1,4 @@
-// The reader thread and its ring of batches. The caller holds at most one batch; the thread fills
+// The reader thread and its ring of batches. The caller owns at most one batch; the thread fills
 // the others in step order and sleeps while the ring is full. Everything is allocated when the
 // loader opens.
 #include "data/loader.h"
@@ -19,19 +19,19 @@ struct dt_loader {
     struct dt_loader_config config;
     const struct dt_reader_kind *kind;
     struct dt_order *order;
-    int64_t n_slots;         // this rank's
+    int64_t n_slots;         // slots of this rank
     int64_t first_step, end; // steps [first_step, end)
     struct dt_batch *ring;   // [prefetch]
-    void *memory;            // of the ring's arrays
+    void *memory;            // for the ring's arrays
 
-    // Only the thread uses these.
-    struct dt_shard_cache *shards, *own; // own: to close, or NULL
+    // Used only by the thread:
+    struct dt_shard_cache *shards, *own; // own: opened by the loader, or NULL
     struct dt_block *blocks;             // [block_count]
     char *block_memory;
     pthread_t thread;
     bool started;
 
-    // Under the lock; `stop` is also read without it. Batches are counted from first_step:
+    // Guarded by the lock; `stop` is also read without it. Batches are counted from first_step:
     // filled >= handed_out >= released.
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -69,13 +69,13 @@ int64_t dt_loader_slot(const struct dt_loader_config *config, int64_t row)
     return (row / run * config->size + config->rank) * run + row % run;
 }
 
-// The rows of a batch follow each other in the list: one block serves them all.
+// Whether the rows of a batch are consecutive in the list, so that one block serves them all.
 static bool rows_follow(const struct dt_loader_config *config)
 {
     return config->sequential && !config->parts;
 }
 
-// In training a slot keeps a block of each source.
+// In training a slot keeps a block per source.
 static int64_t blocks_per_slot(const struct dt_loader_config *config)
 {
     return config->sequential ? 1 : dt_max_i64(1, config->dataset->mixture.n);
@@ -86,7 +86,7 @@ static int64_t block_count(const struct dt_loader_config *config)
     return rows_follow(config) ? 1 : share(config) * blocks_per_slot(config);
 }
 
-// The most bytes that a block needs for any shard.
+// The most bytes of a block in any shard.
 static int64_t block_bytes(const struct dt_loader_config *config)
 {
     const struct dt_dataset *dataset = config->dataset;
@@ -105,14 +105,14 @@ int64_t dt_loader_bytes(const struct dt_loader_config *config)
     return config->prefetch * batch_bytes(config) + block_count(config) * block_bytes(config);
 }
 
-// The thread.
+// The reader thread.
 
 static dt_status read_block(struct dt_loader *loader, struct dt_block *block, int64_t shard,
                             int64_t first, int64_t windows)
 {
     const struct dt_loader_config *config = &loader->config;
     struct dt_reader *reader;
-    block->windows = 0; // until they are read
+    block->windows = 0; // invalid until they are read
     DT_TRY(dt_shard_cache_get(loader->shards, shard, config->rules.verify, &reader));
     struct dt_block read = {
         .shard = shard, .first = first, .windows = windows, .memory = block->memory};
@@ -139,8 +139,8 @@ static void pad_row(const struct dt_batch *batch, void *const *rows)
     }
 }
 
-// Fills one row of a batch. A slot keeps its block of a source as long as it trains windows of it.
-// Where the rows of a batch follow each other, one block holds the rows from this one on that are
+// Fills one row of a batch. A slot keeps its block of a source while it trains windows of that
+// block. If the rows of a batch are consecutive, one block has the rows from this one on that are
 // in the same shard.
 static dt_status fill_row(struct dt_loader *loader, const struct dt_batch *batch, int64_t row)
 {
@@ -248,7 +248,7 @@ static dt_status check(const struct dt_loader_config *config)
         return DT_FAIL(DT_USER, "choose a data.batch that is a multiple of the number of ranks",
                        "data.batch = %" PRId64 " cannot be divided among %d ranks", config->batch,
                        config->size);
-    // Every row of every array has room for alignment.
+    // Room for aligning every row of every array.
     int64_t n = 0;
     struct dt_array_list list;
     dt_loader_arrays(config, &list);
@@ -319,7 +319,7 @@ static dt_status open_loader(struct dt_loader *loader)
     loader->shards = config->shards ? config->shards : loader->own;
     dt_shard_cache_refresh(loader->shards);
     DT_TRY(allocate(loader));
-    sigset_t all, before; // signals stay with the threads that expect them
+    sigset_t all, before; // block signals in the reader thread
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(&loader->thread, NULL, read_all, loader);

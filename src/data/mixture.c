@@ -1,4 +1,4 @@
-// Reads the text of a mixture, turns weights into whole numbers, and finds sources by closed forms.
+// Parses the text of a mixture, turns weights into integers, and computes sources in closed form.
 #include "data/mixture.h"
 
 #include "base/file.h"
@@ -12,14 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const int64_t WEIGHTS_MAX = INT64_C(1) << 40; // the sum; products stay below 2^127
+static const int64_t WEIGHTS_MAX = INT64_C(1) << 40; // of the sum; products stay below 2^127
 static const char hint_weights[] = "for example data.train = web/*.h5:0.7 code/*.h5:0.3, or "
                                    "epochs: web/*.h5:1e code/*.h5:2e";
 
 // ---- the text
 
-// The weight at the end of a word, after its last colon; NULL: it has none. An existing file is
-// none of these words, whatever its name.
+// The weight at the end of a word, after its last colon; NULL: none. The name of an existing file
+// has no weight.
 static const char *find_weight(const char *word)
 {
     const char *colon = strrchr(word, ':');
@@ -118,7 +118,7 @@ static int64_t gcd(int64_t a, int64_t b)
     return a;
 }
 
-// The least power of ten that makes all weights whole; 0: none up to 10^9.
+// The smallest power of ten that makes all weights integers; 0: none up to 10^9.
 static double decimal_scale(const struct dt_source *sources, int n)
 {
     for (double scale = 1; scale <= 1e9; scale *= 10) {
@@ -220,7 +220,7 @@ dt_status dt_mixture_continue(const struct dt_mixture *saved, int64_t from, int6
                        " steps by its own weights",
                        from, step);
     while (merged.n_phases > 0 && merged.phases[merged.n_phases - 1].from >= from)
-        merged.n_phases--; // planned, not begun
+        merged.n_phases--; // drop a phase that has not begun
     if (merged.n_phases == DT_MIXTURE_PHASES)
         return DT_FAIL(DT_USER, "start a new run with run.init_from",
                        "the weights of a mixture change at most %d times", DT_MIXTURE_PHASES - 1);
@@ -248,8 +248,8 @@ dt_status dt_mixture_text(const struct dt_mixture *mixture, const int64_t *shard
                           "the weights of the mixture do not fit in trainer.json");
 }
 
-// Reads numbers separated by blanks up to the end or a comma. Returns how many, at most `most`; -1
-// where there are more, or other characters.
+// Parses numbers separated by blanks up to the end or a comma. Returns their number, at most
+// `most`; -1 if there are more, or other characters.
 static int read_numbers(const char **at, int64_t *list, int most)
 {
     int n = 0;
@@ -302,7 +302,7 @@ dt_status dt_mixture_read(const char *text, struct dt_mixture *mixture, int64_t 
 struct dt_mixer {
     const struct dt_mixture *mixture;
     int64_t batch;
-    uint32_t *places; // [n - 1, batch]: of the node whose right half begins with source i + 1
+    uint32_t *places; // [n - 1, batch]: of the node whose right half begins at source i + 1
 };
 
 static const uint64_t PLACES_STREAM = UINT64_C(1) << 48;
@@ -345,7 +345,7 @@ static int64_t sum_of(const int64_t *weights, int first, int end)
     return sum;
 }
 
-// Returns how many of a node's m windows its left half gets.
+// How many of a node's m windows its left half gets.
 static int64_t left_of(int64_t m, int64_t left, int64_t all, int64_t place, int64_t batch)
 {
     typedef unsigned __int128 wide;
@@ -354,7 +354,7 @@ static int64_t left_of(int64_t m, int64_t left, int64_t all, int64_t place, int6
     return all > 0 ? (int64_t)(sum / parts) : 0;
 }
 
-// Adds the windows that sources [first, end) get of m of this slot.
+// Divides m windows of this slot among sources [first, end), adding to their counts.
 static void divide(const struct dt_mixer *mixer, const int64_t *weights, int first, int end,
                    int64_t slot, int64_t m, int64_t *count)
 {

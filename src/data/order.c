@@ -1,5 +1,5 @@
-// Computes the order of windows as a function of the step. It keeps the permuted list of blocks of
-// one epoch and, for each slot, the permutation inside its block.
+// Computes the order of windows as a function of the step. Caches the permuted list of blocks of an
+// epoch and, for each slot, the permutation inside its block.
 #include "data/order.h"
 
 #include "base/memory.h"
@@ -10,7 +10,7 @@
 
 enum { EPOCHS_KEPT = 2, SOURCE_STREAM_BITS = 40 };
 
-// The block that a slot is in.
+// A slot's current block.
 struct inside {
     int64_t epoch, block; // block -1: none yet
     int64_t room;
@@ -20,12 +20,12 @@ struct inside {
 // The list of one epoch of a source.
 struct list {
     int64_t epoch;    // -1: none yet
-    uint32_t *blocks; // [n_blocks] in the epoch's order
-    int64_t *before;  // [n_blocks + 1] windows in blocks[0, i); NULL: i, blocks have one
+    uint32_t *blocks; // [n_blocks], in the epoch's order
+    int64_t *before;  // [n_blocks + 1] windows in blocks[0, i); NULL: one window per block
 };
 
 struct source {
-    int64_t windows, steps;         // steps of an epoch
+    int64_t windows, steps;         // per epoch
     int64_t first_block, n_blocks;  // in file order
     struct list lists[EPOCHS_KEPT]; // by epoch mod EPOCHS_KEPT
 };
@@ -36,11 +36,11 @@ struct dt_order {
     int epochs_kept;
     struct source *sources; // [n_sources]
     struct dt_mixer *mixer; // NULL: one source, or sequential
-    int64_t *first;         // [n_shards + 1] number of a shard's first block
+    int64_t *first;         // [n_shards + 1] a shard's first block
     struct inside *slot;    // [n_sources, batch]; NULL: nothing is permuted
 };
 
-// Finds the last index i of rising[0, n) with rising[i] <= value; rising[0] <= value.
+// Finds the last index i in ascending rising[0, n) with rising[i] <= value; rising[0] <= value.
 static int64_t find_last(const int64_t *rising, int64_t n, int64_t value)
 {
     int64_t low = 0, high = n;
@@ -54,7 +54,8 @@ static int64_t find_last(const int64_t *rising, int64_t n, int64_t value)
     return low;
 }
 
-// Shards without windows have the same first block as the next shard: the last of them has it.
+// Shards without windows have the same first block as the next shard, so the last of them has the
+// block.
 static void locate_block(const struct dt_order *order, int64_t block, struct dt_position *at)
 {
     const struct dt_dataset *dataset = order->config.dataset;
@@ -105,7 +106,7 @@ static dt_status permute_inside(const struct dt_order *order, struct inside *ins
     return DT_OK;
 }
 
-// Numbers the blocks, and gives each source its part of them.
+// Numbers the blocks and assigns each source its range.
 static dt_status number_blocks(struct dt_order *order)
 {
     const struct dt_dataset *dataset = order->config.dataset;
@@ -216,7 +217,7 @@ int64_t dt_order_steps_per_epoch(const struct dt_order *order)
     return steps;
 }
 
-// The place in its source's list of what a slot trains; position->window -1: nothing.
+// Finds what a slot trains in its source's list; position->window -1: nothing.
 static void find_place(const struct dt_order *order, int64_t step, int64_t slot,
                        struct dt_position *position)
 {

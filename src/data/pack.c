@@ -1,5 +1,6 @@
-// Packs files into shards: finds the files, divides them into two sides, streams each side into
-// shards under temporary names, then publishes them all. Memory does not grow with the corpus.
+// Packs files into shards: finds the files, divides them into training and validation, streams each
+// side into shards under temporary names, then renames all shards. Memory does not grow with the
+// corpus.
 #include "data/packer.h"
 
 #include "base/file.h"
@@ -17,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SNIFF = 8192 }; // bytes that are searched for a zero
+enum { SNIFF = 8192 }; // bytes searched for a zero
 enum { BYTE_VOCAB = 256, NAME = 64 };
 static const char *const side_name[DT_SIDES] = {"train", "val"};
 
@@ -30,7 +31,7 @@ struct walk {
     struct stat output;
 };
 
-// NAME.fa, .fasta, .fna or .ffn, each also with .gz after it.
+// NAME.fa, .fasta, .fna or .ffn, optionally followed by .gz.
 static bool is_fasta_name(const char *path)
 {
     size_t n = strlen(path);
@@ -42,7 +43,7 @@ static bool is_fasta_name(const char *path)
     return false;
 }
 
-// A file that was found in a folder is skipped if it cannot be used; a named one is an error.
+// An unusable file is skipped if found in a folder, and an error if named.
 static dt_status add_path(struct walk *walk, const char *path, bool named)
 {
     struct dt_pack_files *files = walk->files;
@@ -114,9 +115,9 @@ static dt_status visit(void *context, FTS *tree, FTSENT *entry)
     }
 }
 
-// Finds every regular file that is not empty among the inputs, in their order; files of folders in
-// bytewise order of names, without those in the output folder. Links to folders are not followed,
-// to avoid loops and duplicates; links to files are.
+// Finds all non-empty regular files of the inputs in order; files in folders in bytewise order of
+// names, without the output folder. Follows links to files, but not to folders, to avoid loops and
+// duplicates.
 static dt_status find_files(const struct dt_pack_config *config, struct dt_pack_files *files)
 {
     struct walk walk = {.config = config, .files = files};
@@ -144,8 +145,8 @@ int64_t dt_packer_draw(uint64_t seed, double fraction, int64_t n, int64_t *order
     return n_val;
 }
 
-// Divides by file: those drawn for validation are moved, in the order drawn, after the others,
-// which keep their order: the first ones, which short evaluations read, are then like the rest.
+// Divides by file: files drawn for validation are moved to the end in the order drawn, so that the
+// first ones, which short evaluations read, are a random sample; the others keep their order.
 static dt_status split_files(struct dt_pack_files *files, double fraction, uint64_t seed)
 {
     int64_t n = files->n, n_train = 0;
@@ -207,7 +208,7 @@ void dt_packer_progress(struct dt_packer *packer)
     dt_log_live(line);
 }
 
-// Draws which rows of a task are for training.
+// Draws the rows of a task for training.
 static dt_status divide_rows(struct dt_packer *packer)
 {
     const struct dt_pack_config *config = packer->config;
@@ -223,7 +224,7 @@ static dt_status divide_rows(struct dt_packer *packer)
                   "numbers of a task");
 }
 
-// Decides which bytes of each file are for training; the rest is for validation.
+// Decides how many bytes of each file are for training; the rest is for validation.
 static dt_status divide(struct dt_packer *packer)
 {
     const struct dt_pack_config *config = packer->config;
@@ -286,7 +287,7 @@ static dt_status sweep_output(const struct dt_packer *packer, enum sweep sweep)
     return status;
 }
 
-// The path of the next shard of a side, and how many tokens it gets.
+// The path of a side's next shard, and its number of tokens.
 static dt_status next_shard(struct dt_packer *packer, int side, char *path, int64_t *tokens)
 {
     struct dt_pack_side *s = &packer->side[side];
@@ -314,7 +315,7 @@ static bool has_documents(const struct dt_packer *packer)
 struct task_rows {
     struct dt_packer *packer;
     int side;
-    int64_t first; // row of the side that is the shard's first
+    int64_t first; // the side's row that is first in the shard
 };
 
 static void fill_rows(void *context, int64_t first, int64_t n, int32_t *ids, int32_t *labels)
@@ -432,7 +433,7 @@ static int64_t vocabulary(const struct dt_packer *packer)
     return packer->type == DT_U8 ? BYTE_VOCAB : packer->largest + 1;
 }
 
-// Once every file is whole, only names change: publishing cannot run out of space.
+// All files are complete and only renamed, so publishing cannot run out of space.
 static dt_status publish(struct dt_packer *packer)
 {
     const struct dt_shard_attributes attributes = {
@@ -461,7 +462,7 @@ static dt_status publish(struct dt_packer *packer)
 static dt_status write_output(struct dt_packer *packer)
 {
     DT_TRY(dt_make_dirs(packer->config->output));
-    DT_TRY(sweep_output(packer, SWEEP_TEMPORARY)); // of a run that was killed
+    DT_TRY(sweep_output(packer, SWEEP_TEMPORARY)); // left by a killed run
     dt_status status = write_sides(packer);
     for (int side = 0; side < DT_SIDES; side++) {
         dt_shard_abandon(packer->side[side].writer);
@@ -490,7 +491,7 @@ static dt_status pack(struct dt_packer *packer)
         return DT_FAIL(DT_USER, "give a larger size", "shards of %" PRId64 " bytes are too small",
                        config->shard_bytes);
     bool was_there = dt_file_exists(config->output);
-    int64_t unit = packer->size; // bytes of what side.tokens counts
+    int64_t unit = packer->size; // bytes per unit of side.tokens
     if (was_there && !config->force)
         DT_TRY(sweep_output(packer, SWEEP_REFUSE));
     packer->started = packer->drawn = dt_seconds();
@@ -507,7 +508,7 @@ static dt_status pack(struct dt_packer *packer)
             dt_ceil_div(packer->side[side].tokens, dt_max_i64(config->shard_bytes / unit, 1));
     dt_status status = write_output(packer);
     if (status != DT_OK && !was_there)
-        rmdir(config->output); // empty again
+        rmdir(config->output); // if empty
     return status;
 }
 

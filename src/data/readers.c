@@ -1,5 +1,4 @@
-// Lists the reader kinds of this build, a row each. A program with other kinds links a table of its
-// own.
+// The reader kinds of this build, one row each. A program with other kinds links its own table.
 #include "data/reader.h"
 
 extern const struct dt_reader_kind dt_tokens_reader, dt_pairs_reader, dt_synthetic_reader,

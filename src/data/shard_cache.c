@@ -1,4 +1,4 @@
-// Keeps shards open while they are read, and opens them again with the checks that this needs.
+// Keeps shards open while they are read, and reopens them with the necessary checks.
 #include "data/shard_cache.h"
 
 #include "base/memory.h"
@@ -36,7 +36,8 @@ void dt_shard_cache_close(struct dt_shard_cache *cache)
     free(cache);
 }
 
-// A shard may have been replaced since its metadata was read: the order would silently change.
+// Detects a shard that was replaced since its metadata was read, which would silently change the
+// order.
 static dt_status check_unchanged(const struct dt_shard *then, const struct dt_shard *now)
 {
     if (then->kind == now->kind && then->type == now->type && then->count == now->count &&
@@ -70,7 +71,7 @@ void dt_shard_cache_refresh(struct dt_shard_cache *cache)
     }
 }
 
-// Opens a shard. Its data are hashed again only where they may have changed.
+// Opens a shard. Rehashes its data only if they may have changed.
 static dt_status open_shard(struct dt_shard_cache *cache, int64_t shard, struct dt_reader **reader)
 {
     const struct dt_shard *known = &cache->dataset->shards[shard];

@@ -23,10 +23,10 @@ dt_status dt_skips_add(struct dt_skips *skips, int64_t first, int64_t end)
     int64_t n = 0, at = 0;
     for (int64_t i = 0; i < skips->n; i++) {
         struct dt_span range = skips->ranges[i];
-        if (range.end < added.first) { // before it
+        if (range.end < added.first) { // before the added range
             list[n++] = range;
             at = n;
-        } else if (range.first > added.end) { // after it
+        } else if (range.first > added.end) { // after the added range
             list[n++] = range;
         } else {
             added.first = dt_min_i64(range.first, added.first);

@@ -1,6 +1,6 @@
-// Computes mean and deviation of columns of numbers. Sums within a block are of distances
-// from the first number; blocks are merged as Chan, Golub and LeVeque 1979 merge samples: no digits
-// are lost where the mean is far from zero.
+// Computes mean and deviation of columns of numbers. Blocks sum differences from their first number
+// and are merged by the formula of Chan, Golub and LeVeque 1979, so no digits are lost if the mean
+// is far from zero.
 #include "data/statistics.h"
 
 #include "base/log.h"
@@ -29,13 +29,14 @@ static int64_t block_count(const struct dt_dataset *dataset, enum dt_numbers whi
     return dt_min_i64(dt_max_i64(BLOCKS_MIN, dt_min_i64(n, BLOCKS_MAX)), dataset->tokens);
 }
 
-// Number of the block's first frame in the dataset; of the block after the last: of all frames.
+// Index of the block's first frame in the dataset; for the block after the last, the number of
+// frames.
 static int64_t first_of(const struct dt_dataset *dataset, enum dt_numbers which, int64_t block)
 {
     return (int64_t)((__int128)dataset->tokens * block / block_count(dataset, which));
 }
 
-// What is known of a block, [columns] each.
+// The parts of a block, [columns] each.
 enum { MEAN, SQUARES, COUNT, KNOWN };
 
 int64_t dt_statistics_size(const struct dt_dataset *dataset, enum dt_numbers which)
@@ -48,14 +49,15 @@ struct pass {
     enum dt_numbers which;
     struct dt_shard_cache *shards;
     float *numbers; // a piece
-    int64_t piece;  // frames of it
+    int64_t piece;  // frames per piece
     double *origin;
-    int64_t done, total; // frames of this rank
+    int64_t done, total; // in frames of this rank
     void (*report)(void *, double);
     void *context;
 };
 
-// Gives columns without a number so far their first one of a piece. Returns how many have none.
+// Finds in a piece the first number of columns that have none yet. Returns how many still have
+// none.
 static int64_t find_origins(const float *numbers, int64_t n, int64_t F, const double *count,
                             double *origin)
 {
@@ -189,8 +191,8 @@ int64_t dt_statistics_finish(const struct dt_dataset *dataset, enum dt_numbers w
     return constant;
 }
 
-// What dt_statistics_read depends on, besides code: FORMAT grows when that computes or refuses
-// other numbers.
+// The path depends on everything that dt_statistics_read depends on. Increment FORMAT when its code
+// computes or refuses other numbers.
 static dt_status kept_path(const char *folder, const struct dt_dataset *dataset,
                            enum dt_numbers which, char path[DT_PATH])
 {
@@ -207,7 +209,7 @@ static dt_status kept_path(const char *folder, const struct dt_dataset *dataset,
         const int64_t target[] = {rules->target[i].width, rules->target[i].classes};
         key = XXH64(target, sizeof target, key);
     }
-    for (int64_t i = 0; i < dataset->n_shards; i++) { // the first hash is of columns and episodes
+    for (int64_t i = 0; i < dataset->n_shards; i++) { // the first hash covers columns and episodes
         const struct dt_shard *s = &dataset->shards[i];
         const uint64_t hashes[] = {(uint64_t)s->count, s->first_hash, s->last_hash, s->data_hash,
                                    s->links};
@@ -255,6 +257,6 @@ bool dt_statistics_recall(const char *folder, const struct dt_dataset *dataset,
     if (whole)
         memcpy(blocks, bytes, (size_t)size);
     free(bytes);
-    dt_error_clear(); // not there, or damaged: it is computed again
+    dt_error_clear(); // missing or damaged: computed again
     return whole;
 }

@@ -1,12 +1,11 @@
-// Makes synthetic data for benchmarks, a pure function of seed and window: the kind of tokens draws
-// uniform tokens from Philox; the kind of frames draws uniform numbers and random targets, as wide
-// as the rules say.
+// Synthetic data for benchmarks, a pure function of seed and window by Philox: one kind draws
+// uniform tokens, one draws uniform frames and random targets of the widths in the rules.
 #include "base/rng.h"
 #include "data/h5_episodes.h"
 #include "data/tokens.h"
 
 enum { WINDOWS = 1 << 20 };
-enum { TOKENS = -1, FRAMES = -2 }; // streams of Philox: no epoch of the order has such a number
+enum { TOKENS = -1, FRAMES = -2 }; // Philox streams; no epoch of the order has a negative number
 
 static struct dt_philox draws_of(const struct dt_read_rules *rules, int stream, int64_t window)
 {
@@ -78,7 +77,7 @@ static dt_status open_frames(struct dt_reader *reader, const struct dt_scan_rule
     return DT_OK;
 }
 
-// The numbers are normalised as they are: their deviation is 1.
+// The numbers are already normalised: their deviation is 1.
 static dt_status write_frames(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                               const struct dt_block *block, int64_t window, void *const *rows)
 {

@@ -1,4 +1,4 @@
-// Defines the synthetic tasks, a function and a row each.
+// The synthetic tasks, one function and one row each.
 //
 // induction [Gu & Dao 2023, 4.1.2; Olsson et al. 2022]: random tokens below V - 1; the token V - 1,
 //   the trigger, occurs once before the end, and as the last token. The answer, at the last
@@ -22,9 +22,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STREAM = 0x7461736b }; // apart from the streams of data order
+enum { STREAM = 0x7461736b }; // different from the streams of data order
 
-// The exponent of the power law that the gaps of mqar follow.
+// The exponent of the power law of mqar's gaps.
 static const double power = 0.01;
 
 static struct dt_philox open_stream(uint64_t seed, int side, int64_t row)
@@ -119,7 +119,7 @@ static void fill_copy(const struct dt_task_shape *s, uint64_t seed, int side, in
 
 static dt_status check_mqar(const struct dt_task_shape *s)
 {
-    // Each pair needs two tokens, and again two places for its key.
+    // Each pair needs two tokens, and two more for its key.
     if (s->items >= 1 && s->items < s->vocab / 2 && 4 * s->items <= s->length)
         return DT_OK;
     return DT_FAIL(DT_USER,
@@ -130,9 +130,9 @@ static dt_status check_mqar(const struct dt_task_shape *s)
                    s->length, s->vocab, s->items);
 }
 
-// A gap in [1, n] that is not taken, with probability proportional to g^(power - 1). By rejection:
-// floor((n + 1)^u) has the probability log((g + 1) / g) / log(n + 1), of which that is at most
-// 1 / log 2 times as much, at g = 1.
+// Draws a free gap in [1, n] with probability proportional to g^(power - 1). Rejection sampling:
+// floor((n + 1)^u) has the probability log((g + 1) / g) / log(n + 1), and the ratio to it is at
+// most 1 / log 2, at g = 1.
 static int64_t draw_gap(struct dt_philox *rng, int64_t n, const int64_t *taken)
 {
     for (;;) {

@@ -1,4 +1,4 @@
-// Holds what reader kinds of tokens share: the arrays of a batch, loops over tokens, errors.
+// Shared by reader kinds of tokens: the arrays of a batch, loops over tokens, errors.
 #include "data/tokens.h"
 
 #include "base/rng.h"
@@ -21,9 +21,9 @@ void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rul
         dt_array_list_add(list, "reset", DT_U8, 1, true);
 }
 
-// One macro makes the loops, so that each compiles to straight code for its type; `order` is the
-// unsigned type in which tokens are compared, where one below 0 is above all others. A token that
-// the type cannot hold is never found.
+// Defines the loops for one type, without branches on the type. `order` is the unsigned type in
+// which tokens are compared, so that negative tokens are above all others. A limit that the type
+// cannot reach is never found.
 #define DEFINE_LOOPS(type, order, bits)                                                            \
     static int64_t get_##bits(const void *tokens, int64_t i)                                       \
     {                                                                                              \
@@ -116,8 +116,8 @@ void dt_tokens_mark_starts(const struct dt_read_rules *rules, dt_dtype type, con
         loops[type].mark(tokens, n - 1, rules->reset_token, starts + 1);
 }
 
-// Each position draws as many numbers as every other. The streams of the order (order.h) are far
-// below these.
+// Each position draws the same number of random numbers. The streams of the order (order.h) have
+// far lower numbers.
 void dt_tokens_mask(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                     const struct dt_block *block, int64_t window, void *const *rows)
 {

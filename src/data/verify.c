@@ -1,4 +1,4 @@
-// Reads a shard from end to end, to find what training would fail on (`dtrain verify`).
+// Reads a whole shard to find what would make training fail (`dtrain verify`).
 #include "base/clock.h"
 #include "base/log.h"
 #include "data/pack.h"

@@ -1,7 +1,7 @@
-// Calls the library, except for long inputs on CPUs with AVX-512: a checked read of tokens then has
-// to keep up with the system's cache. The library needs seven operations for each stripe, in one
-// chain. Here the secret stays in registers, there are several chains, and the swap of neighbouring
-// lanes is done once a block, which gives the same sums.
+// Calls the library, except for long inputs on CPUs with AVX-512, where a checked read of tokens
+// must keep up with the page cache. The library needs seven dependent operations per stripe. Here
+// the secret stays in registers, there are several chains, and neighbouring lanes are swapped once
+// per block, which gives the same sums.
 #include "data/xxh3.h"
 
 #include <xxhash.h>
@@ -43,7 +43,7 @@ static const uint8_t secret[SECRET] = {
 
 #define AVX512 __attribute__((target("avx512f")))
 
-// The products of a stripe: low times high half of each lane, after the secret.
+// The products of a stripe: low times high half of each lane xor the secret.
 AVX512 static inline __m512i products(__m512i data, __m512i key)
 {
     __m512i mixed = _mm512_xor_si512(data, key);
@@ -105,7 +105,7 @@ static uint64_t merge(const uint64_t *sums, size_t bytes)
     return hash ^ hash >> 32;
 }
 
-// More bytes than a block. The last stripe ends with the data and may overlap the one before.
+// For more than one block. The last stripe ends with the data and may overlap the previous one.
 AVX512 static uint64_t hash_long(const char *data, size_t bytes)
 {
     static const uint64_t start[LANES] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,

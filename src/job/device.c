@@ -1,6 +1,6 @@
 // Opens a device on each rank: every rank counts the devices that it sees, all ranks decide
-// together, each opens the one of its number among the ranks of its host, and all compare what they
-// opened. Every phase ends in dt_agree, so that ranks fail together.
+// together, each opens the device with its local rank, and all compare what they opened. Every
+// phase ends in dt_agree, so that ranks fail together.
 #include "job/device.h"
 
 #include "base/cores.h"
@@ -18,7 +18,7 @@ static const char how_to_build[] = "build with a CUDA toolkit (cmake --preset cu
 
 dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda)
 {
-    int with = -1, without = -1; // the first ranks
+    int with = -1, without = -1; // the first such ranks
     for (int i = n - 1; i >= 0; i--)
         *(seen[i].devices > 0 ? &with : &without) = i;
     *cuda = with >= 0;
@@ -31,8 +31,8 @@ dt_status dt_device_decide(const struct dt_device_seen *seen, int n, bool *cuda)
                    with, seen[with].host, without, seen[without].host, seen[without].reason);
 }
 
-// In a build for CPUs this is worth mentioning only in a job to which a launcher gave GPUs, or on a
-// machine that has an NVIDIA driver.
+// A CPU build mentions the fallback only if a launcher gave the job GPUs, or if the machine has an
+// NVIDIA driver.
 static void mention_fallback(const char *reason)
 {
     static const char *const names[] = {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS",
@@ -50,8 +50,8 @@ static void mention_fallback(const char *reason)
         dt_info("run.device = auto uses the CPU: %s", reason);
 }
 
-// *cuda: whether the ranks use CUDA devices, of which this one sees *visible. For `auto` rank 0
-// decides, on what every rank sees: a rank that sees nothing is no error yet.
+// *cuda: whether the ranks use CUDA devices; *visible: how many this rank sees. For `auto` rank 0
+// decides by what all ranks see, so a rank without devices is not yet an error.
 static dt_status decide(const struct dt_device_choice_config *config, bool *cuda, int *visible)
 {
     struct dt_comm *comm = config->comm;
@@ -89,7 +89,7 @@ out:
 
 int dt_device_ranks_on(const struct dt_device_opened *opened, int n, int rank)
 {
-    int ranks_on_device = opened[rank].id[0] == '\0'; // itself, where it is not found by its id
+    int ranks_on_device = opened[rank].id[0] == '\0'; // counts itself if it has no id
     for (int i = 0; i < n && opened[rank].id[0]; i++)
         ranks_on_device += strcmp(opened[i].id, opened[rank].id) == 0 &&
                            strcmp(opened[i].host, opened[rank].host) == 0;
@@ -99,7 +99,7 @@ int dt_device_ranks_on(const struct dt_device_opened *opened, int n, int rank)
 dt_status dt_device_refuse_shared(const struct dt_device_opened *opened, int n)
 {
     char ranks[256], hint[DT_ERROR_HINT];
-    int first = 0, here = 0; // the lowest of the ranks on one device
+    int first = 0, here = 0; // the lowest rank on the device
     while (first < n && dt_device_ranks_on(opened, n, first) <= 1)
         first++;
     if (first == n)
@@ -124,7 +124,7 @@ dt_status dt_device_refuse_shared(const struct dt_device_opened *opened, int n)
                    one->visible == 1 ? "" : "s");
 }
 
-// Compares what every rank opened.
+// Compares the devices that the ranks opened.
 static dt_status check_opened(const struct dt_device_choice_config *config,
                               const struct dt_backend *backend, int visible, int *ranks_on_device)
 {
@@ -156,7 +156,7 @@ dt_status dt_device_open(const struct dt_device_choice_config *config, struct dt
     *backend = (struct dt_backend){0};
     *ranks_on_device = 1;
     DT_TRY(decide(config, &cuda, &visible));
-    // Slurm may show each rank a device of its own, always number 0.
+    // Slurm may show each rank a single device, number 0.
     int index = cuda ? config->comm->info.local_rank % visible : 0;
     dt_status status = dt_agree(
         config->comm, dt_backend_open(cuda ? "cuda" : "cpu", index, config->threads, backend));

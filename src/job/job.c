@@ -1,4 +1,4 @@
-// Opens a job: goes from a configuration to everything that a command starts from, in the order of
+// Opens a job: goes from a configuration to everything that a command needs, in the order of
 // dt_job_open.
 #include "job/job.h"
 
@@ -27,7 +27,7 @@ static void check_config(struct dt_problems *problems, const void *settings,
     dt_settings_check(problems, settings, config);
 }
 
-// Rank 0 reads file, environment and command line; the others get the resolved text.
+// Rank 0 reads file, environment and command line; other ranks get the resolved text.
 static dt_status share_config(struct dt_job *job, char *const *words, int n_words)
 {
     bool root = job->comm->info.rank == 0;
@@ -52,8 +52,8 @@ out:
     return status;
 }
 
-// From this many cores on, a rank leaves one to the threads that read data and communicate: a
-// parallel loop waits for its slowest thread.
+// From this many cores on, a rank leaves one core to the threads that read data and communicate,
+// because a parallel loop waits for its slowest thread.
 enum { SPARE_CORE_FROM = 8 };
 
 static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
@@ -75,7 +75,7 @@ static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
     dt_comm_set_timeout(job->comm, job->settings.comm.timeout_s);
     struct dt_device_choice_config config = {.comm = job->comm,
                                              .choice = purpose == DT_PURPOSE_ORDER
-                                                           ? DT_DEVICE_CPU // the data alone matters
+                                                           ? DT_DEVICE_CPU // only the data matter
                                                            : job->settings.run.device,
                                              .threads = threads,
                                              .share = job->settings.run.share_device};
@@ -84,7 +84,7 @@ static dt_status open_backend(struct dt_job *job, enum dt_purpose purpose)
     return DT_OK;
 }
 
-// Compares the devices and places of all ranks, where training needs them equal, and chooses the
+// Compares the devices and places of all ranks, if training needs them equal, and chooses the
 // storage type.
 static dt_status inspect_device(struct dt_job *job, enum dt_purpose purpose)
 {
@@ -104,7 +104,7 @@ static dt_status inspect_device(struct dt_job *job, enum dt_purpose purpose)
         DT_TRY(dt_places_check(comm, &mine, print, dt_job_sum_order(job) == DT_SUM_TREE,
                                job->settings.run.allow_unequal_nodes));
     }
-    // A job is one precision: where hosts differ, auto is bf16 if that is faster on all.
+    // A job has one precision: if hosts differ, auto is bf16 if that is faster on all.
     int64_t bf16 =
         precision == DT_PRECISION_BF16 || (precision == DT_PRECISION_AUTO && info.bf16_faster);
     DT_TRY(dt_allreduce(comm, &bf16, 1, DT_I64, DT_MIN));
@@ -112,7 +112,7 @@ static dt_status inspect_device(struct dt_job *job, enum dt_purpose purpose)
     return DT_OK;
 }
 
-// The data must yield what the model reads.
+// Checks that the data yield what the model reads.
 static dt_status check_arrays(const struct dt_job *job, const char *key,
                               const struct dt_loader_config *loader)
 {
@@ -121,7 +121,7 @@ static dt_status check_arrays(const struct dt_job *job, const char *key,
     dt_loader_arrays(loader, &yields);
     int targets = dt_array_list_find(&reads, "targets");
     if (targets >= 0 && loader->dataset->rules.whole)
-        reads.arrays[targets].optional = true; // predictions need none
+        reads.arrays[targets].optional = true; // predictions need no targets
     const struct dt_array_spec *missing = dt_array_list_missing(&yields, &reads);
     bool weights = loader->dataset->rules.weights[0];
     if (weights &&
@@ -164,10 +164,10 @@ static dt_status copy_name(const struct dt_job *job, const char *key, const char
     return dt_config_reject(job->config, key, NULL, "longer than %d bytes", DT_DATA_NAME - 1);
 }
 
-// Less than this share of the positions of windows that holds frames is worth a warning.
+// Warn if the share of window positions with frames is below this.
 #define FILLED_WARN 0.5
 
-// How the shards of one side are read.
+// How to read the shards of training or validation.
 static dt_status scan_rules(const struct dt_job *job, const char *mask_key, const char *mask,
                             const char *mask_default, struct dt_scan_rules *rules)
 {
@@ -180,7 +180,7 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
                                     .time_axis = s->data.time_axis,
                                     .val_fraction = s->data.val_fraction,
                                     .seed = (uint64_t)s->run.seed,
-                                    .frame_width = job->model.frame_size}; // of synthetic:frames
+                                    .frame_width = job->model.frame_size}; // for synthetic:frames
     DT_TRY(copy_name(job, mask_key, all || automatic ? "" : mask, rules->mask));
     DT_TRY(copy_name(job, "data.episodes", s->data.episodes, rules->episodes));
     snprintf(rules->format, sizeof rules->format, "%s",
@@ -192,7 +192,7 @@ static dt_status scan_rules(const struct dt_job *job, const char *mask_key, cons
     return dt_job_name_origin(job->config, dt_job_targets(&job->model, rules));
 }
 
-// What is validated on, a glob of shards ("": nothing), and how it is read.
+// The glob of validation shards ("": none), and how to read them.
 static dt_status val_rules(const struct dt_job *job, const char **glob, struct dt_scan_rules *rules)
 {
     const struct dt_settings *s = &job->settings;
@@ -226,7 +226,7 @@ static dt_status fit_model(struct dt_job *job, const struct dt_dataset *train, b
     return dt_job_name_origin(job->config, dt_model_config_check(&job->model));
 }
 
-// Refuses or warns of what is not, or may not be, as its author meant it.
+// Refuses, or warns about, data that are probably not as their author intended.
 static dt_status check_meaning(const struct dt_job *job)
 {
     const struct dt_dataset *train = job->train;
@@ -255,7 +255,7 @@ static dt_status check_meaning(const struct dt_job *job)
     return DT_OK;
 }
 
-// Which file a shard is; zeros: none, it is made up.
+// Identifies a shard's file; zeros: synthetic.
 static struct file_id {
     dev_t device;
     ino_t inode;
@@ -267,8 +267,8 @@ static struct file_id {
     return (struct file_id){file.st_dev, file.st_ino};
 }
 
-// The shard of data.train that this one of data.val is, and that no lists of episodes tell apart;
-// NULL: none.
+// The shard of data.train that is the same file as this shard of data.val, without lists that
+// separate their episodes; NULL: none.
 static const struct dt_shard *find_trained(const struct dt_dataset *train,
                                            const struct file_id *ids, const struct dt_shard *shard)
 {
@@ -282,8 +282,8 @@ static const struct dt_shard *find_trained(const struct dt_dataset *train,
     return NULL;
 }
 
-// A validation on what is trained on would choose the checkpoint that learned it by heart. It is
-// not training's to refuse where a checkpoint is only evaluated.
+// Validation on training data would choose the checkpoint that memorised them best. Training
+// refuses that; evaluating a checkpoint on them is allowed.
 static dt_status check_leak(const struct dt_job *job, bool trains)
 {
     const struct dt_dataset *train = job->train, *val = job->val;
@@ -355,7 +355,7 @@ static dt_status scan_data(struct dt_job *job, bool trains)
     return job->val ? check_arrays(job, "data.val", &val) : DT_OK;
 }
 
-// Scans what predictions read: data.val alone, without the weights of losses.
+// Scans the data for predictions: only data.val, without loss weights.
 static dt_status scan_whole(struct dt_job *job)
 {
     struct dt_scan_rules rules;
@@ -366,14 +366,15 @@ static dt_status scan_whole(struct dt_job *job)
         return DT_FAIL(DT_USER, "set data.val, or give --data GLOB", "data.val is empty");
     rules.stride = 0;
     rules.whole = true;
-    rules.weights[0] = 0; // of losses
+    rules.weights[0] = 0; // loss weights
     DT_TRY_NOTE(dt_dataset_scan(glob, &rules, &job->val), "scanning %s", glob);
     DT_TRY(fit_model(job, job->val, false));
     struct dt_loader_config loader = dt_job_val_loader(job);
     return check_arrays(job, "the data", &loader);
 }
 
-// A core decodes about 150 MB/s: up to this many times as much as is trained keeps a device busy.
+// Warn above this number of decodes per chunk: a core decodes about 150 MB/s, which keeps a device
+// busy up to here.
 enum { DECODES_WARN = 32 };
 
 static dt_status broadcast_dataset(struct dt_comm *comm, struct dt_dataset **dataset)
@@ -390,7 +391,7 @@ static dt_status broadcast_dataset(struct dt_comm *comm, struct dt_dataset **dat
     return status;
 }
 
-// What needs files: rank 0 looks, and reports to the others.
+// Does what needs files: called on rank 0, which reports to the others.
 static dt_status look(struct dt_job *job, enum dt_purpose purpose)
 {
     bool trains = purpose == DT_PURPOSE_TRAIN || purpose == DT_PURPOSE_CHECK;
@@ -439,7 +440,7 @@ dt_status dt_job_resolve_buckets(struct dt_job *job)
                : DT_OK;
 }
 
-// The rates of optim.lr[PATTERN], which name the model's tensors.
+// Checks optim.lr[PATTERN] against the names of the model's tensors.
 static dt_status check_rates(const struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
@@ -460,7 +461,7 @@ static dt_status check_rates(const struct dt_job *job)
                : (dt_error_restore(&error), error.code);
 }
 
-// Positions of an episode in a pass, whose state goes on to the next, with model.segment = auto.
+// Positions of an episode per pass with model.segment = auto; state is carried to the next pass.
 enum { PREDICTED_AT_ONCE = 8192 };
 
 dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const *words,
@@ -584,7 +585,7 @@ struct dt_loader_config dt_job_val_loader(const struct dt_job *job)
     config.sequential = true;
     config.run = 0;
     config.parts = job->settings.data.carry_state;
-    config.rules.reverse_complement = false; // of training alone
+    config.rules.reverse_complement = false; // only for training
     return config;
 }
 
@@ -594,8 +595,8 @@ enum dt_sharding dt_job_sharding(const struct dt_job *job)
     return choice <= DT_SHARD_TRUE ? (enum dt_sharding)choice : (enum dt_sharding)(choice - 1);
 }
 
-// Gradients in a ring are summed over ranks first, then over micro-batches. So that this is the
-// same tree, the micro-batches that are summed first follow each other in the batch.
+// Gradients in a ring are summed over ranks first, then over micro-batches. To make this the same
+// tree, micro-batches that are summed first must be consecutive in the batch.
 bool dt_job_takes_turns(const struct dt_job *job)
 {
     return dt_job_sharding(job) >= DT_SHARD_GRADIENTS && dt_job_sum_order(job) == DT_SUM_TREE;

@@ -1,5 +1,5 @@
-// Decides the mixture that a job trains: by the weights of data.train and, where a checkpoint is
-// resumed from, by those that it was trained with. Only rank 0 calls this.
+// Decides a job's mixture from the weights of data.train and, when resuming, from those of the
+// checkpoint. Called on rank 0.
 #include "job/job.h"
 
 #include "base/text.h"
@@ -20,7 +20,7 @@ static void shards_of(const struct dt_dataset *dataset, int64_t *shards)
         shards[i] = dataset->sources[i].n_shards;
 }
 
-// The saved mixture must be of the same sources.
+// Checks that the saved mixture has the same sources.
 static dt_status compare_sources(const struct dt_job *job, const struct dt_mixture *saved,
                                  const int64_t *saved_shards)
 {

@@ -1,5 +1,5 @@
-// Compares the places of all ranks, and prints them. Lines are short however many ranks a host has:
-// equal entries are printed once, and long lists are cut.
+// Compares and prints the places of all ranks. Lines stay short with many ranks: equal entries are
+// printed once, and long lists are cut.
 #include "job/places.h"
 
 #include "base/log.h"
@@ -12,9 +12,9 @@
 #include <string.h>
 
 enum {
-    LISTED = 16,              // entries of a line
-    ID_SHOWN = 12,            // of "GPU-5f1c2b3a-…"
-    ODD_LISTED = 4,           // hosts that differ
+    LISTED = 16,              // entries per line
+    ID_SHOWN = 12,            // characters of "GPU-5f1c2b3a-…"
+    ODD_LISTED = 4,           // differing hosts
     NAME = DT_HOST_NAME + 32, // "n3 (rank 12)"
 };
 
@@ -37,7 +37,7 @@ static int find_build_id(struct dl_phdr_info *program, size_t size, void *text)
             at = bytes + (note->n_descsz + 3) / 4 * 4;
         }
     }
-    return 1; // the program itself comes first
+    return 1; // the program itself is first
 }
 
 dt_status dt_places_compare_programs(const struct dt_place *places, int n)
@@ -81,7 +81,7 @@ static bool on_host(const struct dt_place *place, const struct dt_place *first)
     return strcmp(place->host, first->host) == 0;
 }
 
-// "0-3,6", those of the host of `first`. Returns their number.
+// Lists the ranks on the host of `first`, "0-3,6". Returns their number.
 static int list_ranks(const struct dt_place *places, int n, int first, char *text, size_t size)
 {
     int ranks = 0;
@@ -98,7 +98,7 @@ static int list_ranks(const struct dt_place *places, int n, int first, char *tex
     return ranks;
 }
 
-// Lists the ids or CPUs of the ranks on a host, "0-7 | 8-15"; once where all are equal.
+// Lists the ids or CPUs of the ranks on a host, "0-7 | 8-15", or once if all are equal.
 static void list_fields(const struct dt_place *places, int n, int first, size_t field, int shown,
                         char *text, size_t size)
 {
@@ -140,7 +140,7 @@ static const char *variable(const char *name)
 
 void dt_places_log(const struct dt_place *places, int n, bool by_tree)
 {
-    int again = 0; // a rank on a host that was left before
+    int again = 0; // ranks that return to an earlier host
     const char *job = variable("SLURM_JOB_ID"), *array = variable("SLURM_ARRAY_JOB_ID");
     const char *task = variable("SLURM_ARRAY_TASK_ID"), *restarts = variable("SLURM_RESTART_COUNT");
     char member[64] = "";
@@ -166,12 +166,12 @@ void dt_places_log(const struct dt_place *places, int n, bool by_tree)
 
 // ---- unequal nodes
 
-// What nodes should have in common, as text for each rank.
+// A property that nodes should share, as text per rank.
 struct trait {
     char text[DT_DEVICE_TEXT];
 };
 
-// The first rank that has what most ranks have.
+// The first rank with the most common value.
 static int find_common(const struct trait *traits, int n)
 {
     int common = 0, most = 0;
@@ -191,16 +191,15 @@ static const char *name(const struct dt_place *places, int rank, bool of_rank, c
     return who;
 }
 
-// "n3 has 3 ranks, the others have 4 ranks": each host that has something else than most have, and
-// what that is.
+// Adds "n3 has 3 ranks, the others have 4 ranks" for hosts that differ from most.
 static void add_differences(const struct dt_place *places, const struct trait *traits, int n,
                             bool of_rank, struct dt_problems *problems)
 {
     char text[DT_PROBLEM_LINE] = "", who[NAME];
-    const char *others = ""; // what the common trait is compared with
+    const char *others = ""; // separator before the common value
     int common = find_common(traits, n), odd = 0, equal = 0;
     for (int i = 0; i < n; i++) {
-        bool again = false; // the same on the same host
+        bool again = false; // the host was listed
         for (int k = 0; k < i && !again; k++)
             again = on_host(&places[k], &places[i]) && strcmp(traits[k].text, traits[i].text) == 0;
         if (again)
@@ -231,7 +230,7 @@ dt_status dt_places_compare_nodes(const struct dt_place *places, int n)
     struct dt_problems problems = {0};
     struct trait *traits;
     DT_TRY(DT_NEW(&traits, n, "the places of %d ranks", n));
-    for (int of_rank = 0; of_rank < 2; of_rank++) { // how many ranks a host has; a rank's device
+    for (int of_rank = 0; of_rank < 2; of_rank++) { // first ranks per host, then devices
         for (int i = 0; i < n; i++) {
             int ranks = 0;
             for (int k = 0; k < n; k++)

@@ -1,4 +1,4 @@
-// Decides which checkpoint a job resumes from, and what its model is. Only rank 0 calls this.
+// Decides which checkpoint a job resumes from, and its model. Called on rank 0.
 #include "job/job.h"
 
 #include "base/log.h"
@@ -50,7 +50,7 @@ dt_status dt_job_name_origin(const struct dt_config *config, dt_status status)
     return dt_error_restore(&error);
 }
 
-// The model in `dir` decides its architecture; keys of [model] that are set must agree with it.
+// Takes the architecture from the model in `dir`; keys of [model] that are set must agree with it.
 static dt_status merge_model(struct dt_job *job, const char *dir)
 {
     struct dt_model_config configured = job->model, found = job->model;
@@ -90,7 +90,7 @@ void dt_job_require_model(struct dt_problems *problems, const void *settings,
     dt_error_clear();
     for (const struct dt_config_key *key = dt_model_keys(); key->name; key++) {
         bool is_read = known ? dt_model_has_field(&s->model, key)
-                             : !dt_model_field_kinds(key, kinds)[0]; // every model's
+                             : !dt_model_field_kinds(key, kinds)[0]; // read by every model
         bool is_count = strcmp(key->name, "n_layer") == 0;
         snprintf(name, sizeof name, "model.%s", key->name);
         if (dt_config_in_range(key, &s->model) || dt_config_is_set(config, name) || !is_read ||
@@ -101,8 +101,8 @@ void dt_job_require_model(struct dt_problems *problems, const void *settings,
     }
 }
 
-// Keys that no part of the model reads are not echoed. A value that was given for this run alone
-// is a mistake; a file may serve several models.
+// Keys that no part of the model reads are not echoed. Setting one on the command line is a
+// mistake; a file may serve several models.
 static dt_status report_unused(struct dt_job *job)
 {
     struct dt_settings standard;
@@ -132,8 +132,8 @@ static dt_status report_unused(struct dt_job *job)
     return dt_problems_raise(&problems, "remove the key, or use a kind that reads it");
 }
 
-// A resumed run keeps its storage type, on whatever machine, unless run.precision names another,
-// and its order, unless data.block names another block, which loading the checkpoint refuses.
+// A resumed run keeps its storage type, on any machine, unless run.precision names another, and its
+// order; if data.block names another block, loading the checkpoint refuses it.
 static dt_status keep_saved(struct dt_job *job)
 {
     struct dt_trainer_state saved = {.storage = -1, .order.block = DT_NEW_BLOCK};
@@ -171,12 +171,12 @@ dt_status dt_job_resolve_model(struct dt_job *job)
     job->model.storage = storage;
     if (job->model.segment >= job->settings.data.seq_len)
         job->model.segment = 0;
-    if (dir[0] && !job->resume[0]) // what is resumed was verified when it was found
+    if (dir[0] && !job->resume[0]) // job->resume is already verified
         DT_TRY(dt_checkpoint_verify_weights(dir));
     if (dir[0])
         DT_TRY(merge_model(job, dir));
     DT_TRY(keep_saved(job));
-    // Checked when the data is known.
+    // Checked once the data are known.
     DT_TRY(dt_job_name_origin(job->config, dt_model_config_normalize(&job->model)));
     if (!dir[0])
         DT_TRY(dt_model_config_resolve(&job->model, job->settings.data.seq_len));

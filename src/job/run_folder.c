@@ -1,5 +1,4 @@
-// Keeps a run's folder. Its lock is that of flock(2): the kernel drops it when its holder dies,
-// however that happens.
+// A run's folder. Its lock is by flock(2), which the kernel releases whenever the holder dies.
 #include "job/run_folder.h"
 
 #include "base/clock.h"
@@ -20,7 +19,7 @@
 
 enum { CONFIG_MAX_BYTES = 1 << 20, STATE_MAX_BYTES = 1 << 16, TAIL_BYTES = 1 << 14 };
 
-static const char claims[] = ".ended"; // a file a host, created by the rank that speaks there
+static const char claims[] = ".ended"; // a file per host, created by the rank that reports there
 
 static void read_holder(int fd, char *text, size_t size)
 {
@@ -97,7 +96,7 @@ void dt_run_folder_close(struct dt_run_folder *folder)
     folder->lock = -1;
 }
 
-// The step of the last train line in metrics.jsonl, or -1: state.json's is that of the last save.
+// The step of the last train line in metrics.jsonl, or -1; state.json has that of the last save.
 static int64_t last_logged_step(const struct dt_run_folder *folder)
 {
     static const char key[] = "{\"event\":\"train\",\"step\":";
@@ -152,7 +151,7 @@ void dt_run_folder_best(int64_t step, double loss)
     atomic_store(&best_step, step);
 }
 
-// A line of JSON; free it. NULL: no memory.
+// A line of JSON; caller frees. NULL: out of memory.
 static char *state_text(const char *state, int64_t step, const char *reason)
 {
     cJSON *json = cJSON_CreateObject();
@@ -180,7 +179,7 @@ dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *st
     if (claimants)
         closedir(claimants);
     if (claimed >
-        2) // besides "." and "..": a rank of some host has claimed the end, its reason stays
+        2) // besides "." and "..": a rank of some host has claimed the end, whose reason is kept
         return DT_OK;
     DT_TRY(dt_path(path, "%s/state.json", folder->path));
     char *text = state_text(state, step, reason);
@@ -191,7 +190,7 @@ dt_status dt_run_folder_state(const struct dt_run_folder *folder, const char *st
     return status;
 }
 
-static char watched[DT_PATH], claimed[DT_PATH]; // written before `watching` is set
+static char watched[DT_PATH], claimed[DT_PATH]; // set before `watching`
 static atomic_bool watching;
 static _Atomic int64_t last_step;
 
@@ -231,7 +230,7 @@ void dt_run_folder_note_end(const char *reason)
     struct dt_error error;
     dt_error_take(&error);
     size_t size = strlen(text);
-    // A file this short stays in the block it has: to overwrite it needs no space.
+    // Overwriting such a short file needs no space on the disk.
     int fd = dt_write_file_atomic(watched, text, (int64_t)size) == DT_OK
                  ? -1
                  : open(watched, O_WRONLY | O_CLOEXEC);
@@ -254,7 +253,7 @@ dt_status dt_run_folder_config(const struct dt_run_folder *folder, const struct 
     return status;
 }
 
-// 3e-3 and 0.003 are the same.
+// Compares values: 3e-3 equals 0.003.
 static bool is_same(const struct dt_config_row *row, const char *was, const char *is)
 {
     struct dt_settings a = {0}, b = {0};
@@ -266,9 +265,9 @@ static bool is_same(const struct dt_config_row *row, const char *was, const char
            dt_config_convert(row->key, is, in_b, problem) && dt_config_equal(row->key, in_a, in_b);
 }
 
-// Reports the keys that have changed since the configuration in the folder was written: all in the
-// log or, into `problems`, those that decide what is trained. Keys that nothing reads do not count:
-// earlier versions wrote them, too.
+// Reports the keys that have changed since the configuration in the folder was written: logs all
+// or, with `problems`, adds those that decide what is trained. Ignores keys that nothing reads,
+// which earlier versions wrote too.
 static void compare_configs(const struct dt_run_folder *folder, const struct dt_config *config,
                             const char *resume, struct dt_problems *problems)
 {
@@ -280,7 +279,7 @@ static void compare_configs(const struct dt_run_folder *folder, const struct dt_
     if (dt_path(path, "%s/config.resolved.ini", folder->path) != DT_OK ||
         dt_read_file(path, CONFIG_MAX_BYTES, &text, &size) != DT_OK ||
         dt_config_parse(&dt_settings_table, NULL, path, text, size, NULL, NULL, 0, &settings,
-                        &before) != DT_OK) { // not there, or another version's
+                        &before) != DT_OK) { // missing, or written by another version
         free(text);
         dt_error_clear();
         return;

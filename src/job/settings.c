@@ -1,5 +1,5 @@
-// Defines the configuration keys of dtrain in one table, and checks keys against each other. The
-// keys of [model] come from the room model.
+// The table of dtrain's configuration keys, and checks between keys. The keys of [model] come from
+// src/model.
 #include "job/settings.h"
 
 #include "base/round.h"
@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-// 2^53: JSON readers keep whole numbers exactly up to here, and trainer.json holds some of these.
+// 2^53: JSON readers keep integers exact up to here, and trainer.json has some of these.
 #define MANY       0x1p53
 #define INT32_LAST 2147483647.0
 
-enum { START_LEAST_S = 60 }; // slow name servers and file systems take MPI so long
+enum { START_LEAST_S = 60 }; // MPI needs this long with slow name servers and file systems
 
 #define WHOLE(s, f, ...)  DT_CONFIG_WHOLE(struct dt_settings, s.f, #f, __VA_ARGS__)
 #define REAL(s, f, ...)   DT_CONFIG_REAL(struct dt_settings, s.f, #f, __VA_ARGS__)
@@ -113,7 +113,7 @@ static const struct dt_config_key optim_keys[] = {
     WHOLE(optim, restart_steps, "0", 0, MANY, "cosine_restarts: steps of the first period after warm-up"),
     WHOLE(optim, restart_mult, "1", 1, 1024,
           "cosine_restarts: each period is this many times as long as the one before"),
-    // fp32 must hold these: the nearest below 1, and what is not 0.
+    // Limits so that in fp32 these stay below 1 and above 0.
     REAL(optim, beta1, "0.9", 0, 0.9999999, "AdamW: decay of the first moment"),
     REAL(optim, beta2, "0.95", 0, 0.9999999, "AdamW: decay of the second moment"),
     REAL(optim, eps, "1e-8", 1e-30, 1, "AdamW: epsilon"),
@@ -175,7 +175,7 @@ static const struct dt_config_key log_keys[] = {
 };
 // clang-format on
 
-// The words of data.format are the names of the readers.
+// The choices of data.format are the names of the readers.
 static const struct dt_config_key *data_keys_list(void)
 {
     for (struct dt_config_key *key = data_keys; key->name; key++)
@@ -203,7 +203,7 @@ const struct dt_config_table dt_settings_table = {
 
 void dt_settings_defaults(struct dt_settings *settings)
 {
-    *settings = (struct dt_settings){0}; // the model also has fields that no key sets
+    *settings = (struct dt_settings){0}; // some fields of the model have no key
     for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);)
         dt_config_set_default(row.key, (char *)settings + row.section->offset);
 }
@@ -227,7 +227,7 @@ struct dt_comm_limits dt_settings_limits(const char *path, char *const *override
 
 struct check {
     const struct dt_settings *settings;
-    const struct dt_config *config; // NULL: messages name no origins
+    const struct dt_config *config; // NULL: messages without origins
     struct dt_problems *problems;
 };
 
@@ -236,8 +236,8 @@ static const char *origin(const struct check *check, const char *key)
     return check->config ? dt_config_find(check->config, key)->origin : "the configuration";
 }
 
-// `keys`: the one to change, then the others that the check reads. If one of them is missing or was
-// refused, that is reported already, and no more can be said.
+// `keys`: the key to change, then the others that the check reads. If one of them is missing or
+// invalid, that is already reported, and this check is skipped.
 __attribute__((format(printf, 3, 4))) static void reject(struct check *check, const char *keys,
                                                          const char *format, ...)
 {
@@ -270,7 +270,7 @@ static void check_run(struct check *check)
         reject(check, "run.resume", "missing value (allowed: auto | never | a folder)");
 }
 
-// The most tokens of a step: products of it fit into 64 bits.
+// The most tokens per step, so that products fit into 64 bits.
 static const int64_t STEP_TOKENS_MAX = INT64_C(1) << 40;
 
 // The divisors of n next below and above x, 1 <= x <= n.
@@ -289,7 +289,7 @@ static void nearest_divisors(int64_t n, int64_t x, int64_t *below, int64_t *abov
     }
 }
 
-// How the batch is split over `ranks`, and each share into micro-batches.
+// Checks that the batch can be split over `ranks`, and each share into micro-batches.
 static void check_batch(struct check *check, int64_t ranks)
 {
     int64_t batch = check->settings->data.batch, micro = check->settings->data.micro_batch;
@@ -317,8 +317,7 @@ static void check_batch(struct check *check, int64_t ranks)
     }
 }
 
-// comm.reduce = reproducible sums the micro-batches of a step by one binary tree, whichever rank
-// has them.
+// comm.reduce = reproducible sums the micro-batches of a step by one binary tree over all ranks.
 static void check_tree(struct check *check)
 {
     const struct dt_settings *s = check->settings;
@@ -453,7 +452,7 @@ static void check_optim(struct check *check)
     if (restarts != (s->optim.restart_steps > 0))
         reject(check, "optim.restart_steps optim.schedule", "%s schedule = cosine_restarts",
                restarts ? "required with" : "needs");
-    if (s->run.steps > 0) // epochs: the steps are known with the data
+    if (s->run.steps > 0) // with epochs the steps depend on the data
         check_schedule(check, s->run.steps);
     if (s->optim.rollback == 0)
         return;
@@ -508,7 +507,7 @@ dt_status dt_settings_check_batch(const struct dt_settings *settings,
         below *= 2;
     if (2 * below <= leaves)
         snprintf(above, sizeof above, " or %lld", (long long)(2 * below));
-    // The tree of comm.reduce = reproducible, then the batch.
+    // First the tree of comm.reduce = reproducible, then the batch.
     if (s->comm.reduce != DT_REDUCE_REPRODUCIBLE || (dt_is_power_of_two(ranks) && ranks <= leaves))
         check_batch(&check, ranks);
     else if (ranks > leaves)

@@ -1,6 +1,6 @@
-// Reads all numbers once: checks every value, and that there is something to learn, and computes
-// what frames and targets are normalised by, their means and deviations in the training data. Every
-// rank reads a share of the blocks; the means and deviations are rows of the model from then on.
+// Reads all numbers once: checks every value and that there is something to learn, and computes the
+// means and deviations of the training data, by which frames and targets are normalised. Every rank
+// reads a share of the blocks; the results become rows of the model.
 #include "data/statistics.h"
 
 #include "base/log.h"
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-// The frames' rows are the stem's, the targets' those of the heads.
+// The rows of frames belong to the stem, those of targets to the heads.
 static const struct numbers {
     enum dt_numbers which;
     const char *name, *mean, *deviation;
@@ -21,7 +21,7 @@ static const struct numbers {
 struct progress {
     struct dt_comm *comm;
     const char *what;
-    double next; // line
+    double next; // time of the next progress line
 };
 
 static void report(void *context, double share)
@@ -32,9 +32,9 @@ static void report(void *context, double share)
         dt_info("%s: %.0f %%", progress->what, 100 * share);
 }
 
-// Checks one kind of numbers of a dataset. *blocks: what is known of them all, merged, on every
-// rank; of the training data in job->blocks, read once, else from malloc. What is kept in `folder`
-// ("": nothing) is not read, and *read stays as it is.
+// Checks one kind of numbers of a dataset. *blocks: the merged statistics, on every rank; for
+// training data in job->blocks and read once, else malloc'ed. If `folder` ("": none) has them,
+// nothing is read and *read is unchanged.
 static dt_status read_blocks(struct dt_job *job, struct dt_shard_cache *shards,
                              enum dt_numbers which, const char *folder, double **blocks, bool *read)
 {
@@ -61,7 +61,7 @@ static dt_status read_blocks(struct dt_job *job, struct dt_shard_cache *shards,
             dt_statistics_read(shards, which, info->rank, info->size, *blocks, report, &progress);
         DT_TRY(dt_agree(job->comm, status));
     }
-    // Only one rank's bits of each number are not zero: as integers their sum is exact.
+    // Each number is non-zero on one rank only, so summing the bits as integers is exact.
     DT_TRY(dt_allreduce(job->comm, *blocks, n, DT_I64, DT_SUM));
     dt_statistics_merge(shards->dataset, which, *blocks);
     if (info->rank == 0 && folder[0] && !there)
@@ -69,7 +69,7 @@ static dt_status read_blocks(struct dt_job *job, struct dt_shard_cache *shards,
     return DT_OK;
 }
 
-// Targets that are not scaled, such as classes, stay as they are.
+// Resets mean and deviation of targets that are not scaled, such as classes.
 static dt_status keep_scaled(const struct dt_job *job, float *mean, float *deviation)
 {
     struct dt_outputs outputs;
@@ -98,7 +98,7 @@ static dt_status compute(struct dt_job *job, const struct numbers *numbers, floa
     return DT_OK;
 }
 
-// Some head must have targets; others may have none.
+// Checks that at least one head has targets.
 static dt_status check_targets(const struct dt_dataset *dataset, const char *key,
                                const double *blocks)
 {
@@ -123,7 +123,7 @@ static dt_status check_targets(const struct dt_dataset *dataset, const char *key
     return DT_OK;
 }
 
-// Each head must have a weight somewhere.
+// Checks that each head has a non-zero weight somewhere.
 static dt_status check_weights(const struct dt_dataset *dataset, const char *key,
                                const double *blocks)
 {
@@ -143,7 +143,7 @@ static dt_status check_weights(const struct dt_dataset *dataset, const char *key
     return status;
 }
 
-// Checks one kind of numbers of the data that `key` names.
+// Checks one kind of numbers in the data of `key`.
 static dt_status check_numbers(struct dt_job *job, struct dt_shard_cache *shards, const char *key,
                                enum dt_numbers which, const char *folder, bool *read)
 {
@@ -179,7 +179,7 @@ dt_status dt_job_check_data(struct dt_job *job, bool keeps)
     return DT_OK;
 }
 
-// Fills mean and deviation, [count of the rows], on all ranks.
+// Fills mean and deviation, [columns], on all ranks.
 static dt_status share_rows(struct dt_job *job, const struct dt_checkpoint_arrays *host,
                             const struct numbers *numbers, bool computed, float *mean,
                             float *deviation)
@@ -209,7 +209,7 @@ static dt_status share_rows(struct dt_job *job, const struct dt_checkpoint_array
     return dt_agree(job->comm, status);
 }
 
-// New arrays for the two rows, which stay NULL where the model has none.
+// Allocates arrays for the two rows; NULL if the model has none.
 static dt_status open_rows(const struct dt_job *job, const struct dt_checkpoint_arrays *host,
                            const struct numbers *numbers, float **mean, float **deviation)
 {
@@ -234,7 +234,7 @@ void dt_job_free_blocks(struct dt_job *job)
 dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays *host,
                            bool computed)
 {
-    float *mean, *deviation; // the loader needs those of the frames, the model alone the others
+    float *mean, *deviation; // the loader needs those of frames, only the model the others
     free(job->mean);
     free(job->deviation);
     dt_status status = open_rows(job, host, &frames, &job->mean, &job->deviation);

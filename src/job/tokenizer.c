@@ -1,10 +1,10 @@
-// Reads the tokenizer of a job, and compares it with the shards'. Only rank 0 calls this.
+// Reads the tokenizer of a job and compares it with the shards'. Called on rank 0.
 #include "job/job.h"
 
 #include <inttypes.h>
 
-// Shards without the attribute may be of any tokenizer. *known: the hash that the others must have;
-// 0: none yet, that of `from`.
+// Checks the tokenizers of shards; shards without the attribute pass. *known: the required hash,
+// from `from`; 0: not known yet.
 static dt_status check_shards(const struct dt_dataset *dataset, uint64_t *known, const char **from)
 {
     for (int64_t i = 0; dataset && i < dataset->n_shards; i++) {
