@@ -1,11 +1,11 @@
-// Draws a class in whole numbers: e^(z - most) as 40 binary digits after the point. Filters keep a
-// beginning of the classes by descending logit, which a heap gives one by one.
+// Draws a class in integer arithmetic, with e^(z - most) as fixed-point numbers of 40 fractional
+// bits. Filters keep a prefix of the classes by descending logit, which a heap yields one by one.
 #include "model/choose.h"
 
 #include <math.h>
 #include <stddef.h>
 
-enum { POINT = 40 }; // binary digits of a weight: 2^23 classes fit into 64 bits
+enum { POINT = 40 }; // fractional bits of a weight: sums of 2^23 classes fit into 64 bits
 
 dt_status dt_choice_check(const struct dt_choice *c)
 {
@@ -49,7 +49,7 @@ static uint64_t weight(double logit, double most, double temperature)
     return below < POINT + 1 ? weight_of((uint64_t)(below * 0x1p32)) : 0;
 }
 
-// A heap of classes, the most likely first.
+// A heap of classes with the most likely first.
 struct heap {
     const float *logits;
     int32_t *at;
@@ -75,8 +75,8 @@ static void sift_down(struct heap *heap, int64_t i)
     heap->at[i] = moved;
 }
 
-// Moves the first to the place after the end, which the heap no longer needs: the classes stand
-// there in ascending order at last.
+// Moves the first class to the slot after the end, which the heap no longer needs; in the end the
+// array is in ascending order.
 static int32_t take_first(struct heap *heap)
 {
     int32_t first = heap->at[0];
@@ -86,7 +86,8 @@ static int32_t take_first(struct heap *heap)
     return first;
 }
 
-// The number of classes that stay; they are the last of heap->at, the most likely at its end.
+// Returns the number of classes that stay, which are the last of heap->at, the most likely at the
+// end.
 static int64_t filter(const struct dt_choice *c, struct heap *heap, double most)
 {
     int64_t n = heap->n, kept = 0, k = c->top_k > 0 && c->top_k < n ? c->top_k : n;
@@ -106,7 +107,7 @@ static int64_t filter(const struct dt_choice *c, struct heap *heap, double most)
                  few = c->min_p * (double)weight(most, most, c->temperature);
     uint64_t enough = c->top_p < 1 ? (uint64_t)reach : UINT64_MAX;
     least = (uint64_t)few;
-    // What top_k has taken stands in order already.
+    // Classes taken by top_k are already in order.
     int64_t end = kept > 0 ? heap->n + kept : heap->n, stay = 0;
     for (; stay < n; stay++) {
         int32_t next = kept > 0 ? heap->at[end - 1 - stay] : heap->at[0];
@@ -140,7 +141,7 @@ int64_t dt_choose(const struct dt_choice *c, const float *logits, int64_t n,
     }
     for (int64_t j = 1; j < n; j++)
         best = logits[j] > logits[best] ? j : best;
-    if (c->temperature == 0 || !isfinite(logits[best])) // a penalty far below 1
+    if (c->temperature == 0 || !isfinite(logits[best])) // due to a penalty far below 1
         return best;
     double most = logits[best];
     uint64_t total = 0, at;

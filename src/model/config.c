@@ -1,4 +1,4 @@
-// Says what the fields of a model imply, and whether such a model can be built.
+// Derives what the fields of a model imply, and checks whether such a model can be built.
 #include "model/config.h"
 
 #include "base/round.h"
@@ -69,7 +69,7 @@ bool dt_model_reads_tokens(const struct dt_model_config *config)
     return found && stem->tokens;
 }
 
-// A model's stem, head and blocks; the same block may come twice.
+// A model's stem, head and blocks, with duplicates.
 struct kinds_used {
     int n;
     const struct dt_kind *list[2 + DT_LAYER_RUNS];
@@ -92,7 +92,7 @@ static dt_status find_kinds(const struct dt_model_config *config, struct kinds_u
 static const struct dt_kind *const *const tables[] = {dt_stem_kinds, dt_block_kinds, dt_head_kinds};
 enum { TABLES = sizeof tables / sizeof *tables, KEYS_MAX = 128, LISTS_MAX = 32 };
 
-// All keys, and where the struct of each list of a kind is in dt_model_config.
+// All keys, and the offset in dt_model_config of the struct of each kind's list.
 struct fields {
     struct dt_config_key keys[KEYS_MAX];
     int n_lists;
@@ -100,7 +100,7 @@ struct fields {
     size_t places[LISTS_MAX];
 };
 
-// Adds a list, unless another kind has it too.
+// Adds a list unless another kind has added it.
 static void add_list(struct fields *f, const struct dt_kind_keys *list, int *n, size_t *end)
 {
     for (int i = 0; i < f->n_lists; i++)
@@ -127,7 +127,7 @@ static const struct fields *model_fields(void)
     size_t end = offsetof(struct dt_model_config, own);
     int n = 1;
     if (f.keys[0].name)
-        return &f; // the first row is written last
+        return &f; // publish the first row last
     for (const struct dt_config_key *key = dt_model_fields + 1; key->name; key++)
         f.keys[n++] = *key;
     for (int t = 0; t < TABLES; t++)
@@ -195,7 +195,7 @@ bool dt_model_has_field(const struct dt_model_config *config, const struct dt_co
     return false;
 }
 
-// An older dtrain did not write this text.
+// Whether the text is unknown because an older dtrain did not write it.
 static bool is_unknown(const struct dt_config_key *key, const struct dt_model_config *saved)
 {
     return key->type == DT_CONFIG_STRING && !((const char *)saved)[key->offset];
@@ -236,7 +236,7 @@ void dt_model_config_narrow(struct dt_model_config *config, int64_t d_model)
     for (const struct dt_config_key *key = dt_model_keys(); key->name; key++)
         if (key->auto_word && dt_config_equal(key, config, &again))
             memcpy((char *)config + key->offset, (char *)&automatic + key->offset,
-                   sizeof(int64_t)); // a whole number or a double
+                   sizeof(int64_t)); // int64_t or double
     config->d_model = d_model;
 }
 
@@ -279,7 +279,7 @@ dt_status dt_model_config_normalize(struct dt_model_config *config)
     return dt_layers_text(&layers, config->layers, sizeof config->layers);
 }
 
-// What a position that reads what comes after it must not predict.
+// Refuses heads that predict the next position, which blocks in both directions have read.
 static dt_status check_direction(const struct dt_model_config *config)
 {
     static const char hint[] = "set model.direction = forward";

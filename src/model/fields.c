@@ -1,4 +1,4 @@
-// Lists the fields that every model has, a row each.
+// The fields of every model, one row each.
 #include "model/config.h"
 
 const char *const dt_recompute_name[] = {"none", "scan", "block"};

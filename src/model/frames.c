@@ -1,5 +1,4 @@
-// The stem of a policy: frames of numbers, and small integers that have a table each, open the
-// residual stream:
+// The stem of a policy: frames of numbers, and ids with one table each, open the residual stream:
 //   residual = frames · Wᵀ + bias + Σ_n table_n[ids[…, n]]
 // Reads "frames" [B, L, F] of the storage type, normalised by the loader; or, where some columns
 // are bytes, "bytes" u8 and "frames" fp32, the other columns, both as stored, and "mask", and
@@ -50,7 +49,7 @@ static dt_status check(const struct dt_model_config *config)
                          config->heads);
 }
 
-// The word of a list, from 0; "nothing" where it has fewer.
+// Word `number` (from 0) of a list, or "nothing".
 static int64_t word_at(const char *list, int64_t number, const char **word)
 {
     for (; number > 0; number--) {
@@ -61,7 +60,7 @@ static int64_t word_at(const char *list, int64_t number, const char **word)
     return (int64_t)strcspn(*word, *list ? " " : "");
 }
 
-// Compares the names of columns with those that the model was made for, or takes them over.
+// Compares the names of columns with those of the model, or adopts them.
 static dt_status fit_names(const struct dt_model_data *data, const char *key, const char *names,
                            char own[DT_CONFIG_STRING_MAX])
 {
@@ -86,7 +85,7 @@ static dt_status fit_names(const struct dt_model_data *data, const char *key, co
     return DT_OK;
 }
 
-// Size and id columns of the frames: what the configuration leaves open the data decides.
+// Fits the size and id columns of frames: the data fill what the configuration leaves open.
 static dt_status fit(struct dt_model_config *config, const struct dt_model_data *data)
 {
     const struct dt_frame_layout *frames = data->frames;
@@ -136,8 +135,8 @@ static void create(struct dt_part *part, const struct dt_build *build)
     if (F > 0)
         f->linear.row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)F), d, 2,
                                       (int64_t[]){d, F}, "stem.weight");
-    // The bias starts as large as what normalised frames give: without it the norm before the first
-    // block would take away how large a frame is.
+    // The bias starts at the magnitude of normalised frames; without it the norm before the first
+    // block would remove a frame's magnitude.
     f->bias =
         dt_params_add(params, F > 0 ? dt_init_uniform : dt_init_zero, 1, d, 1, &d, "stem.bias");
     for (int n = 0; n < ids->n; n++) {
@@ -153,7 +152,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
         f->ids = dt_build_array(build, "ids", DT_I32, ids->n, false);
     if (F == 0)
         return;
-    part->flops = 4 * (double)F * (double)d; // of a weight, 2 forward and 2 backward
+    part->flops = 4 * (double)F * (double)d; // per weight: 2 forward and 2 backward
     f->mean = dt_params_add(params, dt_init_zero, 0, F, 1, &F, "stem.mean");
     f->deviation = dt_params_add(params, dt_init_one, 0, F, 1, &F, "stem.deviation");
     dt_params_freeze(params, f->mean);
@@ -185,7 +184,7 @@ static struct dt_view input_of(const struct frames *f, const struct dt_pass *pas
                       pass->net->config->storage);
 }
 
-// Columns [first, end) of the frames, which are the next ones of `from`.
+// Normalises columns [first, end) of the frames, which are the next columns of `from`.
 static dt_status normalize_columns(const struct frames *f, const struct dt_pass *pass,
                                    int64_t first, int64_t end, struct dt_view *from)
 {
@@ -202,7 +201,7 @@ static dt_status normalize_columns(const struct frames *f, const struct dt_pass 
     return n > 0 ? DT_RUN(pass, normalize, &args) : DT_OK;
 }
 
-// Frames as stored, whose columns are in two arrays.
+// Normalises frames as stored, whose columns are in two arrays.
 static dt_status normalize(const struct frames *f, const struct dt_pass *pass)
 {
     const struct dt_byte_columns *columns = &pass->net->config->bytes;
@@ -219,7 +218,7 @@ static dt_status normalize(const struct frames *f, const struct dt_pass *pass)
     return normalize_columns(f, pass, at, F, &floats);
 }
 
-// Column n of the ids.
+// Returns column n of the ids.
 static struct dt_view ids_of(const struct frames *f, const struct dt_pass *pass, int n)
 {
     struct dt_view ids = dt_view_of(pass->input.arrays[f->ids], pass->rows, f->ids_of.n, DT_I32);
@@ -249,7 +248,7 @@ static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struc
     return numbers ? DT_OK : dt_add_bias(pass, f->bias, 0, residual);
 }
 
-// Adds up the gradients of all columns with the table of column n, its first.
+// Sums the gradients of all columns that use the table of column n, the first of them.
 static dt_status backward_table(const struct frames *f, const struct dt_pass *pass, int n,
                                 struct dt_view dresidual)
 {

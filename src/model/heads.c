@@ -1,4 +1,4 @@
-// Reads the lists of a policy: its outputs in model.heads, its tables in model.ids.
+// Parses the lists of a policy: outputs in model.heads, tables in model.ids.
 #include "model/kinds.h"
 
 #include "base/nearest.h"
@@ -32,7 +32,7 @@ static dt_status find_type(const char *entry, const char *name, const struct dt_
                    dt_nearest_suggest(&nearest), nearest.names);
 }
 
-// Cuts `text` at the last `mark`, and gives what follows it, or NULL.
+// Cuts `text` at the last `mark` and returns the rest after it, or NULL.
 static char *cut(char *text, char mark)
 {
     char *at = strrchr(text, mark);
@@ -41,7 +41,7 @@ static char *cut(char *text, char mark)
     return at;
 }
 
-// "5,-1,1)" into the output's list.
+// Parses "5,-1,1)" into the output's list.
 static bool parse_parameters(char *text, struct dt_output *output)
 {
     for (char *at = text, *end; text; at = end + 1) {
@@ -76,7 +76,7 @@ static dt_status parse_entry(const char *entry, struct dt_output *output)
     char *pool = cut(text, '/'), *weight = cut(text, '@'), *size = cut(text, '*');
     char *parameters = cut(text, '('), *kind = cut(text, ':');
     *output = (struct dt_output){.size = 1, .weight = 1};
-    size_t n = strspn(text, in_name); // a name is also that of a dataset and of a metric
+    size_t n = strspn(text, in_name); // names are also names of datasets and metrics
     if (!kind || n == 0 || text[n])
         return malformed(entry);
     if (n >= DT_OUTPUT_NAME)
@@ -139,7 +139,7 @@ dt_status dt_heads_parse(const char *text, struct dt_outputs *outputs)
     return DT_OK;
 }
 
-// Reads "33" or "33=char" at *text, which moves past it.
+// Parses "33" or "33=char" at *text and advances *text.
 static bool parse_table(const char **text, int64_t *size, char name[DT_TABLE_NAME])
 {
     char *end;

@@ -1,6 +1,6 @@
-// Reads and writes weights in Hugging Face directories. A directory holds model.safetensors, or
-// several files that model.safetensors.index.json lists; either way each tensor of the table must
-// be there once, in its shape, and nothing else.
+// Reads and writes weights in Hugging Face directories. A directory has model.safetensors, or
+// several files listed in model.safetensors.index.json. Either way it must have each tensor of the
+// table once, in its shape, and nothing else.
 #include "model/hf.h"
 
 #include "base/file.h"
@@ -14,12 +14,12 @@
 #include <string.h>
 
 enum { INDEX_LIMIT = 16 << 20, SHAPE_TEXT = 96, SCALE_NAME = DT_PARAM_NAME + 8 }; // bytes
-enum { FILES_MAX = 256 };                                                         // of a directory
+enum { FILES_MAX = 256 };                                                         // per directory
 #define INDEX "model.safetensors.index.json"
 
 static const char embeddings[] = "backbone.embeddings.weight";
-// Beginnings of names in the table, and of the same tensors in files of others: state-spaces/mamba,
-// and transformers' NemotronH.
+// Prefixes of names in the table, and of the same tensors in other files: state-spaces/mamba, and
+// transformers' NemotronH.
 static const struct {
     const char *ours, *theirs;
 } spellings[] = {{"backbone.embeddings.", "backbone.embedding."}, {"backbone.", "model."}};
@@ -28,13 +28,13 @@ static const char lm_head[] = "lm_head.weight";
 static const char scale_suffix[] = "_scale"; // of an int8 tensor's scales
 
 struct weight_files {
-    char path[DT_PATH]; // of the one file or the index, for messages
+    char path[DT_PATH]; // of the single file or the index, for messages
     int n;
     struct dt_safetensors *files[FILES_MAX];
 };
 
-// Opens the file that an entry of the index names, unless it is open. The index is hostile: a name
-// must not lead to another directory.
+// Opens the file of an index entry if necessary. The index is untrusted: a name must not lead to
+// another directory.
 static dt_status open_entry(struct weight_files *set, const char *dir, const cJSON *map,
                             const cJSON *entry)
 {
@@ -77,7 +77,7 @@ static dt_status open_index(struct weight_files *set, const char *dir)
     return status;
 }
 
-// The single file goes first, as in transformers.
+// The single file takes precedence, as in transformers.
 static dt_status open_files(struct weight_files *set, const char *dir, bool ema)
 {
     set->n = 0;
@@ -101,9 +101,9 @@ static dt_status open_files(struct weight_files *set, const char *dir, bool ema)
 
 struct found {
     const struct dt_safetensors *file;
-    const struct dt_safetensor *tensor; // NULL: not there
+    const struct dt_safetensor *tensor; // NULL: missing
     int times;
-    const char *also; // the same tensor's name in another spelling; NULL: it has one
+    const char *also; // a duplicate of the tensor under another spelling; or NULL
 };
 
 static struct found find_exactly(const struct weight_files *set, const char *name)
@@ -117,7 +117,7 @@ static struct found find_exactly(const struct weight_files *set, const char *nam
     return found;
 }
 
-// Replaces the beginning `from` of a name; false: it has another.
+// Replaces the prefix `from` of a name; false: no such prefix.
 static bool respell(const char *name, const char *from, const char *to, char out[SCALE_NAME])
 {
     size_t n = strlen(from);
@@ -125,7 +125,7 @@ static bool respell(const char *name, const char *from, const char *to, char out
            snprintf(out, SCALE_NAME, "%s%s", to, name + n) < SCALE_NAME;
 }
 
-// The tensor that the table calls `name`.
+// Finds the tensor that the table calls `name`.
 static struct found find_name(const struct weight_files *set, const char *name)
 {
     struct found found = find_exactly(set, name), other;
@@ -142,7 +142,7 @@ static struct found find_name(const struct weight_files *set, const char *name)
     return found;
 }
 
-// A tensor of a file: the rows [first, first + n) of a row of the table.
+// A tensor expected in a file: rows [first, first + n) of a row of the table.
 struct wanted {
     const struct dt_param *row;
     char name[DT_PARAM_NAME];
@@ -156,7 +156,7 @@ static struct wanted whole_row(const struct dt_param *row, const char *name)
     return wanted;
 }
 
-// What the files should have of a row: the tensor, or its slices.
+// Lists the tensors that files should have for a row: the whole, or its slices.
 static int list_wanted(const struct weight_files *set, const struct dt_param *row,
                        struct wanted out[DT_PARAM_SLICES])
 {
@@ -180,7 +180,7 @@ static const char *shape_text(int n_dims, const int64_t *shape, char text[SHAPE_
     return text;
 }
 
-// The scales of an int8 tensor, one a row.
+// Finds the scales of an int8 tensor, one per row.
 static struct found find_scale(const struct weight_files *set, const struct dt_safetensor *tensor)
 {
     char name[SCALE_NAME];
@@ -212,7 +212,7 @@ static void check_found(struct dt_problems *problems, const struct wanted *wante
     if (row->n_dims == tensor->n_dims &&
         memcmp(shape, tensor->shape, (size_t)row->n_dims * sizeof *shape) == 0)
         return;
-    // The vocabulary's tensors, whose first dimension a writer may have padded.
+    // The first dimension of the vocabulary's tensors may be padded by the writer.
     bool padded = (strcmp(row->name, embeddings) == 0 || strcmp(row->name, lm_head) == 0) &&
                   tensor->n_dims == 2 && tensor->shape[1] == shape[1] &&
                   tensor->shape[0] > shape[0];
@@ -236,8 +236,8 @@ static bool in_table(const struct dt_params *params, const char *name)
     return dt_params_find(params, name);
 }
 
-// Whether a tensor of this name may be in the files: one of the table, a tied head's copy, or
-// NAME_scale beside an int8 NAME.
+// Whether files may have a tensor of this name: one of the table, a tied head's copy, or NAME_scale
+// of an int8 NAME.
 static bool is_known(const struct weight_files *set, const struct dt_params *params, bool tied,
                      const char *name)
 {
@@ -282,7 +282,7 @@ static dt_status check_all(const struct weight_files *set, const struct dt_param
         for (int k = 0, n = list_wanted(set, &params->rows[i], wanted); k < n; k++)
             check_wanted(&problems, set, &wanted[k]);
     const struct dt_param *row = dt_params_find(params, embeddings);
-    struct found head = find_name(set, lm_head); // of a tied model: a copy, not read
+    struct found head = find_name(set, lm_head); // in a tied model: a copy, not read
     if (tied && row && head.times > 0) {
         struct wanted copy = whole_row(row, lm_head);
         check_found(&problems, &copy, &head);
@@ -338,7 +338,7 @@ static void close_files(struct weight_files *set)
     free(set);
 }
 
-// Files whose tensors are those of the table; close_files afterwards, also after a failure.
+// Opens files whose tensors match the table. Call close_files afterwards, even on failure.
 static dt_status open_checked(const char *dir, bool ema, const struct dt_params *params, bool tied,
                               struct weight_files **out)
 {
@@ -382,10 +382,10 @@ dt_status dt_hf_check_weights(const char *dir, bool ema, const struct dt_model_c
     return status;
 }
 
-// A tensor to be written.
+// A tensor to write.
 struct piece {
     char name[SCALE_NAME];
-    const void *data; // fp32, or int8 as the entry
+    const void *data; // fp32, or int8 if the entry is
 };
 
 struct pieces {
@@ -406,7 +406,7 @@ static void add_piece(struct pieces *p, const struct wanted *w, const char *suff
     entry->shape[0] = w->n;
 }
 
-// Wider elements first: fp32 or bf16 rows and the scales of others, then int8.
+// Lists wider elements first: fp32 or bf16 rows and scales, then int8.
 static void list_pieces(const struct dt_params *params, const float *weights,
                         const struct dt_hf_format *format, struct pieces *p)
 {
@@ -416,7 +416,7 @@ static void list_pieces(const struct dt_params *params, const float *weights,
             const struct dt_param *row = &params->rows[i];
             const struct dt_int8 *int8 = format->int8 ? &format->int8[i] : NULL;
             int64_t width = row->file_count / row->shape[0];
-            // In int8 where all of the row is a linear layer's, and no other part needs it.
+            // A row is int8 if it belongs completely to a linear layer and to no other part.
             bool bytes = int8 && int8->out >= row->shape[0] && int8->in == width && !row->shared;
             int n = list_wanted(NULL, row, wanted);
             if (format->official)
@@ -475,7 +475,7 @@ static dt_status write_piece(struct dt_safetensors_writer *writer, const struct 
     return DT_OK;
 }
 
-// Pieces [from, end).
+// Writes pieces [from, end).
 static dt_status write_file(const char *path, const struct pieces *p, int from, int end,
                             int64_t *size, uint64_t *hash)
 {
@@ -515,7 +515,7 @@ dt_status dt_hf_write_weights(const char *path, const struct dt_params *params,
     return status;
 }
 
-// The end of the file that begins with piece `from`: at least one piece, at most `most` bytes.
+// The end of a file that begins at piece `from`: at least one piece, at most `most` bytes.
 static int end_of_file(const struct pieces *p, int from, int64_t most)
 {
     int end = from + 1;
@@ -527,7 +527,7 @@ static int end_of_file(const struct pieces *p, int from, int64_t most)
     return end;
 }
 
-// model-00001-of-00003.safetensors …, and the index that says which tensor is where.
+// Writes model-00001-of-00003.safetensors … and the index of tensors.
 static dt_status write_files(const char *dir, const struct pieces *p, int64_t most, int files,
                              cJSON *map)
 {

@@ -1,5 +1,5 @@
-// Reads and writes config.json. The fields are rows of the table of a model's fields, under the
-// names of transformers; what else a type has is in its row of dt_hf_types.
+// Reads and writes config.json. Fields are rows of the table of a model's fields, under the names
+// of transformers; members of a type are in its row of dt_hf_types.
 #include "model/hf.h"
 
 #include "base/file.h"
@@ -13,12 +13,12 @@
 
 enum { CONFIG_LIMIT = 1 << 20 }; // bytes; real ones have about 1 KiB
 
-// The type of models that transformers does not have: it has all fields of their kinds, and no
-// members of its own.
+// The type of models that transformers does not support: it has all fields of their kinds, and no
+// own members.
 static const struct dt_hf_type other = {.model_type = "dtrain",
                                         .architectures = "[\"DtrainModel\"]"};
 
-// The special token of this name in config.json.
+// The special token with this name in config.json.
 static int64_t *special_token(const char *name, struct dt_model_config *config)
 {
     return strcmp(name, "bos_token_id") == 0   ? &config->bos_token
@@ -34,9 +34,8 @@ static bool add_special(cJSON *json, const char *name, const struct dt_model_con
                      : dt_json_add_int(json, name, token);
 }
 
-// What each type has, in order, with the values of those that are always the same; transformers
-// would otherwise fill in defaults, some of which have changed between its versions. Floats are
-// written as such: transformers 5 checks types.
+// The members of all types in order, with constant values, since defaults of transformers have
+// changed between versions. Floats keep their point, because transformers 5 checks types.
 static const struct dt_hf_member members[] = {
     {.name = "torch_dtype", .value = "\"float32\""},
     {.name = "vocab_size"},
@@ -65,7 +64,7 @@ static const struct dt_hf_member members[] = {
 
 enum { MEMBERS_MAX = 64 };
 
-// The members of a type: first those that are written, in order.
+// The members of a type; the written ones come first, in order.
 struct merged {
     int n, written;
     const struct dt_hf_member *list[MEMBERS_MAX];
@@ -100,7 +99,7 @@ static struct merged merge(const struct dt_hf_type *type)
     return all;
 }
 
-// The member that is the field of this name in config.json; NULL: none.
+// The member of the field with this name in config.json; NULL: none.
 static const struct dt_hf_member *member_of(const struct merged *all, const char *json)
 {
     for (int i = 0; i < all->n; i++) {
@@ -125,7 +124,7 @@ static void *field(const struct dt_config_key *key, const struct dt_model_config
     return (char *)config + key->offset;
 }
 
-// Absent or null: the type's default, or the key's, where it has one.
+// If absent or null, the default of the type or of the key, if any, applies.
 static dt_status read_field(const struct dt_hf_file *file, const struct dt_config_key *key,
                             const struct dt_hf_type *type, const struct merged *all,
                             struct dt_model_config *config)
@@ -176,7 +175,7 @@ static dt_status find_type(const struct dt_hf_file *file, const struct dt_hf_typ
                           other.model_type);
 }
 
-// The fields that every model has, or those of some kinds.
+// Reads the fields of every model, or those of some kinds.
 static dt_status read_keys(const struct dt_hf_file *file, const struct dt_hf_type *type,
                            const struct merged *all, bool of_kinds, struct dt_model_config *config)
 {
@@ -189,11 +188,11 @@ static dt_status read_keys(const struct dt_hf_file *file, const struct dt_hf_typ
     return DT_OK;
 }
 
-// What a member must be, whatever the fields are.
+// Checks members with a fixed value.
 static dt_status check_built(const struct dt_hf_file *file, const struct dt_hf_member *member)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->json, member->name);
-    cJSON *wanted = member->built ? cJSON_Parse(member->value) : NULL; // all that can be built
+    cJSON *wanted = member->built ? cJSON_Parse(member->value) : NULL; // the only supported value
     bool swish = cJSON_IsString(item) && strcmp(item->valuestring, "swish") == 0; // also SiLU
     bool differs = wanted && dt_json_has(file->json, member->name) && !swish &&
                    !cJSON_Compare(item, wanted, true);
@@ -203,7 +202,7 @@ static dt_status check_built(const struct dt_hf_file *file, const struct dt_hf_m
                    : DT_OK;
 }
 
-// What follows from the fields.
+// Checks members that are computed from fields.
 static dt_status check_derived(const struct dt_hf_file *file, const struct dt_hf_member *member,
                                const struct dt_model_config *config)
 {
@@ -216,8 +215,8 @@ static dt_status check_derived(const struct dt_hf_file *file, const struct dt_hf
                                               member->formula, (long long)expected);
 }
 
-// The kind of a layer that layers_block_type calls `text`, or hybrid_override_pattern its first
-// letter; NULL: the type has none.
+// The kind of a layer called `text` in layers_block_type, or by its first letter in
+// hybrid_override_pattern; NULL: unknown.
 static const char *layer_kind(const struct dt_hf_type *type, const char *text, bool is_letter)
 {
     for (const struct dt_hf_layer *layer = type->layers; layer->kind; layer++)
@@ -250,8 +249,8 @@ static dt_status append_layer(const struct dt_hf_file *file, const struct dt_hf_
     return DT_OK;
 }
 
-// Reads the layers of a model type whose layers differ: a list of words, or a text of one letter
-// per layer.
+// Reads the layers of a model type with different layers: a list of words, or a text with one
+// letter per layer.
 static dt_status read_layers(const struct dt_hf_file *file, const struct dt_hf_type *type,
                              struct dt_model_config *config)
 {
@@ -280,7 +279,7 @@ static dt_status read_fields(const struct dt_hf_file *file, struct dt_model_conf
     const struct merged all = merge(type);
     for (int i = 0; i < all.n; i++)
         DT_TRY(check_built(file, all.list[i]));
-    // Every model has those that name its kinds, which say what else it has.
+    // First read the fields of every model, which name the kinds, then those of the kinds.
     DT_TRY(read_keys(file, type, &all, false, config));
     if (type != &other) {
         snprintf(config->stem, sizeof config->stem, "%s", type->stem);
@@ -300,7 +299,8 @@ static dt_status read_fields(const struct dt_hf_file *file, struct dt_model_conf
     return type->read ? type->read(file, config) : DT_OK;
 }
 
-// Where a file lacks them they stay as they are. Of a list, which generation stops at, the first.
+// Reads special tokens; missing ones are unchanged. A list (tokens at which generation stops) gives
+// its first.
 static void read_special(const struct dt_hf_file *file, struct dt_model_config *config)
 {
     for (const struct dt_hf_member *member = members; member->name; member++) {
@@ -314,8 +314,8 @@ static void read_special(const struct dt_hf_file *file, struct dt_model_config *
     }
 }
 
-// Older transformers write infinity as Python does, which is no JSON: a number that overflows takes
-// its place.
+// Older transformers write infinity as in Python, which is not JSON: replaced by a number that
+// overflows.
 static void replace_infinity(char *text)
 {
     static const char word[] = "Infinity", number[] = "1e999999";
@@ -353,7 +353,7 @@ dt_status dt_hf_read_config(const char *dir, struct dt_model_config *config)
         read_special(&file, &read);
     cJSON_Delete(file.json);
     if (status == DT_OK)
-        *config = read; // nothing is changed by a file that is wrong
+        *config = read; // an invalid file changes nothing
     return status;
 }
 
@@ -401,7 +401,8 @@ static bool has_layers(const struct dt_hf_type *type, const struct dt_model_conf
     return fine;
 }
 
-// Fixed fields that the model has otherwise: "model.KEY = VALUE, …" of what it must be.
+// Lists the fixed fields of the type in which the model differs, as "model.KEY = VALUE, …" with the
+// required values.
 static const char *misfits(const struct dt_hf_type *type, const struct dt_model_config *config,
                            char text[DT_CONFIG_ALLOWED])
 {
@@ -420,8 +421,8 @@ static const char *misfits(const struct dt_hf_type *type, const struct dt_model_
     return text;
 }
 
-// The type that a normalized model is written as. Where none of transformers fits, *almost is the
-// first that would with other values of keys, which are `misfit`; NULL: there is none.
+// The type as which a normalized model is written. If no type of transformers fits, *almost is the
+// first that would fit with the key values in `misfit`, or NULL.
 static const struct dt_hf_type *type_of(const struct dt_model_config *config, const char **almost,
                                         char misfit[DT_CONFIG_ALLOWED])
 {
@@ -472,8 +473,8 @@ static bool add_all(cJSON *json, const struct dt_model_config *config)
                 cJSON_AddStringToObject(json, "model_type", type->model_type);
     for (int i = 0; i < all.written && fine; i++)
         fine = add_member(json, all.list[i], config);
-    // A model of transformers has its members only; the others have the fields of their kinds.
-    // Choices that it does not know are there where they are not the default.
+    // A transformers type has only its own members; other models have the fields of their kinds.
+    // Choices unknown to transformers are written if they are not the default.
     for (const struct dt_config_key *key = dt_model_keys(); key->name && fine; key++)
         if (key->json && dt_model_has_field(config, key) && !member_of(&all, key->json) &&
             (type == &other ||

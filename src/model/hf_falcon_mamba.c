@@ -1,5 +1,5 @@
 // Maps models to transformers' FalconMambaConfig: Mamba with norms of dt, B and C. Its published
-// files have the inner channels in intermediate_size, whatever `expand` says.
+// files give the inner channels in intermediate_size, regardless of `expand`.
 #include "model/hf_types.h"
 #include "model/mamba.h"
 

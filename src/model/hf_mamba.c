@@ -1,5 +1,5 @@
-// Maps models to transformers' MambaConfig. What only steers its own initialisation or generation
-// is written but not read.
+// Maps models to transformers' MambaConfig. Members that only affect its initialisation or
+// generation are written but not read.
 #include "model/hf_types.h"
 #include "model/mamba.h"
 

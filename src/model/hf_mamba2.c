@@ -1,5 +1,5 @@
-// Maps models to transformers' Mamba2Config. What only steers its own initialisation or generation
-// is written but not read.
+// Maps models to transformers' Mamba2Config. Members that only affect its initialisation or
+// generation are written but not read.
 #include "model/hf_types.h"
 #include "model/mamba.h"
 
@@ -15,13 +15,13 @@ bool dt_hf_add_step_limits(cJSON *json, const char *name, const struct dt_model_
 {
     const double *low = dt_model_field(config, "dt_min"), *high = dt_model_field(config, "dt_max");
     if (*low == 0 && *high == 0)
-        return true; // none is transformers' default
-    char text[64];   // # keeps the point: floats are checked to be such
+        return true; // no limit is transformers' default
+    char text[64];   // # keeps the point, which marks floats
     snprintf(text, sizeof text, "[%#.9g, %#.9g]", *low, *high > 0 ? *high : 1e30);
     return cJSON_AddRawToObject(json, name, text);
 }
 
-// A number, or infinity as transformers 5 writes it. false: neither.
+// Reads a number, or infinity as written by transformers 5; false: neither.
 static bool read_limit(const cJSON *item, double *value)
 {
     const cJSON *word = cJSON_GetObjectItemCaseSensitive(item, "__float__");

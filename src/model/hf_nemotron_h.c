@@ -1,8 +1,8 @@
 // Maps models to transformers' NemotronHConfig: layers of mamba2, attention without rotary
-// positions and plain mlp in any order. Step sizes begin at time_step_min there, and have no upper
-// limit. Attention has no window: it is the same model up to attn_window positions, which is
-// max_position_embeddings. What only steers its own initialisation or generation is written but not
-// read.
+// positions and plain mlp in any order. Its step sizes begin at time_step_min, without an upper
+// limit. Its attention has no window, so the model is the same up to attn_window positions, written
+// as max_position_embeddings. Members that only affect its initialisation or generation are written
+// but not read.
 #include "model/hf_types.h"
 #include "model/mamba.h"
 
@@ -35,7 +35,7 @@ static int64_t mamba_heads(const struct dt_model_config *config)
 static bool add_pattern(cJSON *json, const char *name, const struct dt_model_config *config)
 {
     struct dt_layers pattern;
-    char text[4097] = ""; // a letter a layer, of at most 4096
+    char text[4097] = ""; // a letter per layer, at most 4096
     if (dt_layers_parse(config->layers, 0, &pattern) != DT_OK)
         return false;
     for (int64_t i = 0; i < pattern.n_layer; i++) {
@@ -47,7 +47,7 @@ static bool add_pattern(cJSON *json, const char *name, const struct dt_model_con
     return cJSON_AddStringToObject(json, name, text);
 }
 
-// Its initialisation takes the logarithm: no limit is one that no step size reaches.
+// Its initialisation takes the logarithm, so "no limit" is a value that no step size reaches.
 static const double no_limit = 1e-30;
 
 static bool add_smallest_step(cJSON *json, const char *name, const struct dt_model_config *config)

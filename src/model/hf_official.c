@@ -1,6 +1,6 @@
-// config.json as state-spaces/mamba has it (mamba_ssm's MambaConfig), of models whose layers are
-// all Mamba or all Mamba-2: the same members under other names, those of the layers in ssm_cfg. It
-// is read by way of the names of transformers.
+// config.json of state-spaces/mamba (mamba_ssm's MambaConfig), for models whose layers are all
+// Mamba or all Mamba-2: members have other names, those of layers are in ssm_cfg. It is translated
+// to the names of transformers before it is read.
 #include "model/hf.h"
 
 #include "base/round.h"
@@ -33,7 +33,7 @@ static bool is_mamba2(const cJSON *layers)
     return cJSON_IsString(layer) && strcmp(layer->valuestring, "Mamba2") == 0;
 }
 
-// Refuses what dtrain has no layers for.
+// Refuses layers that dtrain does not support.
 static dt_status check_built(const struct dt_hf_file *file)
 {
     const cJSON *attention = cJSON_GetObjectItemCaseSensitive(file->json, "attn_layer_idx");
@@ -73,8 +73,8 @@ dt_status dt_hf_read_official(struct dt_hf_file *file)
         if (item)
             cJSON_AddItemToObject(json, names[i].ours, cJSON_Duplicate(item, true));
     }
-    // Its defaults, where those of transformers differ. The rows that pad the vocabulary are in the
-    // files.
+    // Its defaults, if different from transformers'. Its files include the rows that pad the
+    // vocabulary.
     if (is_mamba2(layers) && !cJSON_HasObjectItem(json, "n_groups"))
         cJSON_AddNumberToObject(json, "n_groups", 1);
     if (!cJSON_HasObjectItem(json, "tie_word_embeddings"))
@@ -86,7 +86,7 @@ dt_status dt_hf_read_official(struct dt_hf_file *file)
     return DT_OK;
 }
 
-// From the text of transformers' config.json.
+// Translates from transformers' config.json.
 static cJSON *translate(const cJSON *from, bool mamba2)
 {
     cJSON *json = cJSON_CreateObject(), *layers = cJSON_CreateObject();

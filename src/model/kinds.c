@@ -1,5 +1,5 @@
-// The kinds and the model types of this build, a row each. A program with other kinds links a table
-// of its own.
+// The kinds and model types of this build, one row each. A program with other kinds links its own
+// table.
 #include "model/kinds.h"
 
 #include "model/hf_types.h"

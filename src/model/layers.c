@@ -1,4 +1,4 @@
-// Finds kinds by name and reads the pattern of model.layers.
+// Finds kinds by name and parses the pattern of model.layers.
 #include "model/kinds.h"
 
 #include "base/nearest.h"
@@ -24,7 +24,7 @@ dt_status dt_kind_find(const struct dt_kind *const *kinds, const char *where, co
                    dt_nearest_suggest(&nearest), nearest.names);
 }
 
-// "KIND" or "KIND*COUNT", `length` bytes long.
+// Parses "KIND" or "KIND*COUNT", `length` bytes long.
 static dt_status parse_run(const char *text, size_t length, struct dt_layer_run *run)
 {
     char name[NAME], *end = (char *)text + length;

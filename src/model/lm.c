@@ -1,7 +1,7 @@
 // The heads of language models compute logits (tied to the embedding or not) and the loss: `lm` of
 // the next token, `mlm` of masked ones, which the loader masks (data/reader.h: dt_masking). They
-// read "labels" [B, L] i32. Logits exist a tile of rows at a time, so their memory does not grow
-// with the batch; a tile's gradient goes back through the head at once.
+// read "labels" [B, L] i32. Logits are computed a tile of rows at a time, so their memory does not
+// grow with the batch; a tile's gradient is propagated through the head immediately.
 #include "model/kinds.h"
 
 #include "base/round.h"
@@ -10,7 +10,7 @@ enum { TILE_ROWS_MIN = 128, TILE_ROWS_MAX = 4096 };
 
 struct lm {
     struct dt_part part;
-    struct dt_linear linear; // lm_head.weight [V, d], or the embedding where tied
+    struct dt_linear linear; // lm_head.weight [V, d], or the embedding if tied
     int labels;
     struct dt_view logits;  // [tile, V padded] fp32
     struct dt_view dlogits; // [tile, V padded] storage; the logits themselves in fp32
@@ -18,7 +18,7 @@ struct lm {
     uint8_t *right;         // [M], written without gradient; NULL with shape.play
 };
 
-// The keys of the head mlm.
+// The keys of the head `mlm`.
 struct mlm_values {
     double mask_rate;
     int64_t mask_token;
@@ -43,7 +43,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     else
         lm->linear.row = dt_params_add(params, dt_init_normal, 0.02, V, 2, shape, "lm_head.weight");
     lm->labels = dt_build_array(build, "labels", DT_I32, 1, false);
-    part->flops = 6 * (double)c->vocab_size * (double)d; // of a weight, 2 forward and 4 backward
+    part->flops = 6 * (double)c->vocab_size * (double)d; // per weight: 2 forward and 4 backward
 }
 
 static dt_status outputs(const struct dt_model_config *config, struct dt_outputs *outputs)
@@ -61,7 +61,7 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     enum dt_dtype storage = plan->net->config->storage;
     int64_t V = lm->linear.out, tile = plan->net->backend->op->logits_tile / V;
     tile = dt_min_i64(dt_max_i64(tile, TILE_ROWS_MIN), TILE_ROWS_MAX);
-    // The last logits of every sequence need a row each.
+    // The last logits of every sequence need one row each.
     tile = dt_max_i64(dt_min_i64(tile, plan->rows), plan->shape.sequences);
     lm->logits = dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, DT_F32);
     if (plan->shape.losses)
@@ -73,7 +73,8 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
             storage == DT_F32 ? lm->logits : dt_plan_view(plan, DT_MEMORY_LOGITS, tile, V, storage);
 }
 
-// The first row of the tile after that at `row`. To measure, the first and the last are enough.
+// The first row of the tile after the one at `row`. Measuring needs only the first and the last
+// tile.
 static int64_t next_tile(const struct lm *lm, const struct dt_pass *pass, int64_t row)
 {
     int64_t tile = lm->logits.rows, last = (pass->rows - 1) / tile * tile;

@@ -5,7 +5,7 @@
 //                [FalconMamba: Zuo et al. 2024]
 //   y          = scan(u, delta, A, B, C, D) · silu(z)     out = out_proj(y)
 // E = expand · d_model channels, N states, K taps, R = dt_rank, M = B·L rows. x' and z are halves
-// of one array of 2E columns, dt, B and C slices of one of R + 2N: none is copied apart.
+// of one array of 2E columns, dt, B and C slices of one of R + 2N columns, without copies.
 // model.recompute: `scan` keeps x', z and recomputes the rest; `block` keeps nothing.
 #include "model/mamba.h"
 
@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-// The arrays of a pass, M rows of storage type.
+// The arrays of a pass, with M rows of storage type.
 struct arrays {
     struct dt_view xz, y;         // [M, 2E], [M, E]
     struct dt_view x, z;          // halves of xz
@@ -30,12 +30,12 @@ struct mamba {
     struct dt_linear x_proj, dt_proj;
     struct dt_conv conv;
     int a_log, d_skip, dt_bias; // rows of the table
-    float norm_eps;             // of dt, B and C; 0: no norms
+    float norm_eps;             // for dt, B and C; 0: no norms
     float *dt_rstd, *bc_rstd;   // [M], [M, 2]; NULL: no backward follows
-    struct arrays forward;   // needed by backward; shared between layers where they are recomputed
-    struct arrays gradients; // of them, shared by all layers
-    float *states;           // [B, ceil(L / chunk), N, E] fp32
-    float *s;                // [M, E] fp32, or NULL: the backend's backward makes it again
+    struct arrays forward;      // needed by backward; shared between layers if recomputed
+    struct arrays gradients;    // gradients of `forward`, shared by all layers
+    float *states;              // [B, ceil(L / chunk), N, E] fp32
+    float *s;                   // [M, E] fp32, or NULL: recomputed by backward
 };
 
 static const struct dt_config_key shared_fields[] = {
@@ -123,10 +123,10 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->dt_proj = dt_build_linear(build, part, "mixer.dt_proj.weight", R, E, 1 / sqrt((double)R));
     m->x_proj =
         dt_build_linear(build, part, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));
-    m->x_proj.adds = true; // to the gradient of u, which the scan gives in part
+    m->x_proj.adds = true; // adds to the scan's part of u's gradient
     m->ssm_state = dt_build_state(build, part, "ssm_state", DT_F32, E * N);
     m->conv = dt_build_conv(
-        build, part, E, dt_mamba_values(config)->d_conv); // after ssm_state: the order in memory
+        build, part, E, dt_mamba_values(config)->d_conv); // after ssm_state, the order in memory
     m->projected.in =
         dt_build_projection(build, part, "mixer.in_proj.weight", d, 2 * E, 1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
@@ -188,7 +188,7 @@ static struct dt_scan_inputs scan_inputs(const struct mamba *m, const struct dt_
         .reset = pass->input.arrays[m->reset]};
 }
 
-// B and C side by side.
+// B and C as one view.
 static struct dt_view b_and_c(const struct mamba *m, const struct arrays *a)
 {
     return dt_view_cols(a->dbc, m->R, m->R + 2 * m->N);

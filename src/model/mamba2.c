@@ -4,19 +4,18 @@
 //   out           = out_proj(n)
 // E = expand · d_model channels in H = E / head_dim heads of P, N states, G groups of B and C,
 // K taps, W = E + 2GN channels of the convolution, M = B·L rows. z, x' and dt are columns of one
-// array, and so are x, B and C: none is copied apart.
-// model.recompute: `scan` keeps the columns z, x', dt and recomputes the rest; `block` keeps
-// nothing.
+// array, and so are x, B and C, without copies. model.recompute: `scan` keeps z, x', dt and
+// recomputes the rest; `block` keeps nothing.
 #include "base/rng.h"
 #include "base/round.h"
 #include "model/mamba.h"
 
 #include <math.h>
 
-// Bytes of a cache line, where rows begin: in_proj gives widths that are no multiple of it.
+// Bytes of a cache line, to which rows are padded, since in_proj's widths are no multiple of it.
 enum { LINE = 64 };
 
-// The arrays of a pass, M rows of storage type.
+// The arrays of a pass, with M rows of storage type.
 struct arrays {
     struct dt_view zxdt, n;      // [M, E + W + H], [M, E]
     struct dt_view z, x_in, dt;  // columns of zxdt
@@ -32,8 +31,8 @@ struct mamba2 {
     int ssm_state; // [B, H, P, N] fp32
     struct dt_conv conv;
     int gated_norm, a_log, d_skip, dt_bias; // rows of the table
-    struct arrays forward;   // needed by backward; shared between layers where they are recomputed
-    struct arrays gradients; // of them, shared by all layers; n's is y's
+    struct arrays forward;   // needed by backward; shared between layers if recomputed
+    struct arrays gradients; // gradients of `forward`, shared by all layers; n's is y's
     float *states;           // [B, ceil(L / chunk), H, N, P] fp32
     float *rstd;             // [M, G] of the gated norm
 };
@@ -107,7 +106,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->dt_bias = dt_build_row(build, part, "mixer.dt_bias", dt_mamba_init_dt_bias, 0, 1, &H);
     m->ssm_state = dt_build_state(build, part, "ssm_state", DT_F32, E * N);
     m->conv = dt_build_conv(
-        build, part, W, dt_mamba_values(config)->d_conv); // after ssm_state: the order in memory
+        build, part, W, dt_mamba_values(config)->d_conv); // after ssm_state, the order in memory
     m->projected.in =
         dt_build_projection(build, part, "mixer.in_proj.weight", d, E + W + H, 1 / sqrt((double)d));
     m->reset = dt_build_array(build, "reset", DT_U8, 1, true);
@@ -190,7 +189,7 @@ static dt_status convolve_and_scan(struct dt_projected *part, const struct dt_pa
     return DT_RUN(pass, gated_rmsnorm_forward, &norm);
 }
 
-// The gradient of y takes the place of that of n.
+// The gradient of y overwrites that of n.
 static dt_status inner_backward(struct dt_projected *part, const struct dt_pass *pass)
 {
     const struct mamba2 *m = (struct mamba2 *)part;

@@ -4,8 +4,8 @@
 //   g = up_proj(h)             out = down_proj(f(g))
 // f is model.mlp_activation (kernels/silu_gate.h).
 // F = d_mlp channels, M = B·L rows. g and u are halves of one array of 2F columns, the rows of
-// gate_up_proj's weight gate first. It looks at one position alone: no state.
-// model.recompute: `scan` keeps g, u; `block` keeps nothing.
+// gate_up_proj's weight gate first. It reads single positions, so it has no state. model.recompute:
+// `scan` keeps g, u; `block` keeps nothing.
 #include "model/kinds.h"
 
 #include "base/round.h"
@@ -48,7 +48,7 @@ static void resolve(struct dt_model_config *config, int64_t length)
     int64_t d = config->d_model;
     (void)length;
     struct values *v = values(config);
-    if (v->d_mlp == 0) // the gate's matrix is paid for by a smaller width [Shazeer 2020]
+    if (v->d_mlp == 0) // a smaller width compensates for the gate's matrix [Shazeer 2020]
         v->d_mlp = v->mlp_gated ? dt_round_up(dt_ceil_div(8 * d, 3), 8) : 4 * d;
 }
 

@@ -1,4 +1,4 @@
-// Creates a model: its parts, the plan of its memory, its weights and carried states.
+// Creates a model: parts, memory plan, weights and carried states.
 #include "model/model_internal.h"
 
 #include "base/memory.h"
@@ -9,7 +9,7 @@ const char *const dt_memory_name[DT_MEMORY_COUNT] = {"weights",   "bf16 weights"
                                                      "gradients", "activations",  "scratch",
                                                      "logits",    "workspace"};
 
-enum { ROW_ALIGN = 64 }; // bytes, of a cache line: where the rows of h begin
+enum { ROW_ALIGN = 64 }; // bytes of a cache line, to which rows of h are aligned
 
 struct dt_model_state {
     void *memory;
@@ -65,8 +65,8 @@ static dt_status part_create(struct dt_parts *parts, int64_t i, const struct dt_
 static dt_status parts_create(const struct dt_model_config *config, struct dt_parts *parts);
 
 // µP [Yang et al. 2022, table 8]: compares the rows with those of the same model of width mup_base.
-// A matrix learns by its fan-in; the output's multiplier and its rate are those of the last norm's
-// weight, which under Adam is the same, and needs no other model where weights go out.
+// A matrix's rate follows its fan-in. The output's multiplier and rate are applied to the last
+// norm's weight, which is equivalent under Adam and keeps exported models unchanged.
 static dt_status scale_widths(const struct dt_model_config *config, struct dt_parts *parts)
 {
     static const char norm[] = "backbone.norm_f.weight";
@@ -94,8 +94,8 @@ static dt_status scale_widths(const struct dt_model_config *config, struct dt_pa
     return status;
 }
 
-// Creates the last part first: rows come in the order in which backward finishes them. The caller
-// frees what was created, also after a failure.
+// Creates the last part first, so that rows are in the order in which backward finishes them.
+// Caller frees, even on failure.
 static dt_status parts_create(const struct dt_model_config *config, struct dt_parts *parts)
 {
     struct dt_layers layers;
@@ -142,7 +142,7 @@ double dt_model_flops_per_token(const struct dt_model_config *config)
     return flops;
 }
 
-// The arrays of a part and of the norm before it.
+// Plans the arrays of a part and of the norm before it.
 static void plan_part(struct dt_part *part, struct dt_plan *plan, bool head)
 {
     const struct dt_model_config *config = plan->net->config;
@@ -154,14 +154,14 @@ static void plan_part(struct dt_part *part, struct dt_plan *plan, bool head)
         return; // the stem has no norm
     part->rstd = dt_plan_view(plan, memory, plan->rows, 1, DT_F32).data;
     if (part->h.cols > 0)
-        return; // columns of an array of its own
+        return; // planned by the part itself
     part->h = dt_plan_aligned(plan, memory, config->d_model, ROW_ALIGN);
     if (plan->shape.training)
         part->dh = dt_plan_aligned(plan, DT_MEMORY_SCRATCH, config->d_model, ROW_ALIGN);
 }
 
-// The arrays of a block. Its directions run one after the other, so the second one has the first
-// one's scratch, and what it reads is reversed again in backward.
+// Plans the arrays of a block. Its directions run one after the other, so the second shares the
+// first one's scratch, and its input is reversed again in backward.
 static void plan_block(struct dt_part *block, struct dt_plan *plan)
 {
     struct dt_arena *scratch = &plan->arenas[DT_MEMORY_SCRATCH];
@@ -179,7 +179,7 @@ static void plan_block(struct dt_part *block, struct dt_plan *plan)
         reverse->dh = dt_plan_aligned(plan, DT_MEMORY_SCRATCH, d, ROW_ALIGN);
 }
 
-// Gives everything its place in the arenas of `plan`, in the same order each time.
+// Places everything in the arenas of `plan`, always in the same order.
 static void arrange(struct dt_model *model, struct dt_plan *plan)
 {
     struct dt_parts *parts = &model->parts;
@@ -193,7 +193,7 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
     int64_t ring = parts->params.ring.n > 0 ? parts->params.ring.elements : elements;
     bool spread = parts->params.ring_weights, bf16 = model->config.storage == DT_BF16;
     int64_t read = spread ? ring : elements;
-    if (!net->rows && !(spread && bf16)) // else of the rows that a measured pass reads
+    if (!net->rows && !(spread && bf16)) // otherwise only rows that a measured pass reads
         net->stored = net->weights = dt_plan_view(plan, DT_MEMORY_WEIGHTS, read, 1, DT_F32).data;
     if (!net->rows && bf16)
         net->stored = dt_plan_view(plan, DT_MEMORY_WEIGHTS_BF16, read, 1, DT_BF16).data;
@@ -213,7 +213,7 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
         struct dt_arena *scratch = &plan->arenas[DT_MEMORY_SCRATCH];
         if (i == 1)
             mark = dt_arena_mark(scratch);
-        if (i > 1 && i <= parts->layers) // blocks share it
+        if (i > 1 && i <= parts->layers) // shared by blocks
             dt_arena_release(scratch, mark);
         if (i > 0 && i <= parts->layers)
             plan_block(parts->all[i], plan);
@@ -241,7 +241,7 @@ const struct dt_outputs *dt_model_measured(const struct dt_model *model)
     return outputs->n > 0 && outputs->list[0].measure ? outputs : NULL;
 }
 
-// The largest workspace that an op of any pass needs.
+// The largest workspace of any op in any pass.
 static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
 {
     const struct dt_model_shape *shape = &model->shape;
@@ -255,7 +255,7 @@ static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
         DT_TRY(dt_model_logits(model, &pass, &values));
     for (int k = 0; k < model->parts.outputs.n; k++)
         DT_TRY(dt_model_output(model, &pass, k, &values));
-    for (int add = 0; shape->training && add < 2; add++) { // the first micro-batch, and a later one
+    for (int add = 0; shape->training && add < 2; add++) { // the first micro-batch and a later one
         pass.accumulate = add;
         DT_TRY(dt_model_loss(model, &pass, 1, NULL));
         DT_TRY(dt_model_backward(model, &pass));
@@ -263,8 +263,8 @@ static dt_status measure_workspace(const struct dt_model *model, int64_t *bytes)
     return DT_OK;
 }
 
-// Places what a measured pass has found: the masters beside a ring, the weights that are kept row
-// by row, in the types in which it reads them, and the int8 weights of linear layers.
+// Places what a measured pass needs: the masters beside a ring, the weights that are kept row by
+// row in the types in which it reads them, and the int8 weights of linear layers.
 static void place_rows(struct dt_model *model, struct dt_arena *arenas)
 {
     struct dt_params *params = &model->parts.params;
@@ -316,14 +316,14 @@ static dt_status measure(struct dt_model *model)
     return DT_OK;
 }
 
-// Gives each row its place in the ring, if gradients are to be one.
+// Places each row in the ring, if gradients are in a ring.
 static dt_status place_in_ring(struct dt_parts *parts, int64_t align, bool weights)
 {
     struct dt_params *params = &parts->params;
     params->ring_weights = align > 0 && weights;
     int64_t *ends, n = parts->layers + 2;
     DT_TRY(DT_NEW(&ends, n, "the rows of %lld layers", (long long)n));
-    for (int64_t i = 0; i < n; i++) { // a part ends where the one before it in a pass begins
+    for (int64_t i = 0; i < n; i++) { // a part ends where the previous part of a pass begins
         int row = i + 1 < n ? parts->all[n - 2 - i]->first_row : params->n;
         ends[i] = row < params->n ? params->rows[row].offset : params->elements;
     }
@@ -337,7 +337,7 @@ static dt_status place_in_ring(struct dt_parts *parts, int64_t align, bool weigh
     return status;
 }
 
-// A model without memory, which knows how much of each kind it needs.
+// Creates a model without memory and computes how much it needs of each kind.
 static dt_status model_new(const struct dt_backend *backend, const struct dt_model_config *config,
                            const struct dt_model_shape *shape, struct dt_model **out)
 {
@@ -475,7 +475,7 @@ const struct dt_int8 *dt_model_int8(const struct dt_model *model)
     return model->net.int8;
 }
 
-// Rounds row i to int8 from `weights` of that type, if the model multiplies it in int8.
+// Rounds row i of `weights` of this type to int8, if the model multiplies it in int8.
 static dt_status quantize_row(struct dt_model *model, int i, const void *weights,
                               enum dt_dtype type, struct dt_stream *stream)
 {
@@ -505,7 +505,7 @@ dt_status dt_model_refresh(struct dt_model *model, struct dt_stream *stream)
     return DT_OK;
 }
 
-// With shape.play each row is rounded from `staged`, on the device, to the types in which the model
+// With shape.play each row is converted on the device from `staged` to the types in which the model
 // keeps it.
 dt_status dt_model_set_weights(struct dt_model *model, const float *weights)
 {
@@ -534,7 +534,7 @@ dt_status dt_model_set_weights(struct dt_model *model, const float *weights)
         DT_TRY_GOTO(status, out, row->weight ? dt_cast(backend, &to_f32, NULL) : DT_OK);
         DT_TRY_GOTO(status, out, row->stored ? dt_cast(backend, &to_bf16, NULL) : DT_OK);
         DT_TRY_GOTO(status, out, quantize_row(model, i, staged, DT_F32, NULL));
-        DT_TRY_GOTO(status, out, dt_stream_sync(backend, NULL)); // before `staged` is reused
+        DT_TRY_GOTO(status, out, dt_stream_sync(backend, NULL)); // before reusing `staged`
     }
 out:
     dt_free(backend, staged);
@@ -546,8 +546,8 @@ const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, 
     return &model->parts.all[layer + 1]->states;
 }
 
-// Bytes of the arrays of all layers and the head, or of their gradients; `state` (or NULL) gets
-// their places in the arena.
+// Bytes of the states of all layers and the head, or of their gradients; `state` (may be NULL) gets
+// their addresses in the arena.
 static int64_t place_state(const struct dt_parts *parts, int64_t sequences, bool gradients,
                            struct dt_arena arena, struct dt_model_state *state)
 {

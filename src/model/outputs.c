@@ -1,5 +1,4 @@
-// Lists the types of outputs: what they are called, what they learn by, and how values are drawn
-// from them.
+// The types of outputs: name, loss, and how values are drawn from them.
 #include "base/rng.h"
 #include "model/choose.h"
 #include "model/model.h"
@@ -27,7 +26,7 @@ static void draw_bits(const struct dt_output *output, const float *logits, doubl
                         : dt_philox_uniform(rng) < 1 / (1 + exp(-(double)logits[i] / temperature));
 }
 
-// The prediction, without noise; of several levels that nearest to the median.
+// Draws the prediction without noise; of several levels the one nearest to the median.
 static void draw_nothing(const struct dt_output *output, const float *predicted, double temperature,
                          struct dt_philox *rng, float *values)
 {
@@ -36,8 +35,8 @@ static void draw_nothing(const struct dt_output *output, const float *predicted,
         values[i] = predicted[output->median * output->size + i];
 }
 
-// A component, then a number from it: a Gaussian's density to the power of 1 / temperature has
-// temperature times its variance.
+// Draws a component, then a number from it. A Gaussian's density to the power of 1 / temperature
+// has temperature times the variance.
 static void draw_mixture(const struct dt_output *output, const float *predicted, double temperature,
                          struct dt_philox *rng, float *values)
 {
@@ -50,7 +49,7 @@ static void draw_mixture(const struct dt_output *output, const float *predicted,
     }
 }
 
-// "(LOW,HIGH)" from parameter `at` on, or nothing more.
+// Parses an optional "(LOW,HIGH)" from parameter `at` on.
 static bool take_range(struct dt_output *output, int at)
 {
     if (output->n_parameters == at)

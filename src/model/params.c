@@ -1,6 +1,6 @@
-// Builds the parameter table and its initial values. An element's value depends on (seed, row's
-// name, its place in the row) only: each row has a Philox stream of its own, and an element takes a
-// fixed number of words from it.
+// Builds the parameter table and its initial values. An element's value depends only on seed, the
+// row's name and its index in the row: each row has its own Philox stream, from which an element
+// draws a fixed number of words.
 #include "model/params.h"
 
 #include "base/list.h"
@@ -19,11 +19,11 @@
 
 enum {
     ROW_ALIGN = 64,           // elements: 256 bytes of fp32, 128 of bf16
-    INIT_STREAM = 0x494e4954, // apart from the streams of data order
+    INIT_STREAM = 0x494e4954, // different from the streams of data order
 };
 
-// Elements in a file (shape) and in memory (memory_rows in place of shape[0]), with the arrays' end
-// still an int64_t.
+// Counts elements in files (shape) and in memory (memory_rows instead of shape[0]); false if the
+// arrays' end overflows.
 static dt_status count_elements(const struct dt_params *params, struct dt_param *row,
                                 int64_t memory_rows)
 {
@@ -33,7 +33,7 @@ static dt_status count_elements(const struct dt_params *params, struct dt_param 
         fits = row->shape[i] > 0 && !__builtin_mul_overflow(inner, row->shape[i], &inner);
     fits = fits && !__builtin_mul_overflow(inner, memory_rows, &row->count) &&
            !__builtin_add_overflow(params->elements, row->count, &end) &&
-           end <= INT64_MAX / 64 - ROW_ALIGN; // bytes of it and of all that training adds, too
+           end <= INT64_MAX / 64 - ROW_ALIGN; // so that bytes of all arrays of training fit, too
     if (!fits)
         return DT_FAIL(DT_USER, "choose a smaller model",
                        "%s is larger than any memory: first dimension %lld (%lld in memory)",
@@ -92,7 +92,7 @@ void dt_param_slice_name(const struct dt_param *row, int slice, char name[DT_PAR
 
 void dt_params_keep(struct dt_params *params, int row)
 {
-    if (row >= 0) // else params->failed
+    if (row >= 0) // otherwise params->failed
         params->rows[row].decay = false;
 }
 
@@ -193,11 +193,11 @@ void dt_params_init(const struct dt_params *params, uint64_t seed, float *weight
     }
 }
 
-// Lists the names of rows for a hint, a layer's once: "backbone.layers.*.norm.weight".
+// Lists the names of rows for a hint, layers merged: "backbone.layers.*.norm.weight".
 static void list_names(const struct dt_params *params, char *text, size_t size)
 {
     text[0] = 0;
-    for (int i = params->n - 1; i >= 0; i--) { // in the order of the forward pass
+    for (int i = params->n - 1; i >= 0; i--) { // in forward order
         const char *name = params->rows[i].name, *layer = strstr(name, ".layers.");
         char any[DT_PARAM_NAME + 1];
         size_t head = layer ? (size_t)(layer - name) + strlen(".layers.") : strlen(name);
@@ -208,7 +208,7 @@ static void list_names(const struct dt_params *params, char *text, size_t size)
     }
 }
 
-// Reads "PATTERN:VALUE" at *text, moves on, and applies it to the rows that it matches.
+// Parses "PATTERN:VALUE" at *text, advances *text, and applies it to matching rows.
 static dt_status apply_group(const struct dt_params *params, const char **text, double lr,
                              struct dt_param_rate *rates)
 {

@@ -1,14 +1,13 @@
-// Runs the passes of a model through stem, blocks and head: forward, loss and backward, and what
-// the head puts out.
+// Runs the passes of a model through stem, blocks and head: forward, loss, backward and outputs.
 #include "model/model_internal.h"
 
-// The norm before layer i, or before the head: the output of the layer before is added to the
-// stream, and h is made from it. `again`: h alone, in backward.
+// The norm before layer i, or before the head: adds the previous layer's output to the stream and
+// computes h. `again`: only recomputes h, in backward.
 static dt_status norm_forward(const struct dt_model *model, const struct dt_pass *pass, int64_t i,
                               bool again)
 {
     const struct dt_part *part = model->parts.all[i + 1];
-    bool adds = i > 0 && !again; // the stem's output is the stream itself
+    bool adds = i > 0 && !again; // the stem writes the stream directly
     struct dt_rmsnorm_residual_forward_args args = {
         .eps = (float)model->config.norm_eps,
         .residual = model->residual[adds ? i - 1 : i].data,
@@ -20,8 +19,9 @@ static dt_status norm_forward(const struct dt_model *model, const struct dt_pass
     return DT_RUN(pass, rmsnorm_residual_forward, &args);
 }
 
-// Adds to the gradient of the stream, which the head's norm starts, what the gradient of h gives,
-// and writes the sum in storage type too: the gradient of the output of the layer before.
+// Adds the contribution of h's gradient to the stream's gradient, which the head's norm
+// initialises, and also writes the sum in storage type, as the gradient of the previous layer's
+// output.
 static dt_status norm_backward(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
 {
     const struct dt_part *part = model->parts.all[i + 1];
@@ -51,7 +51,7 @@ static dt_status begin(const struct dt_pass *pass, const struct dt_part *part, b
     return pass->part_begins ? pass->part_begins(pass->context, part->first_row, backward) : DT_OK;
 }
 
-// Reversed rows of x: y = or +=.
+// y = or += the reversed rows of x.
 static dt_status reverse(const struct dt_model *model, const struct dt_pass *pass, struct dt_view x,
                          struct dt_view y, bool adds)
 {
@@ -135,7 +135,7 @@ dt_status dt_model_loss(const struct dt_model *model, const struct dt_pass *call
     const struct dt_parts *parts = &model->parts;
     struct dt_pass pass = complete(model, caller);
     struct dt_part *head = parts->head_part;
-    pass.grad_ready = NULL; // its rows are announced in backward
+    pass.grad_ready = NULL; // backward announces its rows
     DT_TRY(parts->head->loss(head, &pass, dt_view_rows(head->h, 0, pass.rows),
                              dt_view_rows(head->dh, 0, pass.rows), scale, sum));
     return scale > 0 ? norm_backward(model, &pass, parts->layers) : DT_OK;
@@ -157,7 +157,7 @@ static dt_status run_backward(struct dt_part *block, const struct dt_pass *pass,
                    dt_view_rows(dout, 0, pass->rows), dt_view_rows(block->dh, 0, pass->rows));
 }
 
-// Rows that the directions share are finished by the second one: all are announced after it.
+// The second direction finishes shared rows, so all rows are announced after it.
 static dt_status backward_both(const struct dt_model *model, const struct dt_pass *pass,
                                struct dt_part *block)
 {

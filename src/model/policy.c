@@ -1,20 +1,19 @@
 // The head of a policy: the logits of the outputs of model.heads, and their losses
 // (kernels/policy_loss.h). All outputs at once:
 //   z = h · Wᵀ + bias
-// Numbers that have no range of their own are normalised: heads.mean and heads.deviation [W], one a
-// column of the targets, which are not trained, and 0 and 1 in files that lack them.
-// With model.autoregressive, output k is conditioned on the targets of those before it, one hot or
-// as values: x_j = targets of output j as kernels/encode_targets.h has them, and of width r
+// Numbers without a range are normalised by heads.mean and heads.deviation [W], one per target
+// column, which are not trained, and default to 0 and 1. With model.autoregressive, output k is
+// conditioned on the targets of earlier outputs: with x_j the encoded targets of output j
+// (kernels/encode_targets.h) and width r
 //   u_k = silu(P_k · [h, x_0, …, x_{k-1}])         z_k = W_k · u_k + bias_k
-// so that a class of one head can rule out classes of the next: training feeds the data's targets,
-// a player those that it has just drawn.
-// An output that pools has one prediction and one loss a window, of z = pool(h) · Wᵀ + bias
-// (kernels/pool.h), and in play one of all positions so far: the pool is part of a stream's state.
-// Reads "targets" [B, L, W] f32, whose columns are in the order of the heads, NaN where there is
-// none, "mask" [B, L] u8, and perhaps "weights" [B, L, 1 + n] f32.
+// so that a class of one head can rule out classes of the next. Training feeds the data's targets,
+// a player the values that it has just drawn. A pooled output has one prediction and one loss per
+// window, from z = pool(h) · Wᵀ + bias (kernels/pool.h), and in inference one over all positions so
+// far, with the pool in the stream's state. Reads "targets" [B, L, W] f32, whose columns are in the
+// order of the heads (NaN: missing), "mask" [B, L] u8, and optionally "weights" [B, L, 1 + n] f32.
 // Rows: heads.weight [V, d], V numbers of all outputs together, or for each output
 // heads.NAME.up.weight [r, d + Σ_{j<k} size_j] and heads.NAME.weight [width_k, r]; heads.bias [V].
-// Losses and gradients are made in one go: model.recompute changes nothing.
+// Losses and gradients are computed together, so model.recompute changes nothing.
 #include "model/kinds.h"
 
 #include "base/round.h"
@@ -22,26 +21,26 @@
 #include <math.h>
 #include <string.h>
 
-enum { PAD = 8 }; // rows are padded to a multiple of this many elements, for aligned products
+enum { PAD = 8 }; // rows are padded to a multiple of this, to align products
 
 struct policy {
     struct dt_part part;
     struct dt_outputs outputs;
-    struct dt_output_slice slices[DT_OUTPUTS_MAX];             // .first: its column of the logits
-    struct dt_output_slice encoded[DT_OUTPUTS_MAX];            // as encode_targets has them: of x
+    struct dt_output_slice slices[DT_OUTPUTS_MAX];             // .first: column of the logits
+    struct dt_output_slice encoded[DT_OUTPUTS_MAX];            // for encode_targets: columns of x
     struct dt_linear all;                                      // heads.weight
-    struct dt_linear up[DT_OUTPUTS_MAX], down[DT_OUTPUTS_MAX]; // where autoregressive
+    struct dt_linear up[DT_OUTPUTS_MAX], down[DT_OUTPUTS_MAX]; // if autoregressive
     int bias, mean, deviation;                                 // -1: no output is scaled
     int targets, mask, weights;
     int64_t target_width;
-    bool pools[DT_POOLS];              // what the outputs read, DT_POOL_NONE too
-    int pool_state[DT_POOLS], counted; // states: of each pool that is read, and of all
-    // Where an output pools: the pools that are read, and what positions, then windows learn from.
+    bool pools[DT_POOLS];              // pools in use, including DT_POOL_NONE
+    int pool_state[DT_POOLS], counted; // states: of each pool, and common to all
+    // If an output pools: the pools, and the targets of positions, then of windows.
     struct dt_view pooled[DT_POOLS], dpooled[DT_POOLS]; // [B, d] storage
     struct dt_view chosen, chosen_weights;              // [M, W], [M, 1 + n] fp32
-    // Where autoregressive [M, d + X padded] storage: h, x_0, x_1, …; their gradient.
+    // If autoregressive, [M, d + X padded] storage: h, x_0, x_1, …; and their gradient.
     struct dt_view inputs, dinput;
-    struct dt_view pre;         // [M, n · r] storage: of silu
+    struct dt_view pre;         // [M, n · r] storage: inputs of silu
     struct dt_view u, du, dpre; // [M, r] storage, of one output at a time
     struct dt_view logits;      // [M, V padded] fp32
     struct dt_view dlogits;     // [M, V padded] storage; the logits themselves in fp32
@@ -125,12 +124,12 @@ static void create(struct dt_part *part, const struct dt_build *build)
         X += output->size;
         scaled |= output->scaled;
         p->pools[output->pool] = true;
-        p->target_width = output->target + output->target_width; // of all, after the last
+        p->target_width = output->target + output->target_width; // total, after the last
     }
     int64_t padded = dt_round_up(V, PAD);
-    if (!p->outputs.autoregressive) { // one product for all, or two for each
-        // A weight costs 2 FLOPs forward and 4 backward a token. Products of whole windows, which
-        // pooled outputs have, do not count.
+    if (!p->outputs.autoregressive) { // one product for all outputs, or two per output
+        // A weight costs 2 FLOPs forward and 4 backward per token. Products per window, of pooled
+        // outputs, do not count.
         part->flops = p->pools[DT_POOL_NONE] ? 6 * (double)d * (double)V : 0;
         p->all = (struct dt_linear){.in = d, .out = padded};
         p->all.row = dt_params_add(params, dt_init_uniform, 1 / sqrt((double)d), padded, 2,
@@ -209,13 +208,13 @@ static void plan(struct dt_part *part, struct dt_plan *plan)
     p->dpre = dt_plan_view(plan, logits, M, r, storage);
 }
 
-// What targets are normalised by, [1, W]; NULL: they are not.
+// Mean or deviation of targets, [1, W]; NULL: not normalised.
 static const float *row_of(const struct policy *p, const struct dt_pass *pass, int row)
 {
     return p->mean >= 0 ? dt_net_weight(pass->net, row) : NULL;
 }
 
-// x_0 … x_{n-1} of some rows of the targets into the same of the inputs, [rows, d + …].
+// Encodes x_0 … x_{n-1} from rows of the targets into rows of the inputs, [rows, d + …].
 static dt_status encode(const struct policy *p, const struct dt_pass *pass, int n,
                         struct dt_view targets, struct dt_view inputs)
 {
@@ -234,7 +233,7 @@ static struct dt_view targets_of(const struct policy *p, const struct dt_pass *p
     return dt_view_of(pass->input.arrays[p->targets], pass->rows, p->target_width, DT_F32);
 }
 
-// The logits of output k, without bias, of `inputs` [rows, d + …].
+// Computes the logits of output k, without bias, from `inputs` [rows, d + …].
 static dt_status chained_output(const struct policy *p, const struct dt_pass *pass, int k,
                                 struct dt_view inputs)
 {
@@ -254,7 +253,7 @@ static struct dt_view pooled_of(const struct dt_view *pooled, const struct dt_pa
     return dt_view_rows(pooled[pool], 0, pass->input.sequences);
 }
 
-// Whether no part of the window comes before that of the pass, or after it.
+// Whether the pass has the first part of the window, or the last.
 static bool starts(const struct dt_pass *pass)
 {
     return !pass->window || pass->at == 0;
@@ -265,8 +264,8 @@ static bool ends(const struct dt_pass *pass)
     return !pass->window || pass->at + pass->input.length == pass->window->length;
 }
 
-// p->pooled of a pool, of all positions up to the pass's last: of those before it, `before`; NULL:
-// there are none.
+// Computes p->pooled over all positions up to the pass's last; `before` has the pool of earlier
+// passes, or is NULL.
 static dt_status pool_windows(const struct policy *p, const struct dt_pass *pass, enum dt_pool pool,
                               struct dt_view h, const struct dt_model_state *before,
                               const struct dt_model_state *after)
@@ -285,7 +284,7 @@ static dt_status pool_windows(const struct policy *p, const struct dt_pass *pass
     return DT_RUN(pass, pool_forward, &args);
 }
 
-// The window goes on in another pass, which starts from these pools.
+// Stores the pools from which the window's next pass starts.
 static dt_status carry(struct dt_part *part, const struct dt_pass *pass, struct dt_view h)
 {
     const struct policy *p = (struct policy *)part;
@@ -295,13 +294,13 @@ static dt_status carry(struct dt_part *part, const struct dt_pass *pass, struct 
     return DT_OK;
 }
 
-// What outputs learn from, a row a position, or of those that pool a row a window.
+// The targets and weights of outputs: one row per position, or for pooled outputs per window.
 struct rows {
     struct dt_view targets, weights; // weights.data NULL: none
     const uint8_t *mask;
 };
 
-// Where no output pools, the rows are the batch's own. Those of windows are of all parts of them.
+// If no output pools, the rows are the batch's. Rows of windows cover all their parts.
 static dt_status find_rows(const struct policy *p, const struct dt_pass *pass, bool windows,
                            struct rows *rows)
 {
@@ -314,7 +313,7 @@ static dt_status find_rows(const struct policy *p, const struct dt_pass *pass, b
                       .mask = input->arrays[p->mask]};
     if (weights)
         rows->weights = dt_view_of(weights, M, 1 + n, DT_F32);
-    if (!pools(p) || (!rows->targets.data && !pass->measured)) // only predicted
+    if (!pools(p) || (!rows->targets.data && !pass->measured)) // no targets: only predictions
         return DT_OK;
     struct dt_pool_targets_args args = {.n = n,
                                         .length = length,
@@ -331,7 +330,7 @@ static dt_status find_rows(const struct policy *p, const struct dt_pass *pass, b
     return DT_RUN(pass, pool_targets, &args);
 }
 
-// The rows of heads.weight of output k; its columns of the logits or their gradient.
+// The part of heads.weight of output k.
 static struct dt_linear linear_of(const struct policy *p, int k)
 {
     struct dt_linear linear = p->all;
@@ -345,7 +344,7 @@ static struct dt_view columns_of(const struct policy *p, int k, struct dt_view l
     return dt_view_cols(logits, p->slices[k].first, p->slices[k].first + p->slices[k].width);
 }
 
-// The logits of all outputs at all positions, without bias.
+// Computes the logits of all outputs at all positions, without bias.
 static dt_status position_logits(const struct policy *p, const struct dt_pass *pass,
                                  struct dt_view h, struct dt_view logits)
 {
@@ -359,7 +358,7 @@ static dt_status position_logits(const struct policy *p, const struct dt_pass *p
     return DT_OK;
 }
 
-// The same of those that pool, for each window.
+// Computes the logits of pooled outputs for each window.
 static dt_status window_logits(const struct policy *p, const struct dt_pass *pass, struct dt_view h,
                                struct dt_view logits)
 {
@@ -381,7 +380,7 @@ static dt_status compute_logits(const struct policy *p, const struct dt_pass *pa
     return windows ? window_logits(p, pass, h, logits) : position_logits(p, pass, h, logits);
 }
 
-// The gradient of the inputs is added up from the last output, whose inputs are the widest.
+// Sums the gradient of the inputs, starting at the last output, whose inputs are the widest.
 static dt_status chained_backward(const struct policy *p, const struct dt_pass *pass)
 {
     int64_t M = pass->rows, r = p->u.cols;
@@ -403,8 +402,8 @@ static dt_status chained_backward(const struct policy *p, const struct dt_pass *
     return DT_OK;
 }
 
-// Computes the gradient of h from that of the logits or, where the window goes on in another pass,
-// from that of its pools. `first`: it is written; else it is added to.
+// Computes the gradient of h from that of the logits or, if the window continues in another pass,
+// of its pools. `first`: writes it, otherwise adds to it.
 static dt_status windows_backward(const struct policy *p, const struct dt_pass *pass,
                                   struct dt_view h, struct dt_view dlogits, struct dt_view dh,
                                   bool first)
@@ -447,7 +446,7 @@ static dt_status windows_backward(const struct policy *p, const struct dt_pass *
     return DT_OK;
 }
 
-// Computes the loss of the outputs of positions or, with `windows`, of those that pool.
+// Computes the loss of the outputs per position or, with `windows`, of pooled outputs.
 static dt_status loss_of(const struct policy *p, const struct dt_pass *caller, bool windows,
                          struct dt_view h, struct dt_view dh, double scale, struct dt_loss_sum *sum)
 {
@@ -498,7 +497,7 @@ static dt_status loss(struct dt_part *part, const struct dt_pass *pass, struct d
                : DT_OK;
 }
 
-// Adds the bias to the logits of outputs [from, from + n), and gives them the data's own units.
+// Adds the bias to the logits of outputs [from, from + n) and converts them to the data's units.
 static dt_status decode(const struct policy *p, const struct dt_pass *pass, int from, int n,
                         struct dt_view values)
 {

@@ -1,19 +1,19 @@
 // The recurrent blocks `gru` and `lstm` (kernels/rnn.h has the formulas):
 //   out = out_proj(rnn(h · W_ihᵀ))
 // H = d_rnn hidden channels, G gates of each, M = B·L rows. Weights and biases have the names, the
-// order of gates and the shapes of PyTorch's nn.GRU and nn.LSTM of one layer. out_proj is there
-// where H is not d_model. The inputs of all gates are one product, and so is the gradient of W_hh.
-// model.recompute: `scan` keeps the inputs of the gates and runs the recurrence again;
-// `block` keeps nothing.
+// order of gates and the shapes of PyTorch's nn.GRU and nn.LSTM of one layer. out_proj exists only
+// if H is not d_model. One product computes the inputs of all gates, and one the gradient of W_hh.
+// model.recompute: `scan` keeps the inputs of the gates and runs the recurrence again; `block`
+// keeps nothing.
 #include "model/kinds.h"
 
 #include <math.h>
 
 struct arrays {
     struct dt_view x; // [M, G·H], before the recurrence and without bias
-    struct dt_view p; // [M, G·H], gradients only, GRU: of the recurrent product
+    struct dt_view p; // [M, G·H], only gradients, GRU: of the recurrent product
     struct dt_view y; // [M, H]; without out_proj the block's output itself
-    struct dt_view previous, gates, cells; // [M, H], [M, 4H], [M, H]: what backward needs
+    struct dt_view previous, gates, cells; // [M, H], [M, 4H], [M, H], for backward
 };
 
 struct rnn {
@@ -53,7 +53,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     enum dt_rnn_cell cell = m->cell = part->kind == &dt_lstm_block.kind ? DT_RNN_LSTM : DT_RNN_GRU;
     int64_t d = config->d_model, H = m->H = values(config)->d_rnn, G = m->G = dt_rnn_gates(cell),
             gates = G * H;
-    double scale = 1 / sqrt((double)H); // of all, as in PyTorch
+    double scale = 1 / sqrt((double)H); // for all weights, as in PyTorch
     if (H != d)
         m->out_proj = dt_build_projection(build, part, "mixer.out_proj.weight", H, d,
                                           1 / sqrt((double)(H * config->n_layer)));
@@ -166,7 +166,7 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass, stru
     }
     if (recompute >= DT_RECOMPUTE_BLOCK)
         DT_TRY(dt_linear_forward(pass, m->input, h, a.x));
-    // without out_proj y is not needed again: it goes where its gradient would
+    // without out_proj y is not needed again, so it shares the memory of its gradient
     if (recompute >= DT_RECOMPUTE_SCAN)
         DT_TRY(run(m, &a, pass, NULL, direct ? g.y : a.y));
     if (!direct)

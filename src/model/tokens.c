@@ -8,7 +8,7 @@ struct tokens {
 };
 
 static const struct dt_config_key fields[] = {
-    // A token is an int32_t, and so is the padded vocabulary.
+    // Tokens and the padded vocabulary must fit into int32_t.
     DT_FIELD(WHOLE, struct dt_model_config, vocab_size, "", 1, INT32_MAX - 65536,
              "vocabulary size; required unless run.init_from gives it", .json = "vocab_size"),
     DT_FIELD(WHOLE, struct dt_model_config, pad_vocab_multiple, "8", 1, 65536,

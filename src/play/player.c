@@ -1,6 +1,6 @@
-// Opens a player and runs its step, which is inference: inputs are checked and copied to the
-// device, the model runs, and its outputs are copied back one by one; values are drawn from each
-// output before the next one is computed. streams.c keeps the states between steps.
+// Opens a player and runs inference steps: inputs are checked and copied to the device, the model
+// runs, and its outputs are copied back one by one; values are drawn from each output before the
+// next one is computed. streams.c keeps the states between steps.
 #include "play/player.h"
 
 #include "base/finite.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { STEPS_MOST = 1 << 16 }; // that targets may be fed back
+enum { STEPS_MOST = 1 << 16 }; // limit of steps for feedback
 
 static dt_status alloc_host(struct dt_player *player, int64_t floats, float **array)
 {
@@ -25,7 +25,7 @@ static int64_t width_of(const struct dt_player *player, int index)
     return index < 0 ? 0 : dt_model_arrays(player->model)->arrays[index].width;
 }
 
-// Finds which arrays the model reads, and allocates them.
+// Finds and allocates the arrays that the model reads.
 static dt_status create_inputs(struct dt_player *player)
 {
     const struct dt_array_list *arrays = dt_model_arrays(player->model);
@@ -56,7 +56,7 @@ static dt_status create_inputs(struct dt_player *player)
     return DT_OK;
 }
 
-// Where inputs are targets of earlier steps, from a text that may come from anywhere.
+// Finds inputs that are targets of earlier steps, by a text that may be untrusted.
 static dt_status create_feedback(struct dt_player *player)
 {
     const struct dt_play_info *info = &player->info;
@@ -85,7 +85,7 @@ static dt_status create_feedback(struct dt_player *player)
     return DT_OK;
 }
 
-// Chunks: the last step's targets are remembered, and the next step plays their next row.
+// Prepares for chunks: the last step's targets are kept, and the next step plays their next row.
 static dt_status create_chunk(struct dt_player *player)
 {
     struct dt_play_info *info = &player->info;
@@ -112,13 +112,13 @@ static dt_status create_chunk(struct dt_player *player)
     return DT_OK;
 }
 
-// A backend without products of int8 rounds the operands, as training does.
+// A backend without int8 products rounds the operands as in training.
 static dt_status create(struct dt_player *player, const struct dt_model_config *model)
 {
     struct dt_model_config config = *model;
     enum dt_play_weights weights = player->info.weights;
     int64_t rows = player->group * player->info.length,
-            widest = model->d_model; // the residual is read there, too
+            widest = model->d_model; // the residual is read into it, too
     char *text;
     struct dt_model_shape shape = {.sequences = player->group,
                                    .length = player->info.length,
@@ -238,7 +238,8 @@ dt_status dt_player_open(const struct dt_backend *backend, const char *dir,
     dt_status status;
     DT_TRY(dt_hf_read_config(dir, &model));
     DT_TRY(dt_hf_check_weights(dir, config->ema, &model, &type));
-    if (config->weights == DT_PLAY_AS_STORED) // int8 if trained for it, bf16 if no file is wider
+    if (config->weights == DT_PLAY_AS_STORED) // int8 if trained for it, else bf16 if no file has
+                                              // fp32
         resolved.weights = model.quantize == DT_QUANTIZE_INT8 ? DT_PLAY_INT8
                            : type == DT_F32                   ? DT_PLAY_F32
                                                               : DT_PLAY_BF16;
@@ -257,7 +258,7 @@ out:
     return status;
 }
 
-// Tokens, or the ids of each frame.
+// Checks tokens, or the ids of each frame.
 static dt_status check_ids(const struct dt_player *player, const struct dt_play *play)
 {
     bool tokens = player->info.vocab > 0;
@@ -309,7 +310,7 @@ static dt_status check(const struct dt_player *player, const struct dt_play *pla
     return check_ids(player, play);
 }
 
-// The loader's arithmetic, so that frames of training and of inference are bitwise identical.
+// Uses the loader's arithmetic, so that frames of training and inference are bitwise identical.
 static void normalise(const struct dt_player *player, const float *frames, int64_t rows)
 {
     int64_t width = player->info.frame;
@@ -324,7 +325,7 @@ static void normalise(const struct dt_player *player, const float *frames, int64
         }
 }
 
-// Column `column` of a normalised frame; a missing number is its mean.
+// Writes column `column` of a normalised frame; a missing number becomes the mean.
 static void stage(const struct dt_player *player, int64_t row, int64_t column, bool missing,
                   float value)
 {
@@ -336,8 +337,8 @@ static void stage(const struct dt_player *player, int64_t row, int64_t column, b
         player->staged[at] = x;
 }
 
-// Fills the inputs of row `row`, of `stream`, that are targets of its earlier steps. A class beyond
-// the table of its ids, which no data has, is id 0.
+// Fills those inputs in row `row` of `stream` that are targets of its earlier steps. A class
+// outside its table of ids, which no data have, becomes id 0.
 static void feed_back(const struct dt_player *player, const struct dt_fed *fed, int64_t stream,
                       int64_t row)
 {
@@ -368,7 +369,7 @@ static dt_status send(struct dt_player *player, int index, const void *from, int
                         NULL);
 }
 
-// Draws values from output k, and sends them to the model where they condition the next outputs.
+// Draws values from output k and sends them to the model if they condition later outputs.
 static dt_status draw(struct dt_player *player, const struct dt_play *play,
                       const struct dt_outputs *outputs, int k)
 {
@@ -392,7 +393,7 @@ static dt_status draw(struct dt_player *player, const struct dt_play *play,
                : DT_OK;
 }
 
-// Checks one row of `width` values a stream, in player->predicted: none may be beyond ±most.
+// Checks a row of `width` values per stream in player->predicted: all must be within ±most.
 static dt_status check_values(const struct dt_player *player, const struct dt_play *play,
                               const char *name, int64_t width, float most)
 {
@@ -409,8 +410,8 @@ static dt_status check_values(const struct dt_player *player, const struct dt_pl
                    (double)player->predicted[bad], (double)most);
 }
 
-// Beyond this limit the sum of squares of a norm may overflow, which makes zeros of the whole row:
-// the outputs are then finite, and mean nothing. Rows have at most 2^20 numbers.
+// Above this limit a norm's sum of squares may overflow, which turns the whole row into zeros, so
+// that outputs are finite but meaningless. Rows have at most 2^20 numbers.
 static const float residual_most = 1e16f;
 
 static dt_status read_outputs(struct dt_player *player, const struct dt_play *play,
@@ -493,8 +494,8 @@ dt_status dt_player_step(struct dt_player *player, const struct dt_play *play)
     dt_status status = DT_OK;
     DT_TRY(check(player, play));
     memcpy(player->rng_before, player->rng + play->first, bytes);
-    // A group has so few rows that each has the bits that it has alone. Longer runs have more rows,
-    // and run one stream at a time for the same reason.
+    // A group has few enough rows that each has the same bits as alone. Longer runs have more rows,
+    // so they run one stream at a time.
     int64_t group = play->length == 1 ? player->group : 1;
     for (int64_t done = 0; done < play->n && status == DT_OK; done += group) {
         int64_t rows = done * play->length;

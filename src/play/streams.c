@@ -1,10 +1,9 @@
 // Keeps the recurrent states of a player's streams. There are two arrays of states: a step reads a
 // stream's state from one and writes it to the other, so that a failed step changes nothing. A
-// stream is saved as one flat block: a header, then its arrays. Where targets are fed back or
-// played row by row, the number of steps follows, and the targets of the last steps, the newest
-// first, with zeros to the end. Of a number of steps larger than what is remembered only the place
-// in the chunk matters: the smallest number with the same place is saved, so equal streams have
-// equal blocks.
+// stream is saved as one flat block: a header, then its arrays. If targets are fed back or played
+// row by row, the number of steps and the targets of the last steps follow, newest first, padded
+// with zeros. Beyond the remembered steps only the position in the chunk matters, so the smallest
+// number of steps with the same position is saved, and equal streams have equal blocks.
 #include "play/player_internal.h"
 
 #include "base/memory.h"
@@ -17,17 +16,16 @@
 
 static const char mark[8] = "dtstate2"; // blocks of the first format began with the kind
 
-// At the start of a block.
+// The header of a block.
 struct header {
     char mark[sizeof mark];
-    uint64_t sum; // XXH3 of all that follows it
+    uint64_t sum; // XXH3 of everything after it
     uint64_t kind, weights;
     struct dt_philox rng;
 };
 enum { SUMMED = offsetof(struct header, kind) };
 
-// The arrays of all layers of a stream, and of the head, in turn: where each is in `state`, and its
-// bytes.
+// Iterates over a stream's arrays of all layers and the head: address in `state`, and bytes.
 struct walk {
     const struct dt_player *player;
     const struct dt_model_state *state;
@@ -70,7 +68,7 @@ static dt_status check_stream(const struct dt_player *player, int64_t stream)
                    (long long)player->info.streams - 1);
 }
 
-// The bytes at the end of a block for the number of steps and their targets.
+// Bytes at the end of a block for the number of steps and their targets.
 static int64_t remembered_bytes(const struct dt_player *player)
 {
     return player->back == 0 ? 0
@@ -248,8 +246,8 @@ static dt_status check_block(const struct dt_player *player, const void *block, 
         return DT_FAIL(DT_USER, hint,
                        "the block was saved with other weights: of another training, or of another "
                        "step of it");
-    // A block may come from a file. Its counts, unlike its other numbers, become places in memory:
-    // each must be within its limits.
+    // A block may be an untrusted file. Its counts are used as indices into memory, so check their
+    // limits.
     const char *from = (const char *)block + sizeof header;
     bool fits = header.rng.left >= 0 && header.rng.left <= 4;
     for (struct walk w = walk_of(player, 0, 0); next_array(&w); from += w.bytes)

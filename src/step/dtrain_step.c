@@ -1,5 +1,5 @@
-// libdtrain_step is a player (play/player.h) behind a plain C interface. Callers may be wrong:
-// every argument is checked here or by the player.
+// libdtrain_step is a player (play/player.h) with a plain C interface. Every argument is checked,
+// here or by the player.
 #include "step/dtrain_step.h"
 
 #include "base/memory.h"
@@ -17,7 +17,7 @@ struct dtrain_step {
     struct dtrain_step_info info;
 };
 
-// Every call begins with this: afterwards the thread's error is that of this call.
+// Begins every call: clears the thread's error.
 static dt_status begin(const dtrain_step *handle)
 {
     dt_error_clear();
