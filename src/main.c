@@ -1,6 +1,6 @@
-// The program: prepares the process (standard streams, signals, OpenMP), runs the subcommand that
-// the arguments name, and returns its exit code. Where a rank fails alone, dt_die (base/error.h)
-// ends the process instead, with the last act that cmd/report.c registers.
+// The program: prepares the process (standard streams, signals, OpenMP), runs the subcommand and
+// returns its exit code. If a rank fails alone, dt_die (base/error.h) ends the process instead, by
+// the function that cmd/report.c registers.
 #include "base/crash.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -18,10 +18,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-// libgomp's threads spin while they wait, which starves a working thread wherever cores are
-// shared with anything else (a step can take a hundred times as long), and it reads its settings
-// before main. So unless the user chose, the program starts again with waiting set to
-// sleep.
+// libgomp's waiting threads spin, which starves working threads if cores are shared with anything
+// else (a step can take a hundred times as long), and libgomp reads its settings before main. So
+// unless the user chose, the program executes itself again with waiting threads set to sleep.
 static void choose_waiting(char **argv)
 {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
@@ -31,11 +30,11 @@ static void choose_waiting(char **argv)
     if (length <= 0 || setenv("OMP_WAIT_POLICY", "passive", 1) != 0)
         return;
     self[length] = '\0';
-    execv(self, argv); // where this fails, threads spin
+    execv(self, argv); // if this fails, threads spin
 }
 
-// The main thread may use more stack at once. For other threads, those of libraries included, glibc
-// has read the limit by now.
+// Raises the limit of the main thread's stack. For other threads, including libraries', glibc has
+// already read the limit.
 static dt_status raise_stack_limit(void)
 {
     enum { LEAST = 1 << 20, USUAL = 8 << 20 };
@@ -59,8 +58,8 @@ static dt_status raise_stack_limit(void)
     return DT_OK;
 }
 
-// A process may be started with standard streams closed; the next file that is opened, a lock or a
-// checkpoint, would then get their descriptors, and messages would go into it.
+// If a process is started with closed standard streams, the next open file, a lock or a checkpoint,
+// would get their descriptors, and messages would be written into it.
 static void open_standard_streams(void)
 {
     int fd;
@@ -95,7 +94,7 @@ static dt_status run(const struct dt_call *call)
     const struct dt_train_options *train =
         call->command == dt_commands[0] ? call->options : &(struct dt_train_options){0};
     if (call->command == dt_commands[0] && !call->help && !train->version && !train->check)
-        DT_TRY(dt_signals_receive()); // before MPI starts: a run stops by them, it never dies
+        DT_TRY(dt_signals_receive()); // before MPI starts, so that signals never kill a run
     else
         dt_signals_release();
     if (call->help)
@@ -104,14 +103,14 @@ static dt_status run(const struct dt_call *call)
         printf("dtrain %s\n", DT_VERSION);
     else if (dt_call_communicates(call))
         return run_together(call);
-    else if (dt_comm_launched_rank() <= 0) { // one process, however many a launcher started
+    else if (dt_comm_launched_rank() <= 0) { // only one process of those that a launcher started
         dt_crash_catch(DT_CRASH_LIMIT_S);
         return call->command->run(NULL, call);
     }
     return DT_OK;
 }
 
-// Once all lines are written, the reason why one of them could not be is no longer known.
+// Reports a failed write, whose reason is no longer known.
 static dt_status flush_output(void)
 {
     if (fflush(stdout) != 0)
@@ -131,7 +130,7 @@ int main(int argc, char **argv)
     if (dt_device_comm_known)
         dt_device_comm_known->prepare();
     dt_die_register(dt_report_die);
-    signal(SIGXFSZ, SIG_IGN); // a file that grows too large: an error of write(2), with a message
+    signal(SIGXFSZ, SIG_IGN); // a file that grows too large becomes an error of write(2)
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 1) {
         dt_print_commands(stderr);
@@ -144,7 +143,7 @@ int main(int argc, char **argv)
         status = run(&call);
     if (status == DT_OK)
         status = flush_output();
-    // What the user can fix is the same on all ranks, and rank 0 reports it: arguments, the launch.
+    // Errors of the user (arguments, the launch) are the same on all ranks, so rank 0 reports them.
     if (status != DT_USER || dt_comm_launched_rank() == 0)
         dt_report(status);
     dt_call_free(&call);

@@ -1,4 +1,4 @@
-// Collects the durations of repeats, says when they are enough, and gives their best and median.
+// Collects the durations of repeats, decides when there are enough, and computes best and median.
 #include "bench/bench.h"
 
 #include "base/clock.h"

@@ -1,6 +1,5 @@
 // `dtrain bench --comm` measures every collective of every backend over all ranks of the job, from
-// small to large arrays, in the manner of nccl-tests. Results are checked on known values
-// (comm/selftest.h).
+// small to large arrays, like nccl-tests. Results are checked with known values (comm/selftest.h).
 #include "bench/comm.h"
 
 #include "base/clock.h"
@@ -17,20 +16,20 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LEAST = 5, BATCH = 32, STAGE = 16 << 20 }; // repeats; bytes of a copy to check
+enum { LEAST = 5, BATCH = 32, STAGE = 16 << 20 }; // repeats; bytes per copy when checking
 static const double default_seconds = 0.1, batch_seconds = 2e-3;
 
-static const enum dt_dtype types[] = {DT_F32, DT_BF16, DT_F64, DT_I64}; // as --type lists them
+static const enum dt_dtype types[] = {DT_F32, DT_BF16, DT_F64, DT_I64}; // in the order of --type
 
-// One backend's memory, and what is measured in it now.
+// One backend's memory, and the current measurement.
 struct bench {
     struct dt_bench_route route;
     const struct dt_bench_options *options;
     const struct dt_comm_info *info;
     enum dt_dtype type;           // of the elements
-    int64_t first, last, limit;   // bytes; the limit is that of one array
-    int64_t hosts, most_per_host; // most ranks on one
-    char *stage;                  // host memory, where the arrays are the device's; else NULL
+    int64_t first, last, limit;   // bytes; limit: of one array
+    int64_t hosts, most_per_host; // hosts; most ranks per host
+    char *stage;                  // host memory if arrays are on the device; else NULL
     int64_t skipped, wrong;
 };
 
@@ -40,9 +39,9 @@ struct row {
     enum dt_sum_order order;
     int64_t bytes, count; // of the whole array
     struct dt_bench_clock clock;
-    int64_t wrong; // values, of all ranks
-    // over all sizes so far
-    double connecting, latency, best_bus; // seconds: of the first call, at the first size; bytes/s
+    int64_t wrong; // wrong values on all ranks
+    // Over all sizes so far:
+    double connecting, latency, best_bus; // seconds: first call, first size; bytes/s
     int64_t first_bytes, best_bytes;
 };
 
@@ -85,7 +84,7 @@ static dt_status time_batch(const struct bench *b, const struct dt_collective *c
     return DT_OK;
 }
 
-// On a device a batch is long enough that waiting for its end is not in the figure.
+// On a device a batch is long enough to make waiting for its end negligible.
 static dt_status time_row(const struct bench *b, const struct dt_collective *c, struct row *row)
 {
     struct dt_bench_clock *clock = &row->clock;
@@ -100,7 +99,7 @@ static dt_status time_row(const struct bench *b, const struct dt_collective *c, 
     for (clock->n = 0; clock->n < rounds; clock->n++)
         DT_TRY(time_batch(b, c, repeats, &clock->seconds[clock->n]));
     return dt_allreduce(b->route.comm, clock->seconds, rounds, DT_F64,
-                        DT_MAX); // the slowest rank's
+                        DT_MAX); // of the slowest rank
 }
 
 static dt_status clear(const struct bench *b, int64_t bytes)
@@ -111,8 +110,8 @@ static dt_status clear(const struct bench *b, int64_t bytes)
     return DT_OK;
 }
 
-// Fills an array with the known values or, with `wrong`, counts the values of it that differ: a
-// piece at a time where the host cannot reach it.
+// Fills an array with known values or, with `wrong`, counts those that differ; in pieces if the
+// host cannot access it.
 static dt_status visit(const struct bench *b, const struct dt_known_values *known, char *array,
                        int64_t *wrong_from, int64_t *wrong)
 {
@@ -136,7 +135,7 @@ static dt_status visit(const struct bench *b, const struct dt_known_values *know
     return DT_OK;
 }
 
-// Checks a row after its timing, to find also what shows only after many rounds.
+// Checks a row after its timing, to also find errors that appear only after many rounds.
 static dt_status check_row(const struct bench *b, const struct dt_collective *c, struct row *row)
 {
     const struct dt_bench_route *r = &b->route;
@@ -148,8 +147,7 @@ static dt_status check_row(const struct bench *b, const struct dt_collective *c,
         DT_TRY(dt_known_open(&r->comm->info, c, &known));
         DT_TRY_GOTO(status, out,
                     DT_NEW(&wrong_from, r->comm->info.size + 1, "counts of wrong values"));
-        DT_TRY_GOTO(status, out,
-                    clear(b, row->bytes)); // what an exchange does not deliver is wrong
+        DT_TRY_GOTO(status, out, clear(b, row->bytes)); // detects what an exchange does not deliver
         DT_TRY_GOTO(status, out, visit(b, &known, c->mine ? r->mine : r->data, NULL, NULL));
         DT_TRY_GOTO(status, out, dt_bench_run_collective(r, c, 1));
         DT_TRY_GOTO(status, out, visit(b, &known, r->data, wrong_from, &row->wrong));
@@ -235,7 +233,7 @@ static void print_row(const struct bench *b, struct row *row)
 
 // ---- all rows of a backend
 
-// `row` says which operation, in which order.
+// `row` has the operation and its order.
 static dt_status measure_sizes(struct bench *b, struct row *row)
 {
     int64_t unit = dt_dtype_size(b->type), before = 0;
@@ -305,8 +303,8 @@ static void release(struct bench *b)
     b->route.stream = NULL;
 }
 
-// The largest array that every rank can hold twice (on a device, plus what a tree needs), within
-// --max-memory or half of the free memory.
+// The largest array that every rank can hold twice (on a device, with a tree's scratch memory),
+// within --max-memory or half of the free memory.
 static dt_status choose_limit(struct bench *b, bool on_device)
 {
     char text[64];

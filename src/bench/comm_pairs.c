@@ -1,5 +1,5 @@
-// `dtrain bench --comm --pairs` lets every two ranks exchange, as many pairs at a time as there
-// are, and names the ranks whose pairs are slow.
+// `dtrain bench --comm --pairs` lets every two ranks exchange, with as many pairs at a time as
+// possible, and names the ranks whose pairs are slow.
 #include "bench/comm.h"
 
 #include "base/clock.h"
@@ -17,12 +17,12 @@ static const double slow = 0.7;   // of the median
 // The partner of a rank in round k of a round-robin tournament of n; -1: none.
 static int opponent(int rank, int k, int n)
 {
-    int last = n + n % 2 - 1; // the others go round it
+    int last = n + n % 2 - 1; // the others rotate around it
     int other = rank == last ? k : rank == k ? last : ((2 * k - rank) % last + last) % last;
     return other < n ? other : -1;
 }
 
-// seconds[other] of this rank with every other.
+// Measures seconds[other] of this rank with every other rank.
 static dt_status play(const struct dt_bench_route *route, int64_t bytes, double *seconds)
 {
     const struct dt_comm_info *info = &route->comm->info;
@@ -84,10 +84,10 @@ static void judge_kind(struct pairs *p, bool between)
                p->hosts[a]);
 }
 
-// A rank is slow where half its pairs are, compared with others of their kind.
+// A rank is slow if half of its pairs are slow compared with others of their kind.
 static void name_slow_ranks(const struct pairs *p)
 {
-    for (int i = 0; i < p->n && p->n > 3; i++) { // of three, two pairs have the slow one
+    for (int i = 0; i < p->n && p->n > 3; i++) { // of three ranks, two pairs include the slow one
         int64_t n = 0;
         for (int k = 0; k < p->n; k++)
             if (k != i)

@@ -1,5 +1,5 @@
-// Measures the limits of the machine: how long an op takes at least, the rates of GEMM and, on a
-// device, those of copies and arithmetic. machine_cpu.c measures the latter on a CPU.
+// Measures the limits of the machine: the minimum time of an op, the rates of GEMM and, on a
+// device, of copies and arithmetic. machine_cpu.c measures the latter on a CPU.
 #include "bench/ops.h"
 
 #include "base/clock.h"
@@ -13,16 +13,17 @@ enum {
     BATCH = 4, // runs before the host waits
     SQUARE_MIN = 256,
     SQUARE_MAX = 8192,
-    TRIES = 8,             // a product of twice the size needs eight times the time
-    ARRAY_MAX = 512 << 20, // bytes of an array of a device
-    ARRAY_SHARE = 8,       // of the memory that is free
+    TRIES = 8,             // tries per size: a product of twice the size needs eight times the time
+    ARRAY_MAX = 512 << 20, // bytes of a device array
+    ARRAY_SHARE = 8,       // as a share of the free memory
     SPIN_VALUES = 1 << 22,
     SPIN_ROUNDS_MIN = 8,
     SPIN_ROUNDS_MAX = 1 << 16,
 };
-static const double spin_seconds = 5e-4; // launch and writing do not show in that
+static const double spin_seconds = 5e-4; // long enough to hide launch and writing
 
-// Values in [-1/2, 1/2], no rows alike: products of zeros take less power than a model's.
+// Fills values in [-1/2, 1/2] with different rows, because products of zeros take less power than a
+// model's.
 static dt_status fill(const struct dt_bench_machine *m, enum dt_dtype type, int64_t n)
 {
     char *host;
@@ -60,7 +61,7 @@ dt_status dt_bench_best_time(const struct dt_bench_machine *m,
                              const void *args, double seconds, double *best)
 {
     struct dt_op_listener listener = {only_row, note_time, best, false};
-    dt_status status = run(m, args); // the first run loads what it needs
+    dt_status status = run(m, args); // the first run loads libraries
     double start = dt_seconds();
     *best = INFINITY;
     dt_op_times_listen(m->times, &listener);
@@ -76,7 +77,7 @@ dt_status dt_bench_best_time(const struct dt_bench_machine *m,
             dt_op_times_collect(m->times);
     }
     dt_op_times_listen(m->times, NULL);
-    *best = fmax(*best, 1e-9); // the device's clock may tick more slowly than short work
+    *best = fmax(*best, 1e-9); // short work may be below the clock's resolution
     return status;
 }
 
@@ -99,7 +100,7 @@ static dt_status time_square(const struct dt_bench_machine *m, enum dt_dtype typ
     return status;
 }
 
-// The size grows until fewer than some tries of it would fit into the time.
+// Increases the size until too few tries fit into the time.
 static dt_status gemm_rate(const struct dt_bench_machine *m, enum dt_dtype type, double seconds,
                            double *rate)
 {
@@ -115,7 +116,7 @@ static dt_status gemm_rate(const struct dt_bench_machine *m, enum dt_dtype type,
     return DT_OK;
 }
 
-// It is no op, so it is timed here, unless this is the run that is not.
+// A copy is no op, so it is timed here, except in the first run.
 static dt_status run_copy(const struct dt_bench_machine *m, const void *args)
 {
     (void)args;
@@ -150,8 +151,8 @@ static dt_status spin_rate(const struct dt_bench_machine *m, enum dt_spin_kind k
     return DT_OK;
 }
 
-// All but GEMM of a device that has a clock of its own, by its ops: copying between arrays larger
-// than its caches, arithmetic in registers (the op `spin`).
+// Measures all limits except GEMM on a device with its own clock, by its ops: copies between arrays
+// larger than its caches, and arithmetic in registers (the op `spin`).
 dt_status dt_bench_machine_measure_device(struct dt_bench_rig *rig, double seconds,
                                           struct dt_bench_machine *m)
 {
@@ -182,7 +183,7 @@ dt_status dt_bench_machine_open(struct dt_bench_rig *rig, double seconds,
     if (status == DT_OK)
         status = gemm_rate(m, DT_BF16, seconds, &m->limits.gemm_bf16);
     if (m->backend->table->unified)
-        m->limits.lanes = m->limits.gemm_f32 / 2; // a lane's multiply-add is two FLOPs
+        m->limits.lanes = m->limits.gemm_f32 / 2; // a multiply-add is two FLOPs
     if (status != DT_OK)
         dt_bench_machine_close(m);
     return status;

@@ -1,5 +1,5 @@
-// Measures the limits of the CPU, each the best of several tries: moving arrays larger than the
-// caches, and exponentials from and to the innermost cache.
+// Measures the limits of the CPU as the best of several tries: moving arrays larger than the
+// caches, and exponentials in the L1 cache.
 #include "bench/ops.h"
 
 #include "base/clock.h"
@@ -13,11 +13,11 @@
 enum {
     LEAST = 3,
     LINE = 64,
-    WINDOWS = 8,           // of an array
+    WINDOWS = 8,           // windows per array
     ARRAY_MIN = 128 << 20, // bytes
     ARRAY_MAX = 512 << 20,
-    ROW = 1024,     // exponentials of a row: input and output stay in the innermost cache
-    ROWS = 1 << 10, // of a try and thread
+    ROW = 1024,     // exponentials per row: input and output stay in the L1 cache
+    ROWS = 1 << 10, // rows per try and thread
 };
 
 static void copy_part(const struct dt_bench_machine *m, int64_t first, int64_t bytes)
@@ -33,8 +33,8 @@ static void update_part(const struct dt_bench_machine *m, int64_t first, int64_t
         words[i] += 1;
 }
 
-// The rate at which `part`, once for each thread, goes over the arrays, in short tries one after
-// another: a try ends before other programs interrupt it, and finds nothing in the caches.
+// The rate at which `part`, on each thread, walks the arrays, in short tries: a try usually ends
+// before other programs interrupt it, and finds no data in the caches.
 static double move_rate(const struct dt_bench_machine *m,
                         void (*part)(const struct dt_bench_machine *, int64_t, int64_t),
                         double seconds)
@@ -76,7 +76,7 @@ static void run_rows(void (*row)(const float *, float *))
         x[i] = -(float)i / ROW;
     for (int i = 0; i < ROWS; i++) {
         row(x, y);
-        __asm__ volatile("" : : "r"(y) : "memory"); // each row is made
+        __asm__ volatile("" : : "r"(y) : "memory"); // keep each row
     }
 }
 
@@ -98,15 +98,14 @@ static double exp_rate(const struct dt_bench_machine *m, void (*row)(const float
 dt_status dt_bench_machine_measure_cpu(struct dt_bench_rig *rig, double seconds,
                                        struct dt_bench_machine *m)
 {
-    int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE); // 0 or less where it is not known
+    int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE); // <= 0: unknown
     m->array_bytes = dt_min_i64(dt_max_i64(4 * cache, ARRAY_MIN), ARRAY_MAX);
     DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->from));
     DT_TRY(dt_alloc(&rig->backend, m->array_bytes, &m->to));
     memset(m->from, 1, (size_t)m->array_bytes);
     memset(m->to, 1, (size_t)m->array_bytes);
-    // Copying makes the cache fetch lines that are then overwritten, unless it goes around the
-    // cache, where a core is slower; updating in place needs neither. The better one is what memory
-    // can do.
+    // Copying fetches lines that are then overwritten, unless it bypasses the cache, which makes a
+    // core slower; updating in place avoids both. The better rate is the limit.
     double copied = move_rate(m, copy_part, seconds), updated = move_rate(m, update_part, seconds);
     m->limits.copy = copied > updated ? copied : updated;
     m->limits.exps = exp_rate(m, exp_row, seconds);

@@ -1,7 +1,7 @@
-// `dtrain bench` compares every op of a training step with the machine's limits. The step is the
-// real one, and its ops are timed as those of a run are (backend/op_times.h), a row for each op and
-// shape; the floor of a call is that of backend/cost.h. Ops that a step of one process leaves out
-// are called beside it.
+// `dtrain bench` compares every op of a training step with the machine's limits. It runs the real
+// step and times its ops as in training (backend/op_times.h), with a row per op and shape; the
+// floor of a call is from backend/cost.h. Ops that a step of a single process does not need are
+// called separately.
 #include "bench/ops.h"
 
 #include "base/list.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum { LEAST = 1 /* steps */, LEAST_REST = 3, SPIN_ROUNDS = 16 };
-static const double default_seconds = 0.2; // for each row
+static const double default_seconds = 0.2; // per row
 
 #define NAME(op) #op,
 static const char *const op_names[] = {DT_OPS(NAME)};
@@ -20,9 +20,9 @@ static const char *const op_names[] = {DT_OPS(NAME)};
 // The calls of one op at one shape.
 struct row {
     const char *op;
-    char shape[80]; // of a GEMM the layer's name too
+    char shape[80]; // for GEMM with the layer's name
     struct dt_op_cost cost;
-    int64_t calls; // total of the measured steps; 0 if a step does not run the op
+    int64_t calls; // in all measured steps; 0 if a step does not run the op
     struct dt_bench_clock clock;
 };
 
@@ -86,8 +86,8 @@ static int64_t element_of(const struct dt_params *params, const void *base, enum
                                                    : -1;
 }
 
-// "in_proj" of the tensor "backbone.layers.0.mixer.in_proj.weight" that a product is of. The
-// weights are B in forward and dX, their gradient is C in dW.
+// A product's layer, "in_proj" for the tensor "backbone.layers.0.mixer.in_proj.weight". The weights
+// are B in forward and dX, and their gradient is C in dW.
 static void linear_name(const struct dt_bench_rig *rig, const struct dt_gemm_args *a, char *name,
                         size_t size)
 {
@@ -111,7 +111,7 @@ static void linear_name(const struct dt_bench_rig *rig, const struct dt_gemm_arg
             memmove(name, dot + 1, strlen(dot));
     }
     if (strcmp(name, "embeddings") == 0 || strcmp(name, "lm_head") == 0)
-        snprintf(name, size, "head"); // tied
+        snprintf(name, size, "head"); // tied weights
 }
 
 static dt_status find_row(void *context, const char *op, const void *args,
@@ -145,7 +145,7 @@ static void note_time(void *context, int row, double seconds)
     dt_bench_note(&ops->rows[row].clock, seconds > 0 ? seconds : 1e-9);
 }
 
-// Ops that a step of one process makes no call of, at the size of all weights.
+// Calls ops that a step of a single process does not, at the size of all weights.
 static dt_status call_the_rest(const struct dt_bench_rig *rig)
 {
     const struct dt_backend *backend = &rig->backend;
@@ -165,7 +165,7 @@ static dt_status call_the_rest(const struct dt_bench_rig *rig)
     DT_TRY(dt_quantize(backend, &quantize, NULL));
     DT_TRY(dt_cast(backend, &cast, NULL));
     DT_TRY(dt_accumulate(backend, &accumulate, NULL));
-    struct dt_commit_args commit = {.bytes = 2 * n, // at most, in the spare memory
+    struct dt_commit_args commit = {.bytes = 2 * n, // at most the spare memory
                                     .from = dt_model_weights(rig->model),
                                     .to = rig->spare,
                                     .control = rig->stepper->optimizer.control};
@@ -176,7 +176,7 @@ static dt_status call_the_rest(const struct dt_bench_rig *rig)
     checksum.workspace = checksum.sum + 1;
     DT_TRY(dt_checksum(backend, &checksum, NULL));
     struct dt_spin_args spin = {.kind = DT_SPIN_EXP2,
-                                .n = n / 2, // as many floats as there are bf16 elements
+                                .n = n / 2, // half as many floats as bf16 elements
                                 .rounds = SPIN_ROUNDS,
                                 .y = (float *)(void *)rig->spare};
     return dt_spin(backend, &spin, NULL);
@@ -204,7 +204,7 @@ static dt_status run_the_rest(struct ops *ops)
     return DT_OK;
 }
 
-// The first round loads what the ops need, and says how many rows there are.
+// The first round loads libraries and determines the number of rows.
 static dt_status measure(struct ops *ops, bool warm, double seconds)
 {
     struct dt_op_listener listener = {find_row, note_time, ops, warm};
@@ -252,7 +252,7 @@ static void print_all(const struct dt_bench_options *options, const struct ops *
 
 dt_status dt_bench_ops(const struct dt_bench_options *options)
 {
-    // A graph's launch makes no calls: without graphs every op of the step is timed.
+    // Disables graphs, whose launch makes no calls, so that every op of the step is timed.
     struct dt_bench_options plain = *options;
     struct dt_bench_machine machine;
     struct ops *ops;

@@ -1,5 +1,5 @@
-// `dtrain bench --play` measures a playing step, one position of one stream, by the player that
-// `dtrain sample` and libdtrain_step have. Weights are random: the time of a step does not depend
+// `dtrain bench --play` measures an inference step, one position of one stream, by the player of
+// `dtrain sample` and libdtrain_step. Weights are random, since the time of a step does not depend
 // on them.
 #include "bench/bench.h"
 
@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-enum { STEPS = 50, LEAST = 3 }; // of a repeat, which is long enough for the clock
+enum { STEPS = 50, LEAST = 3 }; // steps per repeat, long enough for the clock
 static const double default_seconds = 1;
 
 struct playing {

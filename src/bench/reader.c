@@ -1,6 +1,6 @@
 // `dtrain bench --reader` compares the shard reader's streaming rate with plain read() of the same
-// file, both from the system's cache, alternating in one run. Each piece of the file counts with
-// its best round, so that load from other programs does not change the ratio.
+// file, both from the page cache, alternating in one run. Each piece of the file counts with its
+// best round, so that other programs do not change the ratio.
 #include "bench/bench.h"
 
 #include "base/clock.h"
@@ -17,9 +17,9 @@
 
 enum {
     PIECE = 1 << 20,       // bytes of one read, on either side
-    MADE_TOKENS = 1 << 27, // of the shard made for the measurement: 256 MiB of uint16
+    MADE_TOKENS = 1 << 27, // tokens of the temporary shard: 256 MiB of uint16
     LEAST = 3,
-    ALIGN = 64, // of the buffer, as the loader's
+    ALIGN = 64, // of the buffer, as in the loader
 };
 static const double default_seconds = 3;
 
@@ -33,9 +33,9 @@ struct reading {
     int64_t file_bytes;
     struct dt_shard shard;
     struct dt_reader *reader;
-    void *buffer;        // for either side
-    int64_t piece;       // tokens of one read
-    double *best[SIDES]; // seconds, of each piece
+    void *buffer;        // for both sides
+    int64_t piece;       // tokens per read
+    double *best[SIDES]; // seconds per piece
 };
 
 static int64_t piece_count(const struct reading *r, int side)
@@ -123,8 +123,8 @@ static dt_status read_file(const struct dt_bench_options *options, const char *p
     int n_sides = r.shard.hash_block > 0 ? SIDES : CHECKED;
     double start = dt_seconds();
     double seconds = options->seconds > 0 ? options->seconds : default_seconds;
-    // A pass goes over all of the file, which no core's cache holds; the first brings it into the
-    // system's.
+    // A pass reads the whole file, which no CPU cache holds; the first pass brings it into the page
+    // cache.
     for (int round = 0; round <= LEAST || dt_seconds() - start < seconds; round++)
         for (int side = 0; side < n_sides && status == DT_OK; side++)
             status = time_pass(&r, side);

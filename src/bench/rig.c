@@ -1,5 +1,5 @@
-// Sets up a model in training on synthetic data in one process: it has the loader, the stepper and
-// the settings of a run with data.train = synthetic:random, and no run folder.
+// Sets up a model in training on synthetic data in one process, with the loader, the stepper and
+// the settings of a run with data.train = synthetic:random, but without a run folder.
 #include "bench/bench.h"
 
 #include "job/device.h"
@@ -22,11 +22,11 @@ dt_status dt_bench_model(const struct dt_bench_options *options, struct dt_model
     model->vocab_size = options->heads ? 0 : options->vocab;
     *(int64_t *)dt_model_field(model, "d_state") = options->d_state;
     model->recompute = (enum dt_recompute)options->recompute;
-    DT_TRY(dt_model_config_resolve(model, options->seq_len)); // as a fresh run has it
+    DT_TRY(dt_model_config_resolve(model, options->seq_len)); // as in a fresh run
     return dt_model_config_check(model);
 }
 
-// The job of a run whose configuration says no more than the options do. It borrows from the rig.
+// Describes the job of a run that has only these options set. It borrows from the rig.
 static dt_status describe(const struct dt_bench_options *options, const struct dt_bench_rig *rig,
                           struct dt_job *job)
 {
@@ -57,12 +57,12 @@ static dt_status draw_weights(const struct dt_bench_rig *rig, struct dt_job *job
     if (status == DT_OK)
         status = dt_job_load_weights(job, "", false, &snapshot);
     dt_snapshot_destroy(&snapshot);
-    free(job->mean); // of frames; synthetic ones are already normalised
+    free(job->mean); // synthetic frames are already normalised
     free(job->deviation);
     return status;
 }
 
-// Memory is planned and checked as in training, then all is created.
+// Plans and checks memory as in training, then creates everything.
 static dt_status rig_open(const struct dt_bench_options *options, bool times_ops,
                           struct dt_bench_rig *rig)
 {
@@ -115,7 +115,7 @@ dt_status dt_bench_rig_open(const struct dt_bench_options *options, bool times_o
 
 void dt_bench_rig_close(struct dt_bench_rig *rig)
 {
-    dt_stepper_destroy(rig->stepper); // first: a step in flight may read the loader's memory
+    dt_stepper_destroy(rig->stepper); // first, since a step in flight may read the loader's memory
     dt_loader_close(rig->loader);
     dt_dataset_free(rig->dataset);
     dt_op_times_destroy(rig->times);

@@ -1,6 +1,6 @@
 // `dtrain bench --step` measures whole training steps (train/step.h) in one process with all its
-// threads: their time, what device and host waited for, and the peak memory of the process. On a
-// device that is the memory that was allocated before the first step.
+// threads: their time, the waits of device and host, and the peak memory of the process (on a
+// device, the memory allocated before the first step).
 #include "bench/bench.h"
 
 #include "base/file.h"
@@ -15,8 +15,7 @@
 enum { WARM_UP = 3, LEAST = 3 };
 static const double default_seconds = 5;
 
-// The device's memory in use, or the peak resident memory of this process that the kernel records:
-// in MiB.
+// The device's memory in use, or the peak resident memory of this process, in MiB.
 static dt_status peak_memory(const struct dt_backend *backend, double *mb)
 {
     static const char path[] = "/proc/self/status", field[] = "VmHWM";
@@ -30,14 +29,14 @@ static dt_status peak_memory(const struct dt_backend *backend, double *mb)
     return kilobytes[0] ? DT_OK : DT_FAIL(DT_MACHINE, NULL, "%s has no %s:", path, field);
 }
 
-// What the steps gave.
+// Results of the steps.
 struct figures {
-    struct dt_bench_clock clock;                // of those after the first WARM_UP
-    double idle_ms, host_wait_ms, data_wait_ms; // sums over these; then means
-    int64_t collected;                          // all of them
+    struct dt_bench_clock clock;                // steps after the first WARM_UP
+    double idle_ms, host_wait_ms, data_wait_ms; // sums over these steps; then means
+    int64_t collected;                          // all steps
     struct dt_step_result last;
     double tokens_per_s, gflops, peak_mb;
-    double mfu; // of the datasheet's rate; 0: not known
+    double mfu; // of the data sheet's rate; 0: unknown
 };
 
 static dt_status collect(struct dt_bench_rig *rig, struct figures *f)
@@ -134,7 +133,7 @@ dt_status dt_bench_step(const struct dt_bench_options *options)
 dt_status dt_bench_estimate(const struct dt_job *job, double *seconds, int64_t *tokens)
 {
     enum { STEPS = 3, LEAST_LENGTH = 64 };
-    static const double budget = 2e10; // FLOPs of a step that is timed: a fraction of a second
+    static const double budget = 2e10; // FLOPs per timed step: a fraction of a second
     const struct dt_model_config *model = &job->model;
     int64_t length = job->settings.data.seq_len,
             most = (int64_t)(budget / dt_model_flops_per_token(model));
@@ -158,7 +157,7 @@ dt_status dt_bench_estimate(const struct dt_job *job, double *seconds, int64_t *
         .recompute = model->recompute};
     DT_TRY(dt_bench_rig_open(&options, false, &rig));
     dt_status status = DT_OK;
-    for (int i = 0; i < STEPS && status == DT_OK; i++) { // the first warms caches up
+    for (int i = 0; i < STEPS && status == DT_OK; i++) { // the first step warms the caches
         status = dt_bench_rig_launch(&rig);
         if (status == DT_OK)
             status = dt_stepper_collect(rig.stepper, &result);

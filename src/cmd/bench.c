@@ -1,4 +1,4 @@
-// `dtrain bench`: parses the options and chooses what is measured.
+// `dtrain bench`: parses the options and chooses what to measure.
 #include "bench/bench.h"
 
 #include "cmd/cmd.h"
@@ -127,7 +127,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     struct dt_bench_options o = *(const struct dt_bench_options *)call->options;
     o.file = call->n_words > 0 ? call->words[0] : NULL;
-    if (o.model > 0) { // sizes that are given override the model's
+    if (o.model > 0) { // given sizes override the model's
         const struct model *model = &models[o.model - 1];
         o.d_model = dt_call_given(call, "d-model") ? o.d_model : model->d_model;
         o.n_layer = dt_call_given(call, "n-layer") ? o.n_layer : model->n_layer;

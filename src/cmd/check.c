@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One line, broken where it is too long for a terminal.
+// Prints one line, wrapped to the terminal.
 static void print_bytes(const char *what, int64_t bytes)
 {
     if (bytes > 0)
@@ -33,7 +33,7 @@ static void print_sources(const struct dt_dataset *data)
     }
 }
 
-// Prints the weights of each source, and how often the run reads it.
+// Prints the weight of each source and how often the run reads it.
 static void print_mixture(const struct dt_job *job)
 {
     const struct dt_dataset *train = job->train;
@@ -156,7 +156,7 @@ static void print_batch(const struct dt_job *job)
            (long long)job->steps_per_epoch, (double)job->steps * (double)(batch * length), unit);
 }
 
-// The median of the last steps in the metrics of the run that is resumed. False: there are none.
+// The median time of the last steps in the metrics of the resumed run; false: none.
 static bool measured_step(const struct dt_job *job, double *ms, int64_t *first, int64_t *last)
 {
     enum { TAIL = 1 << 16, MOST = TAIL / 128 };
@@ -185,12 +185,12 @@ static bool measured_step(const struct dt_job *job, double *ms, int64_t *first, 
     return n > 0;
 }
 
-// How long the rest of the run takes, and what that figure is from.
+// Prints how long the rest of the run takes, and how that was estimated.
 static void print_duration(const struct dt_job *job, const struct dt_device_info *device,
                            int64_t parameters)
 {
-    static const int64_t large = 100000000; // to draw so many initial weights takes seconds
-    static const double share = 0.35;       // of the dense peak: what large models reach on GPUs
+    static const int64_t large = 100000000; // drawing this many initial weights takes seconds
+    static const double share = 0.35;       // of the dense peak, as reached by large models on GPUs
     struct dt_trainer_state state = {0};
     char how[160] = "", duration[DT_DURATION_TEXT];
     double seconds = 0, flops = dt_model_flops_per_token(&job->model) *
@@ -243,7 +243,7 @@ dt_status dt_cmd_print_plan(const struct dt_job *job, bool all)
         dt_print_line("model: %.3f M parameters, %s storage, %.2f MFLOP per %.5s in training",
                       (double)params.count * 1e-6, dt_dtype_name(job->model.storage),
                       dt_model_flops_per_token(&job->model) * 1e-6,
-                      dt_model_unit(&job->model)); // without its plural's s
+                      dt_model_unit(&job->model)); // without the plural s
         if (dt_model_reads_tokens(&job->model) &&
             dt_hf_type_text(&job->model, type, sizeof type) == DT_OK)
             dt_print_line("checkpoints: model_type %s", type);
@@ -266,8 +266,8 @@ dt_status dt_cmd_print_plan(const struct dt_job *job, bool all)
     return status;
 }
 
-// Products of sizes that 64 does not divide leave part of each tile of the tensor cores idle; 128
-// fills the largest tiles.
+// Sizes that are no multiple of 64 leave parts of the tensor cores' tiles idle; multiples of 128
+// fill the largest tiles.
 enum { TILE = 64, LARGE_TILE = 128 };
 
 static void print_size(const char *what, int64_t size, bool *found)
@@ -281,7 +281,7 @@ static void print_size(const char *what, int64_t size, bool *found)
            (long long)dt_round_up(size, TILE), (long long)dt_round_up(size, LARGE_TILE));
 }
 
-// Prints each tensor once, without the number of its layer.
+// Prints each tensor once, without its layer's number.
 static void print_sizes(const struct dt_job *job, const struct dt_params *params)
 {
     bool found = false;

@@ -1,4 +1,4 @@
-// Lists the subcommands, a row each.
+// The subcommands, one row each.
 #include "cmd/cmd.h"
 
 extern const struct dt_command dt_cmd_train, dt_cmd_pack, dt_cmd_verify, dt_cmd_order, dt_cmd_eval,

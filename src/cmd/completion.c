@@ -9,20 +9,20 @@ enum { TEXT = 1024 };
 
 const struct dt_command dt_cmd_completion;
 
-// The words that a value may be, "auto|cuda|cpu"; NULL: any text, or a number.
+// The allowed values, "auto|cuda|cpu"; NULL: any text or number.
 static const char *words_of(const struct dt_config_key *key)
 {
     return key->type == DT_CONFIG_BOOL ? "true|false" : key->choices;
 }
 
-// Prints words separated by blanks, as both shells want them.
+// Prints words separated by blanks, for both shells.
 static void print_words(const char *words)
 {
     for (; *words; words++)
         putchar(*words == '|' ? ' ' : *words);
 }
 
-// One case of the shell function: the words that may follow `pattern`.
+// Prints one case of the shell function: the words that may follow `pattern`.
 static void print_case(const char *pattern, const struct dt_config_key *key)
 {
     const char *words = words_of(key);
@@ -43,7 +43,7 @@ static void print_options(const struct dt_command *command)
 static void print_bash(void)
 {
     char pattern[TEXT];
-    // bash makes "=" a word of its own: `name` is what comes before the value.
+    // bash splits words at "=", so `name` is the word before the value.
     printf("# bash completion of dtrain: source <(dtrain completion bash)\n"
            "_dtrain() {\n"
            "    local cur=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
@@ -57,7 +57,7 @@ static void print_bash(void)
         print_case(row.name, row.key);
     for (int i = 1; dt_commands[i]; i++)
         for (const struct dt_option *o = dt_commands[i]->options; o && o->key.name; o++)
-            if (o->key.type == DT_CONFIG_ENUM) { // a flag has no value
+            if (o->key.type == DT_CONFIG_ENUM) { // flags have no value
                 snprintf(pattern, sizeof pattern, "\"%s --%s\"", dt_commands[i]->name, o->key.name);
                 print_case(pattern, &o->key);
             }
@@ -84,7 +84,7 @@ static void print_bash(void)
 
 // ---- zsh
 
-// Text in single quotes, the special characters escaped.
+// Prints text for single quotes, with special characters escaped.
 static void print_quoted(const char *text, const char *special)
 {
     for (; *text; text++)
@@ -94,8 +94,8 @@ static void print_quoted(const char *text, const char *special)
             printf("%s%c", strchr(special, *text) ? "\\" : "", *text);
 }
 
-// A specification of _arguments: '--name=[help]:name:(values)'. A value without choices is a file,
-// or nothing that the shell knows where it is a number.
+// Prints a specification of _arguments: '--name=[help]:name:(values)'. A value without choices
+// completes to files, or to nothing if it is a number.
 static void print_option(const struct dt_option *o)
 {
     enum dt_config_type type = o->key.type;

@@ -31,7 +31,7 @@ static const char *source(const struct dt_job *job)
     return job->resume[0] ? job->resume : job->settings.run.init_from;
 }
 
-// Every rank finds the same.
+// Checks the options; the result is the same on every rank.
 static dt_status check(const struct dt_job *job, const struct options *o)
 {
     struct dt_outputs outputs;
@@ -60,7 +60,7 @@ static void add_matrix(cJSON *json, const double *cells, int64_t n)
         cJSON_AddItemToArray(matrix, cJSON_CreateDoubleArray(cells + i * n, (int)n));
 }
 
-// For people; the JSON line has it for programs.
+// Prints the matrix for people; programs read the JSON line.
 static void show_matrix(const struct dt_output *head, const double *cells)
 {
     int64_t n = head->classes;
@@ -77,7 +77,7 @@ static void show_matrix(const struct dt_output *head, const double *cells)
     }
 }
 
-// Bytes of the text that a token stands for: of bytes one, else what the shards say; 0: not known.
+// Bytes of text per token: 1 for byte tokens, else from the shards; 0: unknown.
 static double bytes_per_token(const struct dt_job *job)
 {
     double bytes = 0, tokens = 0;
@@ -100,7 +100,8 @@ static cJSON *add_part(cJSON *json, const char *name, const struct dt_loss_part 
     return one;
 }
 
-// "64":{"loss":2.4,"tokens":192}: of documents of 33 to 64 tokens, and so on for each power of two.
+// Adds "64":{"loss":2.4,"tokens":192} for documents of 33 to 64 tokens, and so on for each power of
+// two.
 static void add_documents(cJSON *json, const struct dt_loss_part parts[DT_DOCUMENT_CLASSES])
 {
     cJSON *list = cJSON_AddObjectToObject(json, "loss_by_document");
@@ -112,7 +113,8 @@ static void add_documents(cJSON *json, const struct dt_loss_part parts[DT_DOCUME
         }
 }
 
-// "1":2.9,"2":2.7,"4":2.4 …: the mean loss of the positions up to each, from the one before it on.
+// Adds "1":2.9,"2":2.7,"4":2.4 …: the mean loss of positions after the previous limit up to this
+// one.
 static void add_positions(cJSON *json, const struct dt_loss_part *parts, int64_t n)
 {
     cJSON *list = cJSON_AddObjectToObject(json, "loss_by_position");
@@ -137,7 +139,7 @@ static dt_status print(const char *from, const struct dt_model *model,
                        const struct dt_evaluation *e)
 {
     const struct dt_outputs *measured = dt_model_measured(model);
-    double loss = e->total.loss / e->total.counted; // cJSON writes null where it is not finite
+    double loss = e->total.loss / e->total.counted; // cJSON writes null if not finite
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "event", "eval");
     cJSON_AddStringToObject(json, "model", from);

@@ -1,6 +1,6 @@
-// `dtrain export`: writes a checkpoint's model as a Hugging Face directory of its own, for use
-// elsewhere: in fp32 or bf16, in one file or several, with the names of transformers or of
-// state-spaces/mamba; or with linear layers in int8 for inference by libdtrain_step.
+// `dtrain export`: writes a checkpoint's model as a separate Hugging Face directory: in fp32 or
+// bf16, in one file or several, with the names of transformers or of state-spaces/mamba; or with
+// int8 linear layers for inference by libdtrain_step.
 #include "cmd/cmd.h"
 
 #include "base/file.h"
@@ -49,7 +49,7 @@ static dt_status config_text(const struct dt_model_config *config, const struct 
     return DT_OK;
 }
 
-// Copies the tokenizer of the model, where it has one.
+// Copies the tokenizer of the model, if any.
 static dt_status copy_tokenizer(const char *from, const char *to)
 {
     struct dt_tokenizer tokenizer;
@@ -86,7 +86,7 @@ static dt_status write_files(const char *dir, struct dt_model *model, const stru
     return dt_fsync_parent(dir);
 }
 
-// Through a model, whose linear layers say which rows become int8.
+// Exports through a model, whose linear layers determine which rows become int8.
 static dt_status export_model(const struct dt_backend *cpu, const char *from, const char *to,
                               const struct options *chosen)
 {

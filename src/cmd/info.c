@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-enum { COLUMN = 12 }; // where the text of a line begins
+enum { COLUMN = 12 }; // column where a line's text begins
 
 __attribute__((format(printf, 1, 2))) static void print_line(const char *format, ...)
 {
@@ -40,7 +40,7 @@ static dt_status describe(const struct dt_known_backend *known, int index, int t
     return DT_OK;
 }
 
-// What is missing has a line, too: the current error, which is then cleared.
+// Prints the current error as the line of a missing component, and clears the error.
 static void print_absent(const char *what)
 {
     print_line("%s: %s", what, dt_error_current()->message);

@@ -118,7 +118,8 @@ void dt_print_help(const struct dt_command *command, FILE *out)
 
 // ---- man page
 
-// Text as roff: backslashes and hyphens escaped, no line that begins with a control character.
+// Prints text as roff: escapes backslashes and hyphens, and no line begins with a control
+// character.
 static void roff(const char *text)
 {
     if (*text == '.' || *text == '\'')

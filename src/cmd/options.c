@@ -32,7 +32,7 @@ static dt_status unknown_option(const struct dt_command *command, const char *wo
     return REJECT(command, "unknown option %s%s", name, dt_nearest_suggest(&nearest));
 }
 
-// The option that `word` names, --name[=value] or -o[value]; its value in the same word, or NULL.
+// Finds the option of `word`, --name[=value] or -o[value], and the value in the word, or NULL.
 static const struct dt_option *find_option(const struct dt_command *command, const char *word,
                                            const char **value)
 {
@@ -47,7 +47,7 @@ static const struct dt_option *find_option(const struct dt_command *command, con
     return NULL;
 }
 
-// Parses the option at argv[*at] with its value, and moves *at past it.
+// Parses the option at argv[*at] with its value, and advances *at.
 static dt_status parse_option(struct dt_call *call, int argc, char **argv, int *at)
 {
     const struct dt_command *command = call->command;
@@ -77,7 +77,7 @@ static dt_status check_complete(const struct dt_call *call)
     const struct dt_command *command = call->command;
     const char *first = call->n_words > 0 ? call->words[0] : "./";
     if (command == dt_commands[0] && (strchr(first, '=') || !strpbrk(first, "./")) &&
-        !dt_file_exists(first)) { // it does not look like a file's name either
+        !dt_file_exists(first)) { // not a file name either
         struct dt_nearest nearest = dt_nearest_to(first);
         for (int i = 1; dt_commands[i]; i++)
             dt_nearest_offer(&nearest, dt_commands[i]->name);

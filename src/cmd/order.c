@@ -30,7 +30,7 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
                                      .shuffle = s->data.shuffle};
     struct dt_order *order;
     struct dt_trainer_state state;
-    struct dt_skips skips = {0}; // the batches that optim.rollback has skipped so far
+    struct dt_skips skips = {0}; // batches left out by optim.rollback so far
     if (job->resume[0]) {
         DT_TRY(dt_checkpoint_state(job->resume, &state));
         DT_TRY(dt_skips_parse(state.left_out, &skips));
@@ -45,7 +45,7 @@ static dt_status print_order(const struct dt_job *job, int64_t first, int64_t la
             int64_t batch = dt_skips_batch(&skips, step - 1);
             DT_TRY_GOTO(status, out, dt_order_at(order, batch, slot, &at));
             const struct dt_shard *shard = &job->train->shards[at.shard];
-            // In the kind's units (tokens, rows of pairs) or as it writes it: episode and row.
+            // In the kind's units (tokens, rows of pairs) or in its own words: episode and row.
             snprintf(place, sizeof place, "%lld", (long long)(at.window * shard->stride));
             if (shard->kind->place) {
                 DT_TRY_GOTO(status, out,

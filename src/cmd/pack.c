@@ -69,7 +69,7 @@ static int64_t chosen(int64_t option, int64_t published)
     return option > 0 ? option : published;
 }
 
-// An option that does not apply to what is packed is an error where it is given.
+// Options that do not apply to what is packed are errors.
 static dt_status configure_task(const struct dt_call *call, struct dt_pack_config *config)
 {
     const struct options *o = call->options;

@@ -1,8 +1,7 @@
-// What a process reports: to its peers that it is at work (dt_report_set_comm), to the user how it
-// ends on an error. An error that all ranks have is printed by rank 0 (dt_report) before main
-// returns; a rank that fails alone writes its last words, notes them in the run's folder and ends
-// the job (dt_report_die, which dt_die calls). An alarm limits how long a file system may delay
-// either.
+// Reports of a process: progress to its peers (dt_report_set_comm), and to the user how it ends on
+// an error. Rank 0 prints an error that all ranks have (dt_report) before main returns. A rank that
+// fails alone writes its message, notes it in the run's folder and ends the job (dt_report_die,
+// called by dt_die). An alarm limits how long a file system may delay either.
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -21,8 +20,8 @@ static struct dt_comm *communicator;
 static atomic_int exit_code;
 
 enum { PATIENCE_S = 5 };            // how long a file system may take at the end
-static const double claim_s = 0.3;  // the same, before the last words are written
-static const double early_s = 0.05; // how early an alarm may come
+static const double claim_s = 0.3;  // the same before the message is written
+static const double early_s = 0.05; // by how much an alarm may be early
 
 static void report_busy(void)
 {
@@ -36,17 +35,17 @@ void dt_report_set_comm(struct dt_comm *comm)
     dt_file_on_progress(report_busy);
 }
 
-static char words[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)]; // this rank's last words
-static char lines[3 * sizeof words];                       // as they are written
-static atomic_int n_lines;                                 // bytes of them to be written
+static char words[2 * (DT_ERROR_MESSAGE + DT_ERROR_HINT)]; // this rank's message
+static char lines[3 * sizeof words];                       // as written
+static atomic_int n_lines;                                 // bytes of lines to write
 static _Atomic double patient_until;                       // in dt_seconds
 
-// Writes the last words once: by the signal handler or by the thread that it interrupts.
+// Writes the message once, in the signal handler or in the thread that it interrupts.
 static bool write_words(void)
 {
     int bytes = atomic_exchange(&n_lines, 0);
     ssize_t n = bytes > 0 ? write(STDERR_FILENO, lines, (size_t)bytes) : 0;
-    (void)n; // maybe nobody listens: state.json has it
+    (void)n; // if stderr is closed, state.json has it
     return bytes > 0;
 }
 
@@ -59,9 +58,8 @@ static void wait_patiently(double seconds)
     setitimer(ITIMER_REAL, &delay, NULL);
 }
 
-// The handler of the alarm: a file system that hangs must delay neither the last words nor the end
-// of the job. An alarm that comes just after its work was done does nothing: a new limit is set by
-// then.
+// The handler of the alarm: a hanging file system must delay neither the message nor the end of the
+// job. An alarm just after the work was done does nothing, because a new limit is set by then.
 static void lose_patience(int signal)
 {
     (void)signal;
@@ -78,7 +76,7 @@ static void begin_end(dt_status code, double patience_s)
     wait_patiently(patience_s);
 }
 
-// Leaves the reason in state.json.
+// Writes the reason to state.json.
 static void note_end(const char *reason, dt_status code)
 {
     char line[DT_ERROR_MESSAGE];
@@ -90,9 +88,9 @@ static void note_end(const char *reason, dt_status code)
 
 void dt_report_die(const struct dt_error *error)
 {
-    bool debug = getenv("DTRAIN_DEBUG"); // errors show where in the source they passed
+    bool debug = getenv("DTRAIN_DEBUG"); // errors show their path through the source
     dt_log_live(NULL);
-    dt_log_quiet(true); // nothing may follow the last words
+    dt_log_quiet(true); // nothing may follow the message
     if (!communicator) {
         dt_error_print(error, debug);
         _exit((int)error->code);
@@ -100,8 +98,8 @@ void dt_report_die(const struct dt_error *error)
     if (dt_comm_last_words(communicator, error, debug, words, sizeof words) > 0) {
         dt_append_wrapped(lines, sizeof lines, words, 0, DT_LOG_INDENT, dt_log_columns());
         atomic_store(&n_lines, (int)strlen(lines));
-        // Two ranks that the watch could not connect (all links between them led over dead ranks,
-        // or one was suspended) agree through the run's folder: the first one writes its words. A
+        // Ranks that the watch could not connect (all links between them led over dead ranks, or
+        // one was suspended) agree through the run's folder: the first one writes its message. A
         // launcher leaves little time for this.
         begin_end(error->code, claim_s);
         bool claimed = dt_run_folder_claim_end();
@@ -112,7 +110,7 @@ void dt_report_die(const struct dt_error *error)
         } else {
             atomic_store(&n_lines, 0);
             alarm(0);
-            sleep(1); // for the other to finish
+            sleep(1); // let the other finish
         }
     }
     dt_comm_abort(communicator, (int)error->code);

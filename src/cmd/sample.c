@@ -1,5 +1,5 @@
-// `dtrain sample`: inference with a language model. It generates text token by token from the
-// model's recurrent state (play/player.h): each token costs one step.
+// `dtrain sample`: inference with a language model. Generates text token by token from the model's
+// recurrent state (play/player.h); each token costs one step.
 #include "cmd/cmd.h"
 
 #include "base/file.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTES = 256 }; // vocabulary of byte models, whose tokens are printed as text
+enum { BYTES = 256 }; // vocabulary of byte models, whose tokens are text
 
 struct options {
     const char *prompt, *stop, *stop_tokens;
@@ -62,7 +62,8 @@ dt_status dt_cmd_find_model(const char *path, char dir[DT_PATH])
     return dir[0] ? DT_OK : DT_FAIL(DT_USER, "train first", "no checkpoint in %s", checkpoints);
 }
 
-// The text of an option as tokens, malloc'ed: bytes, or ids separated by blanks. NULL: none.
+// Parses the text of an option into tokens: bytes, or ids separated by blanks. Caller frees; NULL:
+// none.
 static dt_status read_tokens(const char *what, const char *text, int64_t vocab, bool bytes,
                              int32_t **tokens, int64_t *n)
 {
@@ -84,12 +85,12 @@ static dt_status read_tokens(const char *what, const char *text, int64_t vocab, 
     return DT_OK;
 }
 
-// A prompt and what follows it.
+// A prompt and its continuation.
 struct text {
     int32_t *tokens; // with room for all
     int64_t prompt, n, shown;
     bool ended;
-    unsigned char *seen; // [vocab], of all texts' one array
+    unsigned char *seen; // [vocab], part of the array of all texts
 };
 
 struct generation {
@@ -98,13 +99,13 @@ struct generation {
     int64_t vocab, n; // texts
     struct text *texts;
     unsigned char *seen; // [n, vocab]
-    int32_t *ids;        // [n] of a step
+    int32_t *ids;        // [n], of one step
     float *drawn;        // [n]
     int32_t *stop, *stop_tokens;
     int64_t n_stop, n_stop_tokens;
 };
 
-// Prints what no end can take back.
+// Prints the text that a stop text can no longer cut off.
 static void show(const struct generation *g, struct text *text)
 {
     int64_t safe = text->ended ? text->n : text->n - (g->n_stop > 0 ? g->n_stop - 1 : 0);
@@ -117,7 +118,7 @@ static void show(const struct generation *g, struct text *text)
     fflush(stdout);
 }
 
-// Adds a drawn token, or ends the text before it or before the stop text.
+// Adds a drawn token, or ends the text before it or before a stop text.
 static void add_token(const struct generation *g, struct text *text, int32_t token)
 {
     for (int64_t i = 0; i < g->n_stop_tokens; i++)
@@ -151,7 +152,7 @@ static dt_status draw(const struct generation *g, struct dt_play *play, const st
     return DT_OK;
 }
 
-// The next token of the texts from `first` on that go on; gives the text after them.
+// Draws the next token of unfinished texts from `first` on; returns the text after them.
 static dt_status step(const struct generation *g, int64_t first, int64_t *next)
 {
     int64_t end = first;
@@ -168,7 +169,7 @@ static dt_status step(const struct generation *g, int64_t first, int64_t *next)
     return DT_OK;
 }
 
-// One text appears as it is generated; of several each when all are complete.
+// A single text is printed as it is generated; several texts when all are complete.
 static dt_status generate(const struct generation *g)
 {
     bool busy = true;

@@ -27,7 +27,7 @@ static const struct dt_option options[] = {
     {.key = {0}},
 };
 
-// One process, without a communicator.
+// Runs in one process, without a communicator.
 static dt_status print_run_folder(const struct dt_call *call)
 {
     struct dt_settings settings;
@@ -66,7 +66,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
         status = given->propose ? dt_cmd_print_proposal(&job, given->device ? given->device : "")
                                 : dt_cmd_print_plan(&job, given->all);
     dt_comm_end_if_alone(comm, status);
-    dt_report(status); // while the run's folder is still locked
+    dt_report(status); // while the run's folder is locked
     dt_job_close(&job);
     return status;
 }

@@ -1,4 +1,4 @@
-// `dtrain verify`: reads every shard and checkpoint that the arguments name, or the shards of a
+// `dtrain verify`: reads every shard and checkpoint named by the arguments, or the shards of a
 // configuration with its rules, and prints a line for each.
 #include "base/file.h"
 #include "base/log.h"
@@ -37,7 +37,7 @@ static void count(struct tally *tally, const char *path, dt_status status)
     }
     const char *message = dt_error_current()->message, *hint = dt_error_current()->hint;
     size_t length = strlen(path);
-    bool named = strncmp(message, path, length) == 0 && strchr(": ", message[length]); // not twice
+    bool named = strncmp(message, path, length) == 0 && strchr(": ", message[length]);
     printf("bad   %s%s%s%s%s%s\n", named ? "" : path, named ? "" : ": ", message,
            hint[0] ? " (" : "", hint, hint[0] ? ")" : "");
     dt_error_clear();
@@ -46,8 +46,8 @@ static void count(struct tally *tally, const char *path, dt_status status)
         tally->worst = status;
 }
 
-// `rules` and `key` are those of a configuration, which names the shard; NULL and "": none does.
-// `before`: episodes of the shards before it.
+// `rules` and `key` are from the configuration that names the shard; NULL and "": no configuration.
+// `before`: episodes of earlier shards.
 static void verify_shard(struct tally *tally, const char *path, const struct dt_scan_rules *rules,
                          const char *key, int64_t before)
 {
@@ -79,7 +79,7 @@ static dt_status visit(void *context, FTS *tree, FTSENT *entry)
     char manifest[DT_PATH];
     bool fits = dt_path(manifest, "%s/MANIFEST", path) == DT_OK;
     if (!fits)
-        dt_error_clear(); // a path that is too long contains nothing
+        dt_error_clear(); // a path that is too long has no files
     if (entry->fts_info == FTS_D && fits && dt_file_exists(manifest)) {
         dt_status status = dt_checkpoint_verify(path);
         if (status == DT_OK)
@@ -122,7 +122,7 @@ static void verify_dataset(struct tally *tally, const struct dt_dataset *dataset
                      dataset->shards[i].before);
 }
 
-// The shards that a configuration trains and validates on, and whether there is something to learn.
+// Verifies the shards of a configuration, and that there is something to learn.
 static dt_status verify_config(struct tally *tally, const struct dt_call *call)
 {
     struct dt_comm *comm;
@@ -178,7 +178,7 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
         const char *word = call->words[i];
         glob_t found = {0};
         dt_status status = DT_OK;
-        if (dt_file_exists(word)) // a name that exists is not a pattern
+        if (dt_file_exists(word)) // an existing name is not a pattern
             status = verify_path(&tally, word);
         else if (glob(word, GLOB_TILDE, NULL, &found) != 0)
             status = DT_FAIL(DT_USER, "check the path", "nothing matches %s", word);

@@ -1,11 +1,11 @@
-// Carried state on the device, and its way to rank 0 and back for checkpoints.
+// Carried state on the device, and its transfer to rank 0 and back for checkpoints.
 #include "train/carry.h"
 
 #include "base/list.h"
 
 #include <stdlib.h>
 
-// How many blocks the host holds: on rank 0 those of all ranks, from which a checkpoint is written.
+// The number of blocks in host memory: on rank 0 those of all ranks, for checkpoints.
 static int64_t host_blocks(const struct dt_backend *backend, int64_t blocks,
                            const struct dt_comm_info *ranks)
 {
@@ -26,7 +26,7 @@ dt_status dt_carry_plan(const struct dt_backend *backend, const struct dt_model_
     return DT_OK;
 }
 
-// Lists the arrays of all layers, and where they are in a block.
+// Lists the arrays of all layers and their offsets in a block.
 static dt_status list_arrays(struct dt_carry *c)
 {
     struct dt_slot_states *s = &c->slots;
@@ -122,13 +122,13 @@ dt_status dt_carry_commit(struct dt_carry *c, const struct dt_update_control *co
     return c->backend ? dt_commit(c->backend, &args, stream) : DT_OK;
 }
 
-// Where rank 0 has block `block` of a rank, which is the first of a run.
+// The address on rank 0 of block `block`, the first of a run, of a rank.
 static char *place_on_root(const struct dt_carry *c, int size, int rank, int64_t block)
 {
     return c->slots.blocks + (block * size + rank * c->run) * c->bytes;
 }
 
-// Sends the blocks of every rank to their place on rank 0, or back.
+// Sends the blocks of every rank to rank 0, or back.
 static dt_status exchange(struct dt_carry *c, struct dt_comm *comm, bool gathers)
 {
     int size = comm->info.size;

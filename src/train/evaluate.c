@@ -1,6 +1,6 @@
-// Validation on the training model, by forward passes only. In the order DT_SUM_TREE each place in
-// the global batch has a sum over all batches, and a tree adds up these: those of a rank here,
-// those of all ranks by the communicator.
+// Validation on the training model by forward passes. In the order DT_SUM_TREE each slot of the
+// global batch has a sum over all batches, and a tree adds these sums: within a rank here, between
+// ranks by the communicator.
 #include "train/evaluate.h"
 
 #include "base/memory.h"
@@ -17,21 +17,21 @@ struct predictions {
     uint8_t *mask, *right;
 };
 
-// Finds the document that a position is in. The loader's thread has its own order and shards.
+// Finds the document of a position, with an order and shards separate from the loader thread's.
 struct documents {
-    struct dt_order *order; // NULL: not wanted
+    struct dt_order *order; // NULL: not needed
     struct dt_shard_cache *shards;
-    int64_t step, first_slot; // of the batch, of this rank
-    int64_t *lengths;         // [seq_len] of a window's documents
+    int64_t step, first_slot; // of the batch; of this rank
+    int64_t *lengths;         // [seq_len] lengths of a window's documents
 };
 
-// What an evaluation keeps in host memory.
+// Host memory of an evaluation.
 struct host {
     struct predictions predictions;
     struct documents documents;
 };
 
-// The most rows that an evaluation has, on all ranks together.
+// The most rows of an evaluation, on all ranks together.
 static int64_t rows_of(const struct dt_job *job)
 {
     const struct dt_settings *s = &job->settings;
@@ -76,7 +76,7 @@ dt_status dt_evaluation_scores(const struct dt_job *job, const struct dt_model *
     return measured ? dt_scores_create(measured, rows_of(job), scores) : DT_OK;
 }
 
-// Copies what is there to *host, the address of a pointer that the first copy allocates.
+// Copies a view, if it exists, to *host, which the first copy allocates.
 static dt_status copy_out(const struct dt_evaluation *e, void *host, const void *device,
                           int64_t bytes)
 {
@@ -95,8 +95,8 @@ static int64_t bytes_of(const struct dt_view *view)
     return view->rows * view->stride * (int64_t)sizeof(float);
 }
 
-// Adds what is predicted at the positions of a pass, or in its windows, to the scores. Windows need
-// less room than positions, which come first, and a last segment no more than those before it; all
+// Adds the predictions of a pass, per position or per window, to the scores. The first copy is the
+// largest: positions come before windows, a last segment is not longer than earlier ones, and all
 // micro-batches have the same shape.
 static dt_status score(const struct dt_evaluation *e, const struct dt_pass *pass, bool windows,
                        struct predictions *host)
@@ -152,7 +152,7 @@ static dt_status find_documents(const struct dt_evaluation *e, struct documents 
     struct dt_position at;
     struct dt_reader *reader;
     DT_TRY(dt_order_at(documents->order, documents->step, documents->first_slot + slot, &at));
-    if (at.window < 0) // the loss ignores all of it
+    if (at.window < 0) // ignored by the loss
         return DT_OK;
     DT_TRY(dt_shard_cache_get(documents->shards, at.shard, false, &reader));
     return val->kind->documents(reader, &val->shards[at.shard], at.window, documents->lengths);
@@ -170,7 +170,7 @@ static int class_of(int64_t n)
     return n <= 1 ? 0 : 64 - __builtin_clzll((unsigned long long)n - 1);
 }
 
-// Adds the losses of micro-batch k of a batch to those of their positions and documents.
+// Adds the losses of micro-batch k of a batch to the sums of their positions and documents.
 static dt_status add_losses(struct dt_evaluation *e, const struct dt_pass *pass, int64_t k,
                             struct host *host)
 {
@@ -231,8 +231,8 @@ static dt_status evaluate_batch(struct dt_evaluation *e, int64_t micro_batches,
     return DT_OK;
 }
 
-// Adds the losses to sums[0]; where there are `n_sums`, each micro-batch has the sum of its place
-// in the batch. Times the ops of the first batch, or of all batches where memory is unified.
+// Adds the losses to sums[0], or with `n_sums` to the sum of each micro-batch's place in the batch.
+// Times the ops of the first batch, or of all batches with unified memory.
 static dt_status evaluate_batches(struct dt_evaluation *e, struct dt_loader *loader,
                                   int64_t batches, struct dt_loss_sum *sums, int64_t n_sums,
                                   struct host *host)
@@ -259,7 +259,7 @@ static dt_status evaluate_batches(struct dt_evaluation *e, struct dt_loader *loa
     return DT_OK;
 }
 
-// Adds up n sums, a power of two, into sums[0] by a binary tree.
+// Adds n sums, a power of two, into sums[0] by a binary tree.
 static void add_up(struct dt_loss_sum *sums, int64_t n)
 {
     double(*x)[SUMS] = (double(*)[SUMS])sums;
@@ -269,7 +269,7 @@ static void add_up(struct dt_loss_sum *sums, int64_t n)
                 x[i][k] += x[i + step][k];
 }
 
-// Evaluates source i, whose batches begin with *first, and adds its sums to the total.
+// Evaluates source i, whose batches begin at *first, and adds its sums to the total.
 static dt_status evaluate_source(struct dt_evaluation *e, int i, int64_t *first,
                                  struct dt_loss_sum *sums, struct dt_loss_sum *host_sums,
                                  int64_t n_sums, struct host *host)

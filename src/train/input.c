@@ -1,5 +1,4 @@
-// Copies batches and micro-batches to their places on the device: each array of the list that the
-// model reads.
+// Copies batches and micro-batches to the device: each array that the model reads.
 #include "train/input.h"
 
 int64_t dt_input_bytes(const struct dt_array_list *arrays, const struct dt_input_config *config)

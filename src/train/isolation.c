@@ -1,5 +1,5 @@
-// Compares the losses of packed documents with those of the same documents after others were
-// changed, and apart.
+// Compares the losses of packed documents with those after other documents were changed, and with
+// those of each document alone.
 #include "train/isolation.h"
 
 #include "base/memory.h"
@@ -11,21 +11,21 @@
 #include <stdlib.h>
 
 enum {
-    DOCUMENTS = 64,        // are enough
-    WINDOWS_LOOKED = 4096, // at most, for documents
+    DOCUMENTS = 64,        // documents to compare
+    WINDOWS_LOOKED = 4096, // windows searched for documents at most
 };
 struct check {
     struct dt_job *job;
     struct dt_model *model;
     struct dt_array_list reads, yields;
     int64_t length, vocab;
-    void *device[DT_BATCH_ARRAYS]; // of the model's arrays, one window
-    struct dt_view logits;         // on the device, and in host memory:
+    void *device[DT_BATCH_ARRAYS]; // the model's arrays, one window each
+    struct dt_view logits;         // on the device; the rest in host memory:
     float *host;
     int32_t *ids, *labels; // of the window, [length]
     uint8_t *reset;
     double *packed, *other; // losses, [length]
-    struct dt_block block;  // with room for one window
+    struct dt_block block;  // for one window
     struct dt_isolation *result;
 };
 
@@ -81,7 +81,7 @@ static double loss_of(const float *logits, int64_t vocab, int32_t label)
     return most + log(total) - (double)logits[label];
 }
 
-// losses[t] of a window with these tokens, for labels[t], NaN where it is ignored.
+// Computes losses[t] for labels[t] of a window with these tokens; NaN if ignored.
 static dt_status forward(struct check *c, const int32_t *ids, const uint8_t *reset,
                          const int32_t *labels, double *losses)
 {
@@ -105,7 +105,7 @@ static dt_status forward(struct check *c, const int32_t *ids, const uint8_t *res
     return DT_OK;
 }
 
-// The loss of token t, of the document that starts at `first`, against that in the pack.
+// Compares the loss of token t, in the document that starts at `first`, with that in the pack.
 static dt_status compare(const struct check *c, struct dt_difference *difference, int64_t first,
                          int64_t t, double loss, const char *where)
 {
@@ -123,8 +123,7 @@ static dt_status compare(const struct check *c, struct dt_difference *difference
                    c->packed[t], loss, where);
 }
 
-// Changes the tokens of every other document, the even ones or the odd ones, and compares the
-// rest.
+// Changes the tokens of all even or all odd documents and compares the others.
 static dt_status compare_changed(struct check *c, int odd)
 {
     int32_t *changed;
@@ -153,7 +152,7 @@ out:
     return status;
 }
 
-// The document [first, end) of the window, alone at the start of one.
+// Compares the document [first, end), alone at the start of a window.
 static dt_status compare_apart(struct check *c, int64_t first, int64_t end)
 {
     int32_t *ids, *labels;
@@ -192,7 +191,7 @@ static dt_status compare_window(struct check *c)
     for (int64_t t = 1; t <= c->length; t++) {
         if (t < c->length && !c->reset[t])
             continue;
-        if (first > 0) // the window's first one begins where it would begin apart
+        if (first > 0) // the first document is at the start already
             DT_TRY(compare_apart(c, first, t));
         first = t;
     }
@@ -207,7 +206,7 @@ static dt_status read_window(struct check *c, int64_t shard, int64_t window)
     struct dt_reader *reader;
     void *rows[DT_BATCH_ARRAYS] = {0};
     rules.reverse_complement = false;
-    rules.carry = true; // `reset` is there, whatever the data has
+    rules.carry = true; // always fills `reset`
     c->yields = (struct dt_array_list){0};
     job->train->kind->arrays(job->train, &rules, &c->yields);
     for (int i = 0; i < c->yields.n; i++)

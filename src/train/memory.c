@@ -1,5 +1,5 @@
-// Adds up what model, step, input and snapshot plan to allocate. Where that does not fit, tries
-// which other settings would fit, by their plans alone.
+// Adds up what model, step, input and snapshot plan to allocate. If that does not fit, searches for
+// settings that would fit, by their plans.
 #include "train/memory.h"
 
 #include "base/log.h"
@@ -89,7 +89,7 @@ dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch,
                         enum dt_sum_order order, int64_t free, struct dt_fit found[RECOMPUTE_KINDS],
                         int *n_found)
 {
-    int64_t enough = 0; // sequences that a cheaper kind allows
+    int64_t enough = 0; // sequences that a cheaper level allows
     *n_found = 0;
     for (int kind = 0; kind < RECOMPUTE_KINDS; kind++)
         for (int64_t micro = local_batch; micro > enough; micro--) {
@@ -147,7 +147,7 @@ static void name_largest(const struct dt_memory_plan *plan, char *text, size_t s
 }
 
 // "data.micro_batch = 4 with model.recompute = scan needs 61.2 GiB; …"
-// `segment` 0: no segment would fit, or the job has one.
+// `segment` 0: no segment fits, or the job has one.
 static void name_fits(const struct dt_fit *fits, int n, int64_t segment, int64_t segment_bytes,
                       char *text, size_t size)
 {
@@ -166,11 +166,11 @@ static void name_fits(const struct dt_fit *fits, int n, int64_t segment, int64_t
                   (long long)segment, bytes_text(segment_bytes, bytes));
 }
 
-// How much of a memory the rank may use.
+// How much memory the rank may use.
 struct budget {
     const char *memory, *owner; // "device memory", the device
     int64_t bytes;
-    char note[64]; // after them
+    char note[64]; // appended to messages
 };
 
 static struct budget of_device(const struct dt_job *job, const struct dt_device_info *info)
@@ -186,7 +186,7 @@ static struct budget of_device(const struct dt_job *job, const struct dt_device_
     return budget;
 }
 
-// On CPUs a rank may use all that the host has: what others use now may be free in a moment.
+// On CPUs a rank may use all of the host's memory, since what others use now may soon be free.
 static struct budget of_host(const struct dt_job *job, const struct dt_device_info *info)
 {
     int ranks = job->comm->info.local_size;
@@ -197,7 +197,7 @@ static struct budget of_host(const struct dt_job *job, const struct dt_device_in
     return budget;
 }
 
-// *info, of the rank's device, must outlive it.
+// *info, of the rank's device, must outlive the budget.
 static dt_status budget_of(const struct dt_job *job, struct dt_device_info *info,
                            struct budget *budget)
 {
@@ -206,8 +206,8 @@ static dt_status budget_of(const struct dt_job *job, struct dt_device_info *info
     return DT_OK;
 }
 
-// The longest segment that fits into `free` bytes, of as few segments of a window as that allows,
-// or the shortest that the model can have; *bytes: what is then needed.
+// Finds the longest segment that fits into `free` bytes, evened out over the window, or the
+// shortest that the model allows; *bytes: its memory.
 static dt_status search_segment(const struct dt_job *job, int64_t free, int64_t *segment,
                                 int64_t *bytes)
 {
@@ -218,7 +218,7 @@ static dt_status search_segment(const struct dt_job *job, int64_t free, int64_t 
         int64_t needed = 0;
         trial.model.segment = n == 1 ? 0 : dt_round_up(dt_ceil_div(length, n), unit);
         dt_status status = plan_of_job(&trial, trial.model.recompute, trial.micro_batch, &needed);
-        if (status != DT_OK && *segment > 0) { // its attention sees further
+        if (status != DT_OK && *segment > 0) { // attention sees further than that
             dt_error_clear();
             return DT_OK;
         }
@@ -230,7 +230,7 @@ static dt_status search_segment(const struct dt_job *job, int64_t free, int64_t 
     }
 }
 
-// Fewest segments that fit the memory of this rank.
+// Chooses the fewest segments that fit the memory of this rank.
 static dt_status choose_segment(const struct dt_job *job, int64_t *segment)
 {
     struct dt_device_info info;
@@ -287,7 +287,7 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *p
     struct dt_fit fits[RECOMPUTE_KINDS];
     int64_t free = budget->bytes - budget->bytes / 64, segment = 0, segment_bytes = 0;
     int n;
-    // What is proposed leaves room for the little that is not planned.
+    // Proposals leave room for what is not planned.
     DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, dt_job_sum_order(job), free,
                          fits, &n));
     if (dt_job_segment(job) == job->settings.data.seq_len)
@@ -299,10 +299,10 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *p
                    bytes_text(budget->bytes, free_text), budget->note, largest);
 }
 
-// Kernels are loaded at their first launch (CUDA_MODULE_LOADING=LAZY is the default since 12.2) and
-// stay: dtrain's, and cuBLASLt's. With them come the graphs, and the local memory of the kernel
+// Kernels of dtrain and cuBLASLt are loaded at their first launch (CUDA_MODULE_LOADING=LAZY is the
+// default since 12.2) and stay. Graphs need memory too, and so does the local memory of the kernel
 // that uses most, for every thread that the device can hold: tests/sass allows 128 bytes, 35 MB on
-// 132 SMs of 2048 threads. NCCL's buffers and kernels are about twice as much again.
+// 132 SMs of 2048 threads. NCCL's buffers and kernels need about twice as much again.
 int64_t dt_job_reserved_memory(const struct dt_job *job, const struct dt_device_info *info)
 {
     int64_t share = info->memory / 128, most = INT64_C(1) << 29;

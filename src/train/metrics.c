@@ -84,7 +84,7 @@ int dt_source_numbers(const struct dt_metric_event *event, int i,
 
 struct dt_metrics {
     int n;          // sinks that were opened
-    void *states[]; // theirs, in the order of the table; NULL: not wanted
+    void *states[]; // [sinks], in the order of the table; NULL: not used
 };
 
 dt_status dt_metrics_open(const struct dt_metrics_config *config, struct dt_metrics **out)

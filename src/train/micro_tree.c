@@ -10,8 +10,8 @@ int64_t dt_micro_tree_bytes(int64_t elements, int64_t micro_batches)
     return dt_tree_levels(micro_batches) * elements * (int64_t)sizeof(float);
 }
 
-// Puts the levels in the order of their memory, so that every step adds in the same places: graphs
-// do.
+// Restores the order of the levels' memory, so that every step uses the same addresses, as graphs
+// require.
 static void reset(struct dt_micro_tree *tree)
 {
     for (int l = 0; l < tree->levels; l++)
@@ -58,13 +58,13 @@ dt_status dt_micro_tree_carry(struct dt_micro_tree *tree, int64_t i, struct dt_s
     int l = 0;
     if (i == 0)
         reset(tree);
-    for (; i >> l & 1; l++) { // adds onto the sum that waits
+    for (; i >> l & 1; l++) { // adds to the level's sum
         DT_TRY(add(tree, DT_F32, tree->elements, carried->gradients, tree->level[l].gradients,
                    stream));
         DT_TRY(add(tree, DT_F64, SUMS, carried->sum, tree->level[l].sum, stream));
         carried = &tree->level[l];
     }
-    if (l == 0) { // a cast to the same type is a copy that threads share
+    if (l == 0) { // a cast to the same type copies with all threads
         struct dt_cast_args args = {.n = tree->elements,
                                     .x = tree->own.gradients,
                                     .x_type = DT_F32,
@@ -74,7 +74,7 @@ dt_status dt_micro_tree_carry(struct dt_micro_tree *tree, int64_t i, struct dt_s
         return dt_copy(tree->backend, tree->level[0].sum, tree->own.sum, sizeof *tree->own.sum,
                        stream);
     }
-    struct dt_tree_sum unused = tree->level[l]; // memory goes up, not numbers
+    struct dt_tree_sum unused = tree->level[l]; // swaps memory instead of copying
     tree->level[l] = *carried;
     tree->level[l - 1] = unused;
     return DT_OK;

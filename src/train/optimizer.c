@@ -1,4 +1,4 @@
-// AdamW over the flat arrays of the model, piece by piece, and Muon over its matrices, driven by
+// AdamW on the flat arrays of the model, piece by piece, and Muon on its matrices, controlled by
 // the device's control struct.
 #include "train/optimizer.h"
 
@@ -50,7 +50,7 @@ static struct dt_view matrix(void *data, int64_t rows, int64_t cols, enum dt_dty
     return dt_view_of(data, rows, cols, type);
 }
 
-// The products of an iteration over a matrix of `row`: gram, its square, and the next x.
+// The products of an iteration on the matrix of `row`: gram, its square, and the next x.
 static void products(const struct dt_muon_scratch *s, const struct dt_param *row,
                      enum dt_dtype type, int from, struct dt_gemm_args list[3])
 {
@@ -86,7 +86,7 @@ static void measure_scratch(const struct dt_backend *backend, const struct dt_pa
     }
 }
 
-// The arrays of the scratch memory and their sizes, in one list for the plan and for creation.
+// Arrays and sizes of the scratch memory, for the plan and for creation.
 enum { SCRATCH = 8 };
 struct scratch_array {
     void **at;
@@ -261,7 +261,7 @@ dt_status dt_optimizer_swap_ema(struct dt_optimizer *o, struct dt_stream *stream
     float *ema = dt_optimizer_state(&o->states, "ema");
     for (struct dt_held p = {0}; next_piece(o, &p);) {
         float *weights = weight_at(o, &p);
-        float *spare = gradient_at(o, &p); // of padding it is zero again afterwards
+        float *spare = gradient_at(o, &p); // padding is zero again afterwards
         int64_t bytes = (p.end - p.first) * (int64_t)sizeof *ema;
         DT_TRY(dt_copy(o->backend, spare, weights, bytes, stream));
         DT_TRY(dt_copy(o->backend, weights, ema + p.at, bytes, stream));
@@ -293,7 +293,7 @@ static dt_status sum_blocks(struct dt_optimizer *o, int64_t first, int64_t end,
 }
 
 // Computes *sum_squares of the gradients: first of each norm block, on the rank that holds it, then
-// of all blocks in order. So it has the same bits whether the states are sharded or not.
+// of all blocks in order, so that the bits do not depend on sharding.
 static dt_status sum_squares(struct dt_optimizer *o, struct dt_stream *stream)
 {
     const struct dt_pieces *pieces = &o->states.pieces;
@@ -326,14 +326,14 @@ dt_status dt_optimizer_control(struct dt_optimizer *o, double expected, struct d
     return dt_update_control(o->backend, &control, stream);
 }
 
-// Where the compact array of a state holds a piece; NULL where there is no such state.
+// The address of a piece in the compact array of a state; NULL: no such state.
 static float *state_at(const struct dt_optimizer *o, const char *name, int64_t at)
 {
     float *data = dt_optimizer_state(&o->states, name);
     return data ? data + at : NULL;
 }
 
-// AdamW on what this rank holds of [first, end), in which there is no matrix of Muon's.
+// Runs AdamW on this rank's part of [first, end), which has no matrix of Muon.
 static dt_status update_adamw(struct dt_optimizer *o, int64_t first, int64_t end,
                               struct dt_stream *stream)
 {
@@ -362,7 +362,7 @@ static dt_status update_adamw(struct dt_optimizer *o, int64_t first, int64_t end
     return DT_OK;
 }
 
-// The momentum of what this rank holds of a matrix; the look-ahead takes the gradient's place.
+// Updates the momentum of this rank's part of a matrix; the look-ahead overwrites the gradient.
 static dt_status update_momentum(struct dt_optimizer *o, const struct dt_param *row,
                                  struct dt_stream *stream)
 {
@@ -381,7 +381,7 @@ static dt_status update_momentum(struct dt_optimizer *o, const struct dt_param *
     return DT_OK;
 }
 
-// The orthogonal matrix of a row's look-ahead, in o->muon.x[ITERATIONS % 2].
+// Orthogonalises a row's look-ahead into o->muon.x[ITERATIONS % 2].
 static dt_status orthogonalise(struct dt_optimizer *o, const struct dt_param *row,
                                struct dt_stream *stream)
 {
@@ -456,7 +456,7 @@ static dt_status update_matrix(struct dt_optimizer *o, int index, struct dt_stre
 dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
 {
     const struct dt_params *params = dt_model_params(o->model);
-    int64_t first = 0; // of the rows that are AdamW's, up to the next matrix
+    int64_t first = 0; // start of AdamW's rows before the next matrix
     for (int i = 0; i < params->n && o->config.muon; i++) {
         const struct dt_param *row = &params->rows[i];
         if (!row->matrix)
@@ -468,7 +468,7 @@ dt_status dt_optimizer_update(struct dt_optimizer *o, struct dt_stream *stream)
     DT_TRY(update_adamw(o, first, params->elements, stream));
     if (!o->config.muon)
         return DT_OK;
-    // The matrices, unit after unit where the model's gradients are a ring.
+    // The matrices, by units if the model's gradients are in a ring.
     int64_t unit = dt_max_i64(params->ring.n - 1, 0);
     for (int i = params->n - 1; unit >= 0; unit--) {
         int64_t begin = unit > 0 ? params->ring.units[unit - 1].end : 0;

@@ -1,5 +1,5 @@
-// Every rank sends its counters to all. Rank 0 makes one row of those that have the same lane and
-// name, and writes the rows as a table and as JSON.
+// Every rank sends its counters to all ranks. Rank 0 merges counters with the same lane and name
+// into a row, and writes the rows as a table and as JSON.
 #include "train/profile.h"
 
 #include "base/file.h"
@@ -17,7 +17,7 @@
 
 enum { LIMITS_MAX_BYTES = 1 << 20, SPANS = 1 << 17, TOP = 5 };
 
-struct rank { // as it is sent
+struct rank { // as sent
     double seconds;
     int64_t n;
     struct dt_trace_counter counters[DT_TRACE_COUNTERS];
@@ -25,8 +25,8 @@ struct rank { // as it is sent
 
 // ---- opening
 
-// Reads the line {"bench":"machine", …}. It must be of this machine with as many threads: its name
-// says both.
+// Parses the line {"bench":"machine", …}, whose name must match this machine and its number of
+// threads.
 static dt_status parse_limits(const struct dt_job *job, const char *line,
                               struct dt_machine_limits *limits)
 {
@@ -142,16 +142,16 @@ dt_status dt_profile_end_step(struct dt_profile *p, int64_t step, bool run_ends)
 struct row {
     const char *name;
     int64_t lane;
-    double count, seconds; // of the mean rank
+    double count, seconds; // mean over ranks
     double most;           // seconds of the slowest rank
     int slowest;
-    struct dt_trace_work work; // of the mean rank
+    struct dt_trace_work work; // mean over ranks
 };
 
 struct table {
     const struct dt_profile *profile;
     int ranks;
-    double seconds; // of the mean rank
+    double seconds; // mean over ranks
     struct row rows[2 * DT_TRACE_COUNTERS];
     int n;
 };
@@ -187,7 +187,7 @@ static int by_lane_and_time(const void *x, const void *y)
     return a->seconds > b->seconds ? -1 : a->seconds < b->seconds;
 }
 
-// *all: the steps or batches of a lane. Returns in how many of them the ops were timed; 0: in all.
+// *all: the steps or batches of a lane. Returns in how many of them ops were timed; 0: all.
 static int64_t timed_of(const struct dt_profile *p, int64_t lane, int64_t *all)
 {
     bool validation = lane == DT_LANE_VALIDATION;
@@ -198,7 +198,7 @@ static int64_t timed_of(const struct dt_profile *p, int64_t lane, int64_t *all)
 }
 
 static const struct {
-    const char *name, *title; // in the JSON, in the table
+    const char *name, *title; // in the JSON; in the table
 } lanes[DT_LANE_COUNT] = {
     [DT_LANE_PHASE] = {"phase", "phases of the training thread: they add up to the run"},
     [DT_LANE_DEVICE] = {"device", "the same on the device, by its clock"},
@@ -210,7 +210,7 @@ static const struct {
     [DT_LANE_CHECKPOINT] = {"checkpoint", "checkpoints"},
 };
 
-// A figure, or a dash for what does not apply.
+// Prints a figure, or a dash if it does not apply.
 static void print_figure(FILE *f, int decimals, double value)
 {
     char text[32] = "-";
@@ -252,8 +252,7 @@ static void print_table(FILE *f, const struct table *table)
     }
 }
 
-// The table for programs: each row is an object; seconds, bytes and FLOPs are those of the mean
-// rank.
+// The table for programs: each row is an object; seconds, bytes and FLOPs are means over ranks.
 static char *json_text(const struct table *table)
 {
     const struct dt_profile *p = table->profile;
@@ -281,7 +280,7 @@ static char *json_text(const struct table *table)
     return text;
 }
 
-// Writes a file of the run's folder, and frees its text; NULL: there was no memory for it.
+// Writes a file in the run's folder and frees its text; NULL: out of memory.
 static dt_status write_text(const struct dt_profile *profile, const char *name, char *text)
 {
     char path[DT_PATH];
@@ -317,7 +316,7 @@ static dt_status write_table(const struct dt_profile *profile, const struct rank
     FILE *f = open_memstream(&text, &size);
     for (int r = 0; r < table.ranks; r++) {
         table.seconds += all[r].seconds / table.ranks;
-        for (int64_t i = 0; i < all[r].n; i++) { // what was timed in part is scaled to all
+        for (int64_t i = 0; i < all[r].n; i++) { // scales partly timed lanes to all steps
             int64_t n, timed = timed_of(profile, all[r].counters[i].lane, &n);
             add(&table, &all[r].counters[i], r, timed > 0 ? (double)n / (double)timed : 1);
         }
@@ -341,7 +340,7 @@ dt_status dt_profile_write(const struct dt_profile *profile)
     struct dt_comm *comm = profile->job->comm;
     if (!profile->job->settings.log.profile || profile->steps == 0)
         return DT_OK;
-    dt_trace_phase("profile"); // those before are complete
+    dt_trace_phase("profile"); // earlier phases are complete
     double seconds = dt_seconds() - profile->start;
     struct rank *all, *mine;
     dt_status status = DT_NEW(&all, comm->info.size, "the profile of %d ranks", comm->info.size);
@@ -350,7 +349,7 @@ dt_status dt_profile_write(const struct dt_profile *profile)
     mine->seconds = seconds;
     mine->n = dt_trace_counters(mine->counters);
     DT_TRY_GOTO(status, out, dt_all_gather(comm, all, (int64_t)sizeof *all));
-    if (comm->info.rank == 0 && write_table(profile, all) != DT_OK) { // a run does not fail for it
+    if (comm->info.rank == 0 && write_table(profile, all) != DT_OK) { // not fatal for the run
         dt_warn("cannot write the profile: %s", dt_error_current()->message);
         dt_error_clear();
     }

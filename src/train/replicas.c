@@ -1,5 +1,5 @@
-// Checksums of the weights and of each state, made on the device, gathered from all ranks and
-// compared on the host of each.
+// Checksums of the weights and of each state, computed on the device, gathered from all ranks and
+// compared on each host.
 #include "train/replicas.h"
 
 #include "base/memory.h"
@@ -39,7 +39,7 @@ dt_status dt_replicas_create(const struct dt_backend *backend, struct dt_model *
         r->states = *states;
     if (!r->weights)
         r->weights = dt_model_weights(model);
-    else if (pieces->n_own > 0) { // the last piece may be one that all ranks share
+    else if (pieces->n_own > 0) { // the last piece may be common to all ranks
         const struct dt_span *rest = &pieces->spans[pieces->n - 1];
         r->elements = pieces->n > pieces->n_own ? rest->end - rest->first : 0;
         r->weights += pieces->elements - r->elements;
@@ -75,7 +75,7 @@ static dt_status check_mine(const struct dt_replicas *r, const struct dt_comm_in
                             int64_t step)
 {
     const int n = 1 + r->states.n;
-    int common = 0; // the lowest of the ranks whose sums most ranks have
+    int common = 0; // the lowest rank with the most common sums
     for (int rank = 1; rank < info->size; rank++)
         if (count_alike(r, info->size, rank) > count_alike(r, info->size, common))
             common = rank;

@@ -11,8 +11,8 @@ bool dt_trainer_must_roll_back(const struct trainer *t)
     return most > 0 && t->state.bad_in_a_row >= most;
 }
 
-// Saves where the run starts, unless it has a checkpoint from before its latest bad steps. Bad
-// steps that a named checkpoint counted belong to another course, to which this run cannot return.
+// Saves the start of the run, unless it has a checkpoint from before its latest bad steps. Bad
+// steps counted by a named checkpoint belong to another run, to which this one cannot return.
 dt_status dt_trainer_save_start(struct trainer *t)
 {
     struct dt_comm *comm = t->job->comm;
@@ -31,8 +31,8 @@ dt_status dt_trainer_save_start(struct trainer *t)
     return dt_trainer_save(t, false);
 }
 
-// Fails where too many batches in a row are left out, `batch` among them: a model that stays bad
-// whatever it is given would return again and again.
+// Fails if too many batches in a row around `batch` are left out, since a model that stays bad with
+// any data would roll back forever.
 static dt_status check_left_out(const struct trainer *t, const struct dt_skips *left_out,
                                 int64_t batch)
 {
@@ -65,7 +65,7 @@ dt_status dt_trainer_roll_back(struct trainer *t)
     dt_status status = dt_skips_add(&left_out, batch, dt_skips_batch(&t->left_out, last - 1) + 1);
     if (status == DT_OK && t->root)
         status = check_left_out(t, &left_out, batch);
-    // No checkpoint after those that it may return to stays, and no line of the steps after it.
+    // Removes later checkpoints and the metrics of later steps.
     if (status == DT_OK && t->root)
         status = dt_checkpoint_cut(job->folder.checkpoints, first_bad - 1);
     if (status == DT_OK && t->root)

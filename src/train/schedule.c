@@ -15,13 +15,13 @@ struct dt_lr_schedule dt_lr_schedule(const struct dt_settings *settings, int64_t
                                    .restart_mult = settings->optim.restart_mult};
 }
 
-// How much of its period is done `step` >= 1 steps after warm-up.
+// The fraction of its period that is done `step` >= 1 steps after warm-up.
 static double part_of_period(const struct dt_lr_schedule *s, int64_t step)
 {
     int64_t period = s->restart_steps;
     if (s->restart_mult == 1)
         return (double)((step - 1) % period + 1) / (double)period;
-    while (step > period) { // few: periods grow
+    while (step > period) { // few iterations, since periods grow
         step -= period;
         period *= s->restart_mult;
     }
@@ -42,12 +42,12 @@ double dt_lr_at(const struct dt_lr_schedule *s, int64_t step)
     if (s->kind == DT_SCHEDULE_RESTARTS)
         return cosine(lr, min, part_of_period(s, step - s->warmup_steps));
     const double f = (t - w) / (n - w);
-    const double left = (n - t) / decay; // 1 where decay begins, 0 at the last step
+    const double left = (n - t) / decay; // 1 at the start of decay, 0 at the last step
     const double rates[] = {
         [DT_SCHEDULE_COSINE] = cosine(lr, min, f),
         [DT_SCHEDULE_LINEAR] = lr + (min - lr) * f,
         [DT_SCHEDULE_CONSTANT] = lr,
-        [DT_SCHEDULE_WSD] = left < 1 ? min + (lr - min) * left : lr, // lr where decay is 0, too
+        [DT_SCHEDULE_WSD] = left < 1 ? min + (lr - min) * left : lr, // also lr if decay is 0
     };
     return rates[s->kind];
 }

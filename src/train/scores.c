@@ -1,6 +1,5 @@
-// Counts the predictions of heads, and computes scores from the counts. A score is one row of the
-// table at the end of the counting; what it needs of a prediction is in `count_classes` and
-// `count_numbers`.
+// Counts the predictions of heads and computes scores from the counts. A score is one row of the
+// table; `count_classes` and `count_numbers` collect what it needs.
 #include "train/scores.h"
 
 #include "base/exact_sum.h"
@@ -13,20 +12,19 @@
 
 #include <math.h>
 
-// Sums of the weights, for each column and class: of its rows that are found, of all its rows, and
-// of the rows that are taken for it. For each column of numbers: of all rows, |y - t|, (y - t)², t,
-// t².
+// Sums of weights per column and class: of its rows that are predicted correctly, of all its rows,
+// and of all rows predicted as it. Per column of numbers: of all rows, |y - t|, (y - t)², t, t².
 enum { FOUND, ACTUAL, PREDICTED, CLASS_SUMS };
 enum { ALL, ABSOLUTE, SQUARE, TARGET, TARGET_SQUARE, NUMBER_SUMS };
 
 struct head {
     const struct dt_output *output;
     int64_t columns, classes;  // classes 0: numbers
-    int64_t n_sums, confusion; // and the index among them of the first of the matrix; 0: none
+    int64_t n_sums, confusion; // index of the confusion matrix among the sums; 0: none
     struct dt_exact_sum *sums; // [columns, classes, CLASS_SUMS], or [columns, NUMBER_SUMS]
-    double *values;            // of the sums, at the end
-    float *drawn;              // [columns]: a prediction
-    // Records of rows for AUC: key of the score, whether the row is of the class, weight.
+    double *values;            // values of the sums, at the end
+    float *drawn;              // [columns]: one prediction
+    // Records of rows for AUC: key of the score, whether the row belongs to the class, weight.
     int64_t lists, n, room; // lists 0: none
     uint64_t *records;      // [n, lists]
     double auc;
@@ -36,7 +34,7 @@ struct dt_scores {
     int n;
     struct head heads[DT_OUTPUTS_MAX];
     int64_t n_sums;
-    struct dt_exact_sum *sums; // of all heads
+    struct dt_exact_sum *sums; // sums of all heads
 };
 
 // ---- sizes
@@ -122,21 +120,21 @@ void dt_scores_destroy(struct dt_scores *s)
 
 // ---- counting
 
-// Orders as the numbers do; -0 and 0 are equal.
+// Maps a score to an integer with the same order; -0 and 0 are equal.
 static uint32_t key_of(float score)
 {
     uint32_t bits = dt_bits_of_float(score + 0.0f);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Records sort by their scores, and are equal only where nothing tells them apart.
+// Records sort by score; equal records are identical in all fields.
 static uint64_t record(double score, bool is_of_class, double weight)
 {
     return (uint64_t)key_of((float)score) << 32 | (is_of_class ? 0x80000000u : 0) |
            dt_bits_of_float((float)weight);
 }
 
-// Room for the records of one more row, zeros: of no weight.
+// Adds zeroed records for one more row, which have no weight.
 static dt_status add_records(struct head *head, uint64_t **row)
 {
     *row = NULL;
@@ -157,8 +155,8 @@ static dt_status add_records(struct head *head, uint64_t **row)
     return DT_OK;
 }
 
-// The scores of a class of more than two: the logarithm of its probability, precise to the last
-// bit where that is near 1.
+// Records the score of a class of more than two: the logarithm of its probability, precise even
+// near 1.
 static void record_one_of(const struct head *head, const float *z, int64_t actual, double weight,
                           uint64_t *row)
 {
@@ -238,7 +236,7 @@ dt_status dt_scores_add(struct dt_scores *s, int k, const float *predicted, cons
 
 // ---- AUC
 
-// Least significant digit first; digits that are all the same are skipped.
+// Radix sort from the least significant digit; skips digits that are all equal.
 static void sort(uint64_t *x, uint64_t *other, int64_t n)
 {
     uint64_t *from = x, *to = other;
@@ -260,9 +258,8 @@ static void sort(uint64_t *x, uint64_t *other, int64_t n)
         memcpy(x, from, (size_t)n * sizeof *x);
 }
 
-// The area under the curve from sorted records: the weight of the pairs in which a row of the class
-// is above a row of others, where pairs of equal scores count by half, over the weight of all
-// pairs.
+// The area under the curve from sorted records: the weight of pairs in which a row of the class
+// scores higher than another row (pairs with equal scores count half) over the weight of all pairs.
 static double area(const uint64_t *records, int64_t n)
 {
     double of_class = 0, others = 0, pairs = 0;
@@ -283,7 +280,7 @@ struct mean {
     double sum;
     int64_t n;
 };
-// What is not defined is left out.
+// Adds x to the mean unless it is undefined.
 static void include(struct mean *mean, double x)
 {
     mean->sum += isnan(x) ? 0 : x;
@@ -294,7 +291,7 @@ static double value_of(struct mean mean)
     return mean.n > 0 ? mean.sum / (double)mean.n : NAN;
 }
 
-// Rank 0 receives one list after another from every rank.
+// Rank 0 receives one list after another from all ranks.
 static dt_status gather_area(struct head *head, struct dt_comm *comm, const int64_t *counts,
                              int64_t total, uint64_t *all, uint64_t *spare)
 {
@@ -408,7 +405,7 @@ static double r2(const struct head *head)
     for (int64_t j = 0; j < head->columns; j++) {
         const double *of = head->values + j * NUMBER_SUMS;
         double spread = of[TARGET_SQUARE] - of[TARGET] * of[TARGET] / of[ALL];
-        // Where targets are all the same, rounding alone may leave a part of 1e-15 of the squares.
+        // If all targets are equal, rounding may leave 1e-15 of the squares.
         if (spread > 1e-14 * of[TARGET_SQUARE])
             include(&columns, 1 - of[SQUARE] / spread);
     }
@@ -418,7 +415,7 @@ static double r2(const struct head *head)
 // The scores in the order of metrics.jsonl.
 static const struct score {
     const char *name;
-    bool classes; // of heads whose targets have classes; else of those that predict numbers
+    bool classes; // for heads with classes; otherwise for heads that predict numbers
     double (*of)(const struct head *head);
 } table[] = {
     {"balanced_accuracy", true, balanced_accuracy},

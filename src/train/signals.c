@@ -1,7 +1,7 @@
-// Signals are received on a thread of their own, by sigwait, and are blocked on all others: a
-// handler could call almost nothing, and would interrupt libraries anywhere. A blocked signal
-// stays pending, also through execv: none is lost, and none ends the process, from the first line
-// of main on.
+// A separate thread receives signals by sigwait; they are blocked on all others, because a handler
+// could call almost nothing and would interrupt libraries anywhere. A blocked signal stays pending,
+// even across execv, so that from the first line of main on no signal is lost and none ends the
+// process.
 #include "train/signals.h"
 
 #include "comm/job_control.h"
@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The signals that ask a run to stop. SIGHUP, which is sent when a terminal is closed, is not
-// received where nohup(1) ignores it.
+// The signals that ask a run to stop. SIGHUP, sent when a terminal closes, stays ignored under
+// nohup(1).
 static const struct {
     int number;
     const char *name;
@@ -26,7 +26,7 @@ static atomic_int pending;
 static atomic_bool report_wanted;
 // The training thread may close the communicator while the signal thread reports to it.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct dt_comm *communicator; // under the lock
+static struct dt_comm *communicator; // guarded by the lock
 
 static sigset_t all_received(void)
 {
@@ -111,8 +111,8 @@ bool dt_signals_report_wanted(void)
     return atomic_exchange(&report_wanted, false);
 }
 
-// launch/run.sh turns the signals that it receives into SIGUSR1, which mpirun forwards, and writes
-// the first one's name to this file.
+// launch/run.sh turns signals into SIGUSR1, which mpirun forwards, and writes the first signal's
+// name to this file.
 static const char *forwarded(void)
 {
     static char name[16];

@@ -17,7 +17,7 @@ struct console {
     double tokens_per_s; // smoothed
 };
 
-// What a line on a step says, from left to right.
+// The parts of a step's line, from left to right.
 enum { STEP, LIVE_ETA, LOSS, ACCURACY, NORM, RATE, SPEED, FLOPS, ETA, SKIPPED, PARTS };
 enum { PART_TEXT = 64 };
 
@@ -39,7 +39,7 @@ static void close_console(void *state)
     free(state);
 }
 
-// At least four significant digits, and not more after the point than a loss near 1 needs.
+// At least four significant digits, and at most as many decimals as a loss near 1 needs.
 enum { NUMBER_TEXT = 32 };
 static const char *number_text(double value, char text[NUMBER_TEXT])
 {
@@ -48,7 +48,7 @@ static const char *number_text(double value, char text[NUMBER_TEXT])
     return text;
 }
 
-// The measure of a head: an accuracy as "0.812", or an error, which may have any unit.
+// Formats the measure of a head: an accuracy as "0.812", or an error in any unit.
 static const char *measure_text(const char *measure, double value, char text[NUMBER_TEXT])
 {
     if (strcmp(measure, "accuracy") != 0)
@@ -57,7 +57,7 @@ static const char *measure_text(const char *measure, double value, char text[NUM
     return text;
 }
 
-// "accuracy 0.812", the mean of the heads that have one; or the mean of their errors.
+// Formats "accuracy 0.812", the mean over heads with accuracy, or the mean of their errors.
 static void format_accuracy(const struct dt_metric_event *e, char text[PART_TEXT])
 {
     static const char *const measures[] = {"accuracy", "error"};
@@ -75,8 +75,8 @@ static void format_accuracy(const struct dt_metric_event *e, char text[PART_TEXT
     }
 }
 
-// Joins the parts that are not empty, in their order, while they fit `columns`: the first ones of
-// `important` first.
+// Joins the non-empty parts in order. If they do not all fit into `columns`, the first ones of
+// `important` are kept.
 static void join(char *text, size_t size, int columns, char parts[][PART_TEXT],
                  const int *important, int n)
 {
@@ -96,10 +96,10 @@ static void join(char *text, size_t size, int columns, char parts[][PART_TEXT],
 static void show_step(struct console *c, const struct dt_metric_event *e)
 {
     int64_t done = e->step - c->config.first_step, left = c->config.steps - e->step;
-    bool live = c->live && left > 0; // the last one stays: it is a plain line
+    bool live = c->live && left > 0; // the last step is a plain line, which stays
     char parts[PARTS][PART_TEXT] = {""}, text[PARTS * PART_TEXT], number[NUMBER_TEXT],
          eta[DT_DURATION_TEXT];
-    // ETA from the second step on: the first includes the warm-up of caches and libraries.
+    // The ETA ignores the first step, which includes warm-up of caches and libraries.
     if (done == 0)
         c->start = dt_seconds();
     else

@@ -1,5 +1,5 @@
-// Writes metrics.jsonl, one JSON object for each event. A line is one write(2), so a killed job
-// leaves at most one torn line. A resumed run cuts that line off, and the lines of later steps.
+// Writes metrics.jsonl, one JSON object per event. A line is one write(2), so a killed job leaves
+// at most one torn line. A resumed run cuts off that line and the lines of later steps.
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -18,9 +18,9 @@ struct jsonl {
     _Atomic double last_check; // dt_seconds of the last check that the file is in place
 };
 
-enum { CHECK_S = 1 }; // seconds between two of these
+enum { CHECK_S = 1 }; // seconds between checks
 
-// The step that a line belongs to; -1 where it is torn or foreign.
+// The step of a line; -1: torn or foreign.
 static int64_t step_of(const char *line, int64_t length)
 {
     cJSON *json = cJSON_ParseWithLength(line, (size_t)length);
@@ -32,8 +32,8 @@ static int64_t step_of(const char *line, int64_t length)
     return number;
 }
 
-// Adds the bytes of the whole lines of steps up to `last` that a metrics file begins with, and
-// gives the last step among them. A checkpoint's line may come after lines of later steps.
+// Measures the leading whole lines of steps up to `last` in a metrics file, and returns the last
+// step among them. A checkpoint's line may follow lines of later steps.
 static dt_status measure_lines(const char *path, int64_t last, int64_t *end, int64_t *newest)
 {
     char *line = NULL;
@@ -60,7 +60,7 @@ static dt_status measure_lines(const char *path, int64_t last, int64_t *end, int
     return failed ? DT_FAIL(DT_MACHINE, NULL, "cannot read %s", path) : DT_OK;
 }
 
-// Cuts everything from the first line on that is torn, foreign or of a later step.
+// Cuts the file at the first line that is torn, foreign or of a later step.
 static dt_status cut_back(const char *path, int64_t last)
 {
     int64_t end = 0, newest = 0;
@@ -100,7 +100,7 @@ fail:
     return status;
 }
 
-// Lines written to a file that was unlinked would be lost.
+// Checks that the file was not unlinked, since further lines would be lost.
 static dt_status check_in_place(struct jsonl *sink)
 {
     struct stat mine, named;
@@ -130,7 +130,7 @@ static void put_text(FILE *out, const char *text)
     cJSON_Delete(json);
 }
 
-// Numbers have nine significant digits, or are null if not finite.
+// Numbers have nine significant digits; non-finite ones are null.
 static void put_value(FILE *out, const struct dt_metric_field *field, const void *value)
 {
     if (field->type == DT_VALUE_INT)
@@ -205,7 +205,7 @@ static dt_status write_event(void *state, const struct dt_metric_event *event)
     if (fclose(out) != 0)
         status = DT_FAIL(DT_MACHINE, NULL, "no memory for a line of %s", sink->path);
     if (status == DT_OK && dt_seconds() - sink->last_check >= CHECK_S)
-        status = check_in_place(sink); // not at every line: a network file system asks its server
+        status = check_in_place(sink); // not per line: network file systems ask their server
     if (status == DT_OK)
         status = dt_write_all(sink->fd, sink->path, line, (int64_t)size);
     free(line);

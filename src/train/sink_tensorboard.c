@@ -1,9 +1,9 @@
 // events.out.tfevents.*, for TensorBoard: scalars ("train/loss", "eval/loss",
 // "train/HEAD/accuracy", "throughput/tokens_per_s", "memory/memory_mb") and the settings that
 // decide what is trained, for its table of hyperparameters. Train events are written every
-// log.every steps, all others always. Each start writes a new file, which begins with the step from
-// which TensorBoard drops what earlier files hold: steps that a killed run had trained after its
-// last checkpoint.
+// log.every steps, all other events always. Each start writes a new file, which begins with the
+// step from which TensorBoard must drop data of earlier files: steps that a killed run had trained
+// after its last checkpoint.
 //
 // The format is that of TensorFlow's record_writer.h, event.proto and summary.proto. A record is
 // the length of an Event (8 bytes), the length's checksum (4), the Event as a protocol buffer, its
@@ -23,7 +23,7 @@ enum {
     EVENT_SUMMARY = 5,
     EVENT_SESSION_LOG = 7,
     SESSION_LOG_STATUS = 1,
-    SESSION_START = 1, // a value of it
+    SESSION_START = 1, // its value
     SUMMARY_VALUE = 1,
     VALUE_TAG = 1,
     VALUE_SIMPLE = 2,
@@ -48,7 +48,7 @@ enum {
     HEAD = 12, // bytes of a record before its Event
     TAG_ROOM = 192,
     ROOM = 96 << 10,
-    FIELDS_MAX = 32, // numbers of an event, besides those of its heads and sources
+    FIELDS_MAX = 32, // numbers of an event, without heads and sources
 };
 _Static_assert((DT_HEAD_NUMBERS * DT_OUTPUTS_MAX + DT_SOURCE_NUMBERS * DT_SOURCES_MAX +
                 FIELDS_MAX) *
@@ -93,7 +93,7 @@ static void put_bytes(struct message *m, int field, const void *bytes, size_t si
     put(m, bytes, size);
 }
 
-// Valid UTF-8, as a setting's text is.
+// The text must be valid UTF-8.
 static void put_text(struct message *m, int field, const char *text)
 {
     put_bytes(m, field, text, strlen(text));
@@ -115,8 +115,7 @@ static void put_scalar(struct tensorboard *sink, const char *tag, double number)
     put_message(&sink->summary, SUMMARY_VALUE, value);
 }
 
-// CRC-32C (RFC 3720, appendix B.4), rotated and offset, so that checksums of data that hold
-// checksums are sound.
+// CRC-32C (RFC 3720, appendix B.4), masked by rotation and offset, for data that contain checksums.
 static uint32_t checksum(const uint8_t *bytes, int64_t size)
 {
     uint32_t crc = ~0u;
@@ -155,7 +154,7 @@ static dt_status end_event(struct tensorboard *sink)
     return dt_write_all(sink->fd, sink->path, record->at, record->size);
 }
 
-// Makes TensorBoard drop what was recorded of `step` and later steps.
+// Makes TensorBoard drop records of `step` and later steps.
 static dt_status start_session(struct tensorboard *sink, int64_t step)
 {
     sink->value.size = 0;
@@ -185,7 +184,7 @@ static void put_setting(struct message *start, struct message *entry,
     put_message(start, START_SETTING, entry);
 }
 
-// The settings of the run, where they decide what is trained.
+// Writes the run's settings that decide what is trained.
 static dt_status write_settings(struct tensorboard *sink)
 {
     enum { START, ENTRY, ENTRY_VALUE, MESSAGES };
@@ -212,9 +211,9 @@ static dt_status write_settings(struct tensorboard *sink)
     put_message(content, HPARAMS_START, start);
     put_text(plugin, PLUGIN_NAME, "hparams");
     put_message(plugin, PLUGIN_CONTENT, content);
-    content->size = 0; // from here on the metadata around it
+    content->size = 0; // now the metadata around it
     put_message(content, METADATA_PLUGIN, plugin);
-    plugin->size = 0; // and a tensor without a meaning, which each value must have
+    plugin->size = 0; // and the dummy tensor that each value must have
     put_key(plugin, TENSOR_TYPE, VARINT);
     put_varint(plugin, 1);
     put_bytes(plugin, TENSOR_SHAPE, "", 0);
@@ -274,7 +273,7 @@ static dt_status write_tensorboard(void *state, const struct dt_metric_event *ev
     struct tensorboard *sink = state;
     const char *kind = dt_metric_name(event->kind);
     char tag[TAG_ROOM];
-    // The same steps whether the run was resumed or not.
+    // Independent of where the run was resumed.
     if (event->kind == DT_METRIC_TRAIN && event->step % sink->config.every != 0 &&
         event->step != 1 && event->step != sink->config.steps)
         return DT_OK;

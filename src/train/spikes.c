@@ -1,4 +1,4 @@
-// Keeps a running mean and variance of the losses, and tells how far a loss is from them.
+// A running mean and variance of the losses, and a loss's distance from them.
 #include "train/spikes.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-// Starts a run: from an opened job to the model, weights and files of its next step, fresh or
+// Starts a run: goes from an open job to the model, weights and files of its next step, fresh or
 // from a checkpoint. All ranks fail together.
 #include "train/evaluate.h"
 #include "train/trainer.h"
@@ -40,8 +40,9 @@ static struct dt_trainer_state fresh_state(const struct dt_job *job)
     return state;
 }
 
-// Refuses to go back: such a run would save checkpoints older than those of its first course: the
-// next run.resume = auto would pick the latter, and pruning would remove the former.
+// Refuses to resume from a checkpoint that is older than others in the folder: the run would save
+// checkpoints older than those, the next run.resume = auto would choose the others, and pruning
+// would remove the new ones.
 static dt_status check_branch(const struct trainer *t)
 {
     int64_t last;
@@ -80,8 +81,7 @@ static dt_status load_on_root(struct trainer *t)
     DT_TRY(check_branch(t));
     if (!t->job->settings.checkpoint.best)
         return DT_OK;
-    // A best checkpoint that is not there (it was not kept, or not copied) can be improved on by
-    // any.
+    // If the best checkpoint does not exist (not kept, or not copied), any loss is an improvement.
     char path[DT_PATH];
     DT_TRY(
         dt_path(path, "%s/step-%08lld", t->job->folder.checkpoints, (long long)t->state.best_step));
@@ -102,7 +102,7 @@ dt_status dt_trainer_resume(struct trainer *t)
     dt_comm_progress(comm, 0, "loading a checkpoint");
     DT_TRY(dt_agree(comm, t->root ? load_on_root(t) : DT_OK));
     DT_TRY(dt_broadcast(comm, t->job->resume, sizeof t->job->resume, 0)); // after a rollback
-    // Rank 0 cannot send the states that are another rank's alone.
+    // Spread states are read by their ranks, since rank 0 does not have them.
     DT_TRY(dt_agree(comm,
                     spread && !t->root ? dt_checkpoint_load_states(t->job->resume, host) : DT_OK));
     DT_TRY(dt_broadcast(comm, &t->state, sizeof t->state, 0));
@@ -130,7 +130,7 @@ dt_status dt_trainer_open_sinks(struct trainer *t)
                                        .tensorboard = s->log.tensorboard,
                                        .console = (enum dt_console_choice)s->log.console,
                                        .settings = job->config,
-                                       // Padding is computed, too.
+                                       // Padding is computed too.
                                        .flops_per_token = dt_model_flops_per_token(&job->model) /
                                                           dt_dataset_filled(job->train),
                                        .unit = dt_model_unit(&job->model)};
@@ -211,7 +211,7 @@ static dt_status log_saved(void *trainer, const struct dt_saved *saved)
 static dt_status create_saver(struct trainer *t)
 {
     const struct dt_settings *s = &t->job->settings;
-    DT_TRY(dt_path(t->checkpoints, "%s/checkpoints", t->job->run_path)); // any rank writes there
+    DT_TRY(dt_path(t->checkpoints, "%s/checkpoints", t->job->run_path)); // any rank may write there
     const struct dt_saver_config config = {.comm = t->job->comm,
                                            .snapshot = &t->snapshot,
                                            .train = t->job->train,

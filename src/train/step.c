@@ -1,4 +1,4 @@
-// Runs a training step, from the loader's batch to the report of its outcome.
+// Runs a training step, from the loader's batch to the report of its result.
 #include "train/step.h"
 
 #include "base/clock.h"
@@ -10,9 +10,9 @@
 
 #include <math.h>
 
-// The places on the stream where the device's clock is read. LAST_… are set by each micro-batch, so
-// those of the last one remain. Of sharded weights, WANTED and ARRIVED are set by the first
-// micro-batch of a step that gathers them, GATHERED where they travel through the host.
+// Marks: points on the stream at which the device's clock is read. Each micro-batch sets LAST_…, so
+// those of the last one remain. With sharded weights, the first micro-batch of a step that gathers
+// them sets WANTED and ARRIVED, and GATHERED is set if they are sent through the host.
 enum mark {
     BEGIN,
     WANTED,
@@ -27,19 +27,18 @@ enum mark {
     MARKS
 };
 
-// Where the device works by itself, the ops are timed in the second step and in every 128th after
-// it.
+// On an asynchronous device, ops are timed in the second step and in every 128th after it.
 enum { STEPS_PER_TIMED = 128 };
 
-// What host and device send each other in a step; pinned memory.
+// Data that host and device exchange in a step; pinned memory.
 struct dt_step_report {
-    float lr; // to the device; the rest is to the host
+    float lr; // to the device; the rest to the host
     struct dt_update_control control;
     struct dt_loss_sum sum;
     uint64_t marks[MARKS];
 };
 
-// Padding after a row belongs to it.
+// The end of a row, including the padding after it.
 static int64_t row_end(const struct dt_params *params, int64_t row)
 {
     return row + 1 < params->n ? params->rows[row + 1].offset : params->elements;
@@ -51,7 +50,7 @@ static bool is_gathered_as_master(const struct dt_params *params,
     return config->storage == DT_BF16 && params->rows[row].reads_master;
 }
 
-// The configuration without its pointers, as the memory plan needs it.
+// The configuration without pointers, for the memory plan.
 static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                                const struct dt_stepper_config *config)
 {
@@ -78,7 +77,7 @@ static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                       .n_norms = dt_ceil_div(params->elements, DT_NORM_BLOCK)};
 }
 
-// Micro-batches that a tree sums; 1 where the model accumulates them.
+// Micro-batches summed by a tree; 1 if the model accumulates them.
 static int64_t leaves(const struct dt_stepper_config *config)
 {
     return config->order == DT_SUM_TREE ? config->batch.sequences / config->batch.micro : 1;
@@ -124,13 +123,14 @@ dt_status dt_stepper_plan(const struct dt_backend *backend, const struct dt_para
     return DT_OK;
 }
 
-// Gradients are a ring: each micro-batch sends its own, to be added to those of this rank's pieces.
+// Whether gradients are in a ring: each micro-batch sends its gradients, which are added to those
+// of this rank's pieces.
 static bool has_ring(const struct dt_stepper *s)
 {
     return dt_model_params(s->model)->ring.n > 0;
 }
 
-// And so is what a pass reads of the weights: each gathers its own.
+// Whether the weights that a pass reads are in a ring too, so that each pass gathers them.
 static bool weights_are_spread(const struct dt_stepper *s)
 {
     return dt_model_params(s->model)->ring_weights;
@@ -235,7 +235,7 @@ void dt_stepper_destroy(struct dt_stepper *s)
     if (!s)
         return;
     const struct dt_backend *backend = s->backend;
-    dt_stream_settle(backend, s->stream); // steps may be in flight where the run ends on an error
+    dt_stream_settle(backend, s->stream); // steps may be in flight if the run ends on an error
     for (int i = 0; i < DT_VARIANTS; i++)
         if (s->variants[i].graph)
             dt_graph_destroy(backend, s->variants[i].graph);
@@ -284,8 +284,9 @@ static dt_status mark(struct dt_stepper *s, enum mark mark)
     return dt_stamp(s->backend, &args, s->stream);
 }
 
-// The last micro-batch, or with a ring any, has finished the gradient of a row: adds those of the
-// others, unless the ring's sums are added later, and hands the row to its bucket.
+// Called when the last micro-batch, or with a ring any, has finished the gradient of a row: adds
+// the gradients of other micro-batches, unless the ring's sums are added later, and passes the row
+// to its bucket.
 static dt_status row_ready(void *stepper, int64_t row)
 {
     struct dt_stepper *s = stepper;
@@ -296,8 +297,8 @@ static dt_status row_ready(void *stepper, int64_t row)
     return dt_buckets_ready(s->buckets, row);
 }
 
-// Clears what backward does not write of the gradients of a unit's rows, from this one on: padding,
-// and rows that are not trained. Another unit's gradients may be there.
+// Clears the gradients of a unit's rows, from this one on, that backward does not write: padding,
+// and rows that are not trained. The slot may have another unit's gradients.
 static dt_status clear_unwritten(struct dt_stepper *s, int64_t row)
 {
     const struct dt_params *params = dt_model_params(s->model);
@@ -314,8 +315,8 @@ static dt_status clear_unwritten(struct dt_stepper *s, int64_t row)
     return DT_OK;
 }
 
-// Forward is about to read the weights of these rows. The first wait is measured; the others should
-// find them there. Backward is about to write their gradients.
+// Called before forward reads the weights of these rows, and before backward writes their
+// gradients. The first wait for weights is measured; later ones should find them there.
 static dt_status part_begins(void *stepper, int64_t row, bool backward)
 {
     struct dt_stepper *s = stepper;
@@ -361,7 +362,7 @@ dt_status dt_stepper_complete(struct dt_stepper *s)
     return dt_stream_sync(s->backend, s->stream);
 }
 
-// Goes forward again through segment i, before the one that backward has left, as far as its loss.
+// Runs segment i forward again up to its loss, before backward goes through it.
 static dt_status forward_again(struct dt_stepper *s, const struct dt_pass *window, int64_t i,
                                double scale, struct dt_pass *part)
 {
@@ -370,10 +371,10 @@ static dt_status forward_again(struct dt_stepper *s, const struct dt_pass *windo
     return dt_segments_loss(&s->segments, part, scale, s->optimizer.sum);
 }
 
-// Runs one micro-batch. Gradients are accumulated over segments and micro-batches, by the model
-// itself or by a tree. The last micro-batch sends them as they become ready, and updates the
-// weights. With a ring each sends its own, segment by segment, and what is accumulated are their
-// sums over ranks.
+// Runs one micro-batch. Gradients are accumulated over segments and micro-batches, by the model or
+// by a tree. The last micro-batch sends them as they become ready, and updates the weights. With a
+// ring each micro-batch sends its gradients, segment by segment, and their sums over ranks are
+// accumulated.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int variant)
 {
@@ -416,7 +417,7 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     }
     if (last && !ring)
         DT_TRY(dt_micro_tree_finish_sums(&s->tree, s->stream));
-    if (last || (ring && tree)) // else they are accumulated until then
+    if (last || (ring && tree)) // otherwise accumulate until then
         DT_TRY(dt_buckets_sums_ready(s->buckets));
     dt_buckets_add(s->buckets, !first || n > 1);
     DT_TRY(dt_model_backward(s->model, &part));
@@ -447,9 +448,9 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     return mark(s, GATHERED);
 }
 
-// Does the same work as a graph, if the device has graphs: captured when a variant comes the second
-// time (the first time, libraries allocate and load, which cannot be captured), then launched as a
-// whole. A micro-batch whose gradients travel through the host is not captured.
+// Runs a micro-batch as a graph, if the device has graphs. A variant is captured the second time
+// (the first time libraries allocate and load, which cannot be captured), then launched as a whole.
+// A micro-batch whose gradients are sent through the host is not captured.
 static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_input *input,
                                  int variant, int *graphs)
 {
@@ -495,7 +496,7 @@ static dt_status copy_losses(struct dt_stepper *s, const struct dt_model_input *
                       s->stream);
 }
 
-// Adds the losses of each sequence up, in order.
+// Sums the losses of each sequence in order.
 static void add_losses(struct dt_stepper *s, const struct dt_flight *flight)
 {
     int64_t length = s->config.batch.length, at = (flight - s->flights) * positions(s);
@@ -530,7 +531,7 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
 
     for (int64_t i = 0; i < n; i++) {
         struct dt_model_input input;
-        const bool first = i == 0 || tree, last = i == n - 1; // the model overwrites, or adds
+        const bool first = i == 0 || tree, last = i == n - 1; // first: overwrite
         DT_TRY(dt_input_micro_batch(&s->input, s->stream, &input));
         if (first)
             DT_TRY(dt_fill(s->backend, s->optimizer.sum, 0, sizeof *s->optimizer.sum, s->stream));
@@ -560,8 +561,8 @@ static dt_status launch(struct dt_stepper *s, struct dt_loader *loader, int64_t 
 
 dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int64_t step, double lr)
 {
-    // Times the ops of this step where it is their turn. No two such steps are in flight: those
-    // that are traced follow each other only after the one before is collected.
+    // Times the ops of this step if it is due. Only one such step is in flight: a traced step waits
+    // until the previous one is collected.
     bool traced = dt_trace_is_on() & DT_TRACE_KEEPS || dt_op_times_has_listener(s->config.times);
     s->timing = s->config.times &&
                 (traced || s->backend->table->unified || s->launched % STEPS_PER_TIMED == 1);
@@ -573,7 +574,7 @@ dt_status dt_stepper_launch(struct dt_stepper *s, struct dt_loader *loader, int6
     return DT_OK;
 }
 
-// Adds spans of what the device did, by its marks.
+// Adds spans of the device's work, by its marks.
 static void trace_device(const struct dt_stepper *s, const uint64_t *marks)
 {
     static const char *const phases[MARKS] = {
@@ -585,7 +586,7 @@ static void trace_device(const struct dt_stepper *s, const uint64_t *marks)
     };
     uint64_t last = s->last_end ? s->last_end : marks[BEGIN];
     for (int i = 0; i < MARKS; i++) {
-        if (marks[i] <= last) // not set, or of the first step
+        if (marks[i] <= last) // not set, or from the first step
             continue;
         dt_trace_add(DT_LANE_DEVICE, phases[i], dt_op_times_host(s->config.times, last),
                      dt_op_times_host(s->config.times, marks[i]), &(struct dt_trace_work){0});
@@ -627,7 +628,7 @@ dt_status dt_stepper_collect(struct dt_stepper *s, struct dt_step_result *result
         add_losses(s, flight);
         result->slots = s->slots;
     }
-    result->control.loss = fabs(result->control.loss); // a NaN may have its sign set
+    result->control.loss = fabs(result->control.loss); // clear the sign of a NaN
     result->control.grad_norm = fabs(result->control.grad_norm);
     if (flight->timed)
         dt_op_times_collect(s->config.times);

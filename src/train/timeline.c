@@ -1,5 +1,5 @@
-// Every rank writes its own events as text and sends the text to rank 0, which writes the file. The
-// ranks first compare their clocks with that of rank 0.
+// Every rank formats its events as text and sends it to rank 0, which writes the file. Before that
+// the ranks compare their clocks with that of rank 0.
 #include "train/timeline.h"
 
 #include "base/log.h"
@@ -20,7 +20,7 @@ struct placed {
     enum track track;
 };
 
-// Ops are nested in the phases of the track that runs them.
+// Ops nest in the phases of the track that runs them.
 static enum track track_of(const struct dt_trace_span *span, bool has_device)
 {
     switch (span->lane) {
@@ -38,7 +38,7 @@ static enum track track_of(const struct dt_trace_span *span, bool has_device)
     }
 }
 
-// An outer span comes before those in it.
+// An outer span comes before inner ones.
 static int by_track_and_begin(const void *x, const void *y)
 {
     const struct placed *a = x, *b = y;
@@ -51,12 +51,12 @@ static int by_track_and_begin(const void *x, const void *y)
     return a->span->lane < b->span->lane ? -1 : a->span->lane > b->span->lane;
 }
 
-struct stack { // the ends of spans that are open, the innermost last
+struct stack { // the ends of open spans, innermost last
     uint64_t ends[LEVELS];
     int n;
 };
 
-// The first of the parallel tracks on which the span nests; the last one if there is none.
+// The first parallel track on which the span nests, or the last track.
 static int place(struct stack stacks[PARALLEL], const struct dt_trace_span *span)
 {
     int i = 0;
@@ -87,7 +87,7 @@ static void print_track(FILE *f, int rank, enum track track, int parallel)
             rank, tid, names[track], number, rank, tid, tid);
 }
 
-// Prints microseconds, exactly.
+// Prints exact microseconds.
 static void print_time(FILE *f, const char *field, uint64_t ns)
 {
     fprintf(f, ",\"%s\":%llu.%03llu", field, (unsigned long long)(ns / 1000),
@@ -115,7 +115,7 @@ dt_status dt_timeline_text(const struct dt_trace_span *spans, int64_t n, int64_t
         if (track != HOST || has_device)
             print_track(f, rank, (enum track)track, 0);
     struct stack stacks[PARALLEL];
-    int used = 0; // parallel tracks, of this track
+    int used = 0; // parallel tracks in use
     for (int64_t i = 0; i < n; i++) {
         const struct dt_trace_span *span = all[i].span;
         if (i == 0 || all[i].track != all[i - 1].track) {
@@ -143,8 +143,8 @@ dt_status dt_timeline_text(const struct dt_trace_span *spans, int64_t n, int64_t
 
 // ---- all ranks
 
-// *shift: what is added to the clock of `peer` to have that of rank 0. It comes from the fastest of
-// several answers to rank 0, so it is known within half the time that this answer took.
+// *shift: added to the clock of `peer` to get that of rank 0. Taken from the fastest of several
+// round trips, so its error is at most half of that time.
 static dt_status compare_clocks(struct dt_comm *comm, int peer, int64_t *shift)
 {
     uint64_t least = UINT64_MAX, now = 0;
@@ -169,7 +169,7 @@ static dt_status compare_clocks(struct dt_comm *comm, int peer, int64_t *shift)
                        sizeof *shift);
 }
 
-// Appends the texts of the other ranks, one rank at a time: each may be many megabytes.
+// Appends the texts of other ranks one at a time, since each may have many megabytes.
 static dt_status gather(struct dt_comm *comm, const char *mine, FILE *file)
 {
     int64_t bytes = (int64_t)strlen(mine);
@@ -236,7 +236,7 @@ dt_status dt_timeline_write(struct dt_comm *comm, const char *path)
         bool failed = ferror(file);
         if (fclose(file) != 0)
             problem = errno;
-        else if (failed) // by an earlier write, whose errno is gone
+        else if (failed) // an earlier write failed, whose errno is lost
             problem = EIO;
     }
     if (problem != 0)

@@ -21,7 +21,7 @@
 dt_status dt_trainer_save(struct trainer *t, bool waits)
 {
     dt_comm_progress(t->job->comm, t->state.step, "saving a checkpoint");
-    DT_TRY(dt_saver_settle(t->saver, DT_WAIT)); // that wait is the earlier checkpoint's
+    DT_TRY(dt_saver_settle(t->saver, DT_WAIT)); // waits for the earlier checkpoint
     double start = dt_seconds();
     DT_TRY(dt_carry_gather(&t->stepper->carry, t->job->comm));
     uint64_t filling = dt_trace_begin();
@@ -32,7 +32,7 @@ dt_status dt_trainer_save(struct trainer *t, bool waits)
     return waits ? dt_saver_settle(t->saver, DT_WAIT_AND_FAIL) : DT_OK;
 }
 
-// `scores` is filled, unless it is NULL.
+// Fills `scores` unless NULL.
 static dt_status evaluate(struct trainer *t, struct dt_scores *scores, struct dt_loss_sum *total,
                           struct dt_loss_part *sources)
 {
@@ -58,10 +58,10 @@ static dt_status evaluate(struct trainer *t, struct dt_scores *scores, struct dt
 static double mean_loss(const struct dt_loss_sum *total)
 {
     double mean = total->loss / total->counted;
-    return isnan(mean) ? NAN : mean; // without a sign
+    return isnan(mean) ? NAN : mean; // clear the sign of a NaN
 }
 
-// The loss of the moving average of the weights.
+// Computes the loss of the moving average of the weights.
 static dt_status evaluate_ema(struct trainer *t, double *loss)
 {
     struct dt_optimizer *optimizer = &t->stepper->optimizer;
@@ -72,10 +72,10 @@ static dt_status evaluate_ema(struct trainer *t, double *loss)
     *loss = mean_loss(&total);
     DT_TRY(dt_optimizer_swap_ema(optimizer, t->stepper->stream));
     DT_TRY(dt_stepper_weights_changed(t->stepper));
-    return dt_stream_sync(&t->job->backend, t->stepper->stream); // a save may follow
+    return dt_stream_sync(&t->job->backend, t->stepper->stream); // before a save
 }
 
-// *improved: whether the loss, with a moving average that of it, is the lowest so far.
+// *improved: whether the loss (of the moving average, if there is one) is the lowest so far.
 static dt_status validate_with(struct trainer *t, struct dt_scores *scores, bool *improved)
 {
     const struct dt_dataset *val = t->job->val;
@@ -139,8 +139,8 @@ static bool is_spike(const struct trainer *t, double z)
     return z > t->job->settings.optim.spike;
 }
 
-// Adds up the losses of a mixture's sources over the batch, in the order of its sequences: with the
-// same bits on any number of ranks. *known: the head has losses of single sequences.
+// Sums the losses of a mixture's sources over the batch in the order of its sequences, so that the
+// bits do not depend on the number of ranks. *known: the head has losses of single sequences.
 static dt_status add_up_sources(struct trainer *t, const struct dt_step_result *result,
                                 struct dt_loss_part *sources, double *epochs, bool *known)
 {
@@ -225,7 +225,7 @@ static dt_status check_skipped(const struct trainer *t, const struct dt_update_c
     return dt_agree(t->job->comm, status);
 }
 
-// Waits for the oldest step in flight, counts and logs it. Its outcome is the same on every rank.
+// Waits for the oldest step in flight, counts and logs it. Its result is the same on every rank.
 static dt_status collect(struct trainer *t)
 {
     struct dt_step_result result;
@@ -272,13 +272,14 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     const struct dt_job *job = t->job;
     const struct dt_settings *s = &job->settings;
 
-    // Launch the next step. A GPU may still be busy with the step before: it never waits for this.
+    // Launch the next step while a GPU may still be busy with the previous one, so that it never
+    // waits.
     int64_t step = t->state.step + dt_stepper_in_flight(t->stepper) + 1;
     dt_profile_begin_step(&t->profile, step);
     DT_TRY(dt_stepper_launch(t->stepper, t->loader, step, dt_lr_at(&t->schedule, step)));
 
-    // Vote, while the device works: was any rank asked to stop, does rank 0 want a checkpoint, is
-    // the one before complete?
+    // Vote while the device works: was any rank asked to stop, does rank 0 want a checkpoint, is
+    // the previous one complete?
     struct {
         double stop, save, report;
         struct dt_save_votes saver;
@@ -292,7 +293,7 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     if (votes.report > 0)
         DT_TRY(dt_profile_write(&t->profile));
 
-    // What this step ends with. Whoever asks to stop may leave little time: no validation then.
+    // Decide what follows this step. A request to stop may leave little time, so skip validation.
     bool last = step == job->steps, stop = votes.stop > 0 && !last;
     bool verifies = is_due(step, s->comm.verify_replicas);
     bool validates = last || (is_due(step, s->log.eval_every) && !stop);
@@ -302,7 +303,7 @@ static dt_status iterate(struct trainer *t, bool *stopped)
         DT_TRY(dt_saver_settle(t->saver, DT_WAIT_BRIEFLY));
     bool saves = must_save || (t->save_owed && dt_saver_is_free(t->saver));
 
-    // Collect the oldest step, and those after it where something needs the end of this one.
+    // Collect the oldest step, and all steps if something needs the end of this one.
     bool traces = dt_profile_traces(&t->profile, step) || dt_profile_traces(&t->profile, step + 1);
     bool ends = verifies || validates || saves || stop || traces;
     while (dt_stepper_in_flight(t->stepper) > (ends ? 0 : dt_stepper_depth(t->stepper) - 1) &&
@@ -313,7 +314,7 @@ static dt_status iterate(struct trainer *t, bool *stopped)
         *stopped = stop;
         return dt_profile_end_step(&t->profile, step, *stopped);
     }
-    if (s->optim.rollback > 0 && t->state.bad_in_a_row > 0) // no place to return to
+    if (s->optim.rollback > 0 && t->state.bad_in_a_row > 0) // not a state to return to
         saves = must_save;
 
     if (ends)
@@ -332,8 +333,8 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     return dt_profile_end_step(&t->profile, step, last || *stopped);
 }
 
-// A run that ends while it skips has failed, however few the steps: no later one can show that the
-// model still learns. One skipped step at the end may be due to its batch alone.
+// A run that ends with several skipped steps has failed, since no later step can show that the
+// model still learns. A single skipped step at the end may be due to its batch.
 static dt_status check_last_steps(const struct trainer *t)
 {
     const struct dt_trainer_state *state = &t->state;
@@ -368,7 +369,7 @@ static dt_status finish(struct trainer *t, bool stopped)
                  (long long)t->state.evaluations_since_best);
     else if (stopped)
         snprintf(reason, sizeof reason, "%s", dt_signals_name(dt_signals_pending()));
-    DT_TRY(dt_metrics_sync(t->metrics)); // a run that is complete has its whole curve
+    DT_TRY(dt_metrics_sync(t->metrics)); // a complete run has its whole curve
     if (t->root)
         DT_TRY(dt_run_folder_state(&job->folder, stopped ? "stopped" : "complete", t->state.step,
                                    reason));
@@ -401,7 +402,7 @@ dt_status dt_train(struct dt_job *job)
     dt_status status;
     DT_TRY_GOTO(status, out, dt_trainer_start(&t));
     if (t.state.step < job->steps) {
-        int64_t asked = dt_signals_pending() != 0; // any rank, before the first step
+        int64_t asked = dt_signals_pending() != 0; // on any rank, before the first step
         DT_TRY_GOTO(status, out, dt_allreduce(job->comm, &asked, 1, DT_I64, DT_MAX));
         stopped = asked != 0 || dt_trainer_is_out_of_patience(&t);
         if (!stopped)
@@ -414,7 +415,7 @@ dt_status dt_train(struct dt_job *job)
 out:
     dt_comm_end_if_alone(job->comm, status);
     dt_saver_destroy(t.saver);
-    dt_stepper_destroy(t.stepper); // first: a step in flight may read the loader's memory
+    dt_stepper_destroy(t.stepper); // first, since a step in flight may read the loader's memory
     dt_loader_close(t.loader);
     dt_metrics_close(t.metrics);
     dt_snapshot_destroy(&t.snapshot);
