@@ -1,12 +1,12 @@
 # dt_simt_kernels(TARGET SOURCES x.cu …): .cu files as C++ for the host execution model in tests/simt. No
 # contraction: a GPU chooses where to contract, so the host never does. Kernels read memory through vector
-# types, so no strict aliasing either.
+# types, so no strict aliasing either. With sanitizers -Og takes a third of the time that -O1 takes to compile them.
 function(dt_simt_kernels target)
   cmake_parse_arguments(SIMT "" "" "SOURCES" ${ARGN})
   set_source_files_properties(
     ${SIMT_SOURCES}
     PROPERTIES LANGUAGE CXX
-               COMPILE_OPTIONS "-ffp-contract=off;-fno-strict-aliasing;-Wno-unknown-pragmas")
+               COMPILE_OPTIONS "-ffp-contract=off;-fno-strict-aliasing;-Wno-unknown-pragmas;$<$<CONFIG:Debug>:-Og>")
   target_sources(${target} PRIVATE ${SIMT_SOURCES})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/simt)
 endfunction()
