@@ -27,7 +27,9 @@ function(dt_simt_script_test name)
   add_test(NAME ${name} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/${TEST_SCRIPT}
                                 $<TARGET_FILE:dtrain_simt> ${TEST_ARGS}
            WORKING_DIRECTORY ${scratch})
-  dt_test_properties(${name} simt)
+  set(label simt)
+  dt_script_label(${name} label)
+  dt_test_properties(${name} "${label}")
   set_tests_properties(
     ${name} PROPERTIES ENVIRONMENT_MODIFICATION
                        "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES}")

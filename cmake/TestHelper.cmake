@@ -19,6 +19,29 @@ function(dt_test name)
   endif()
 endfunction()
 
+# With sanitizers these scripts, which take every path of the program between them, run each time. The others wait for
+# --long there: their runs check figures, texts and scripts, which a sanitizer does not look at.
+set(DT_SANITIZED_SCRIPTS
+    dist_mixture
+    dist_muon
+    dist_reproducible
+    dist_resume
+    dist_rings
+    dist_shard
+    dist_tokenizer
+    dist_train
+    episodes
+    options
+    simt_faults
+    simt_nccl_faults
+    simt_predict
+    simt_train)
+function(dt_script_label name label)
+  if(DTRAIN_SANITIZE AND NOT name IN_LIST DT_SANITIZED_SCRIPTS)
+    set(${label} "${${label}};long" PARENT_SCOPE)
+  endif()
+endfunction()
+
 # dt_script_test(NAME LABEL … SCRIPT … [ARGS …]): a shell script that gets the path of
 # the dtrain program as its first argument and a fresh scratch folder as its working directory.
 function(dt_script_test name)
@@ -26,13 +49,14 @@ function(dt_script_test name)
   set(scratch ${CMAKE_CURRENT_BINARY_DIR}/${name}.d)
   file(MAKE_DIRECTORY ${scratch})
   set(timed)
+  dt_script_label(${name} TEST_LABEL)
   if(name IN_LIST DT_TIMED_TESTS)
     set(timed ${PROJECT_SOURCE_DIR}/tests/timed.sh)
   endif()
   add_test(NAME ${name} COMMAND ${timed} bash ${CMAKE_CURRENT_SOURCE_DIR}/${TEST_SCRIPT}
                                 $<TARGET_FILE:dtrain> ${TEST_ARGS}
            WORKING_DIRECTORY ${scratch})
-  dt_test_properties(${name} ${TEST_LABEL})
+  dt_test_properties(${name} "${TEST_LABEL}")
 endfunction()
 
 # A test that hangs is a failure. The limit is for a hang alone: the slowest test takes less than a
@@ -45,7 +69,7 @@ set(DT_TIMED_TESTS fault_comm fault_hosts fault_rank_dies fault_slow_disk fault_
 function(dt_test_properties name label)
   set_tests_properties(
     ${name}
-    PROPERTIES LABELS ${label} TIMEOUT ${DT_TEST_TIMEOUT} SKIP_RETURN_CODE 77 ENVIRONMENT
+    PROPERTIES LABELS "${label}" TIMEOUT ${DT_TEST_TIMEOUT} SKIP_RETURN_CODE 77 ENVIRONMENT
                "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_btl_vader_single_copy_mechanism=none;OMPI_MCA_plm_rsh_agent=/bin/false;OMP_WAIT_POLICY=passive;LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
   if(name IN_LIST DT_TIMED_TESTS)
     set_tests_properties(${name} PROPERTIES COST 100 PROCESSORS 2)

@@ -5,8 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-} in -h | --help) sed -n '2,4s/^# //p' tests/run.sh; exit 0 ;; esac
-without=(-LE '^long$') sanitized=(-E '^dist_(carry|best|bits|policies|heads|segments|both)$')
-[ "${1:-}" != --long ] || { without=() sanitized=() && shift; }
+without=(-LE '^long$')
+[ "${1:-}" != --long ] || { without=() && shift; }
 ./launch/setup.sh --tests
 jobs=$(($(nproc) < 8 ? 2 * $(nproc) : 16)) # tests wait about as long as they compute
 times=$(mktemp)
@@ -45,8 +45,7 @@ print_times() {
 build cpu-release
 if [ $# -eq 0 ]; then
     build cpu-debug
-    # Half of the scripts of whole runs take paths that the others take too: they wait for --long.
-    run_tests sanitized build-debug -L 'unit|parity|dist|simt|fuzz' "${without[@]}" "${sanitized[@]}"
+    run_tests sanitized build-debug -L 'unit|parity|dist|simt|fuzz' "${without[@]}"
     build cpu-tsan test_loader test_loader_faults test_worker
     run_tests threads build-tsan -R '^test_(loader|loader_faults|worker)$'
 fi
