@@ -1,5 +1,5 @@
 # dt_fuzz_test(NAME SOURCES … ROOMS …): a libFuzzer target of SOURCES and of all sources of the rooms that
-# it needs, compiled apart from the rest by clang with ASan and UBSan, and run for a minute from the
+# it needs, compiled apart from the rest by clang with ASan and UBSan, and run for 20 s (--long: ten minutes more) from the
 # seeds in corpus/ in the folder of the same name without "fuzz_". Where clang or libFuzzer's runtime
 # is missing the test reports itself as skipped (77). An input that failed is left in the build folder
 # as NAME-crash-… ; `NAME.d/NAME FILE` runs it again.
@@ -88,10 +88,18 @@ function(dt_fuzz_test name)
   set(found ${folder}/found) # inputs that reached new code; the next run starts from them too
   file(MAKE_DIRECTORY ${found})
   string(REPLACE "fuzz_" "" seeds ${name})
-  add_test(NAME ${name}
-           COMMAND ${folder}/${name} -max_total_time=60 -timeout=10 -rss_limit_mb=2048
-                   -max_len=8192 -verbosity=0 -print_final_stats=1
-                   -artifact_prefix=${CMAKE_CURRENT_BINARY_DIR}/${name}- ${found}
-                   ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${seeds})
-  dt_test_properties(${name} fuzz)
+  foreach(seconds 20 600)
+    set(test ${name})
+    set(label fuzz)
+    if(seconds GREATER 20)
+      set(test ${name}_${seconds})
+      list(APPEND label long)
+    endif()
+    add_test(NAME ${test}
+             COMMAND ${folder}/${name} -max_total_time=${seconds} -timeout=10 -rss_limit_mb=2048
+                     -max_len=8192 -verbosity=0 -print_final_stats=1
+                     -artifact_prefix=${CMAKE_CURRENT_BINARY_DIR}/${name}- ${found}
+                     ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${seeds})
+    dt_test_properties(${test} "${label}")
+  endforeach()
 endfunction()
