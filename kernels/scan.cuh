@@ -1,22 +1,22 @@
-// What the CUDA forms of the scan share: who does what in a warp, how a sequence is cut, tiles of
-// tokens on their way through shared memory, and how states pass on from one segment to the next.
-// Private to scan_*.cu.
+// Shared by the CUDA kernels of the scan: the roles of lanes in a warp, how a sequence is cut,
+// tiles of tokens in shared memory, and how states pass from one segment to the next. Private to
+// scan_*.cu.
 //
-// A warp owns 8 CC channels and a tile of TILE tokens at a time, and its lanes have two duties. To
-// carry: a lane brings V neighbouring channels of one token (16 bytes of bf16 forward), computes
-// what needs no state (softplus, gate), and puts it into shared memory; nothing of that is done
-// twice. To scan: the lane of part j and group g holds the states [j S, j S + S) of channels g CC …
-// g CC + CC - 1 in registers (S = NP / 4; N is padded to NP by columns of B and C that are zero),
-// so that a value of B or C that is read serves CC channels, sums over n take 3 shuffles for 4
-// values (forward a store of each lane, added up by the carrier), and a device is full at a small
-// batch. Lanes t and t ^ 1 have the same part, t and t ^ 2 the same group: where all lanes are
-// equal in one of these ways a read of 8 or 16 bytes a lane of shared memory takes half the time
+// A warp owns 8 CC channels and a tile of TILE tokens at a time, and its lanes have two roles. As a
+// carrier, a lane loads V neighbouring channels of one token (16 bytes of bf16 forward), computes
+// what needs no state (softplus, gate), and writes it to shared memory; nothing of this is done
+// twice. As a scanner, the lane of part j and group g keeps the states [j S, j S + S) of channels g
+// CC … g CC + CC - 1 in registers (S = NP / 4; N is padded to NP by zero columns of B and C). So
+// one read of B or C serves CC channels, sums over n take 3 shuffles for 4 values (forward: each
+// lane stores its part, and the carrier adds them), and a small batch fills a device. Lanes t and t
+// ^ 1 have the same part, t and t ^ 2 the same group: where all lanes are equal in one of these
+// ways a read of 8 or 16 bytes a lane of shared memory takes half the time
 // (https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228). Warps need
 // each other for the sums over channels only. Tokens beyond the segment's end have Δ = 0 and change
 // nothing.
 //
-// Where whole sequences do not fill a device evenly, some are cut into segments that run side by
-// side (scan_cut.h), in two launches:
+// If whole sequences do not fill a device evenly, some are cut into segments that run side by side
+// (scan_cut.h), in two launches:
 //   1. each segment from a zero state: its end state and its Σ Δ
 //   2. each segment again, from its start, which it makes itself of what the segments before it
 //      have left: start_{k+1} = end_k + exp(A · Σ Δ_k) · start_k
@@ -28,28 +28,28 @@
 #include "kernels/scan_cut.h"
 
 enum {
-    SCAN_PARTS = 4,     // lanes that share a channel's states, …
-    SCAN_PART_STEP = 2, // … so far apart
-    SCAN_GROUPS = 8,    // of channels in a warp
-    SCAN_WARPS = 4,     // of a block
+    SCAN_PARTS = 4,     // lanes that share a channel's states
+    SCAN_PART_STEP = 2, // distance between these lanes
+    SCAN_GROUPS = 8,    // groups of channels per warp
+    SCAN_WARPS = 4,     // warps per block
     SCAN_THREADS = SCAN_WARPS * DT_WARP,
-    SCAN_PAIRED_STATES_MOST = 16, // a lane has registers for two channels of these
+    SCAN_PAIRED_STATES_MOST = 16, // up to this N a lane has registers for two channels
 };
 
-// This stands in place of a segment's Σ Δ, which is never negative, where a reset lies in the
-// segment and nothing passes through it.
+// Replaces a segment's Σ Δ, which is never negative, if a reset in the segment lets nothing pass
+// through it.
 static const float SCAN_NOTHING_PASSES = -1.0f;
 
 template <int NP_, int CC_, int TILE_> struct scan_form {
     static const int NP = NP_, CC = CC_, TILE = TILE_;
-    static const int S = NP / SCAN_PARTS;           // states of a lane and channel
-    static const int WIDTH = SCAN_GROUPS * CC;      // channels of a warp
-    static const int V = TILE * WIDTH / DT_WARP;    // channels that a lane carries, of one token
+    static const int S = NP / SCAN_PARTS;           // states per lane and channel
+    static const int WIDTH = SCAN_GROUPS * CC;      // channels per warp
+    static const int V = TILE * WIDTH / DT_WARP;    // channels of one token that a lane carries
     static const int CARRIERS = DT_WARP / TILE;     // of a token
-    static const int COLUMNS = TILE * NP / DT_WARP; // values of B and as many of C that it carries
+    static const int COLUMNS = TILE * NP / DT_WARP; // values of B, and of C, that it carries
 };
 
-// The device that sequences are cut for.
+// The device for which sequences are cut.
 #ifdef __CUDACC__
 static const scan_device SCAN_DEVICE = SCAN_LARGE_DEVICE;
 #else
@@ -70,27 +70,27 @@ static inline bool scan_pairs(const scan_cut &cut)
     return cut.width > SCAN_WARPS * SCAN_GROUPS;
 }
 
-// What a lane works on: tokens [begin, end) of sequence b, run `run` of all; as a carrier channels
-// carry + [0, V) of token `row` of a tile, as a scanner channels d + [0, CC) and states n + [0, S).
+// A lane's work: tokens [begin, end) of sequence b, run number `run`; as a carrier channels carry +
+// [0, V) of token `row` of a tile, as a scanner channels d + [0, CC) and states n + [0, S).
 struct scan_place {
     int begin, end;
     int b, run, segment, block, carry, d;
     int warp, lane, row, column, group, part, n; // column: carry, counted from the warp's first
 };
 
-// The lane of a part and a group, which is the lane of the part alone ^ that of the group alone.
+// The lane of a part and a group: the part's bits xor the group's bits.
 DT_DEVICE unsigned scan_lane_of(unsigned part, unsigned group)
 {
     return group % SCAN_PART_STEP + (part ^ group / SCAN_PART_STEP) * SCAN_PART_STEP +
            group / SCAN_PART_STEP * 8;
 }
 
-// The block's place with the lane's part.
+// The block's place, with the lane's part.
 template <class F>
 DT_DEVICE scan_place scan_lane_place(const scan_place &block, unsigned thread = threadIdx.x)
 {
     scan_place place = block;
-    place.warp = (int)(thread / DT_WARP); // unsigned: no code for negative ones
+    place.warp = (int)(thread / DT_WARP); // unsigned: no code for negative values
     place.lane = (int)(thread % DT_WARP);
     place.row = place.lane / F::CARRIERS;
     place.column = place.lane % F::CARRIERS * F::V;
@@ -103,8 +103,8 @@ DT_DEVICE scan_place scan_lane_place(const scan_place &block, unsigned thread = 
     return place;
 }
 
-// firsts: the launch goes over as many segments of each sequence that is cut, from segment `from`
-// on, and over nothing else. 0: over all runs.
+// firsts: the launch covers only this many segments, from segment `from` on, of each sequence that
+// is cut. 0: all runs.
 template <class F>
 DT_DEVICE scan_place scan_find_place(const scan_cut &cut, int firsts = 0, int from = 0)
 {
@@ -123,8 +123,8 @@ DT_DEVICE scan_place scan_find_place(const scan_cut &cut, int firsts = 0, int fr
     return scan_lane_place<F>(place);
 }
 
-// p + row · bytes in global memory, by one instruction: where the compiler sees that a factor is
-// the same for a whole warp it adds a zero to the upper half of the product.
+// p + row · bytes in global memory, by one instruction; if the compiler sees that a factor is
+// uniform in a warp, it adds a zero to the upper half of the product.
 template <class T> DT_DEVICE T *scan_row(T *p, unsigned row, unsigned bytes)
 {
 #ifdef __CUDACC__
@@ -133,7 +133,7 @@ template <class T> DT_DEVICE T *scan_row(T *p, unsigned row, unsigned bytes)
 #endif
     uint64_t at = (uint64_t)(uintptr_t)p + (uint64_t)row * bytes;
 #ifdef __CUDACC__
-    // no instruction, and from here on the compiler knows that the address is of global memory
+    // no instruction, but tells the compiler that the address is global
     asm("cvta.to.global.u64 %0, %0;" : "+l"(at));
     return static_cast<T *>(__cvta_global_to_generic(at));
 #else
@@ -141,8 +141,8 @@ template <class T> DT_DEVICE T *scan_row(T *p, unsigned row, unsigned bytes)
 #endif
 }
 
-// x, of which the compiler knows nothing: what follows from it is computed where it stands, and
-// does not take a register all through a loop.
+// Hides the value of x from the compiler, so that values derived from it are computed in place and
+// do not occupy a register through a loop.
 DT_DEVICE int scan_opaque(int x)
 {
 #ifdef __CUDACC__
@@ -179,7 +179,7 @@ DT_DEVICE float scan_scaled_a(float a_log)
     return -expf(a_log) * DT_LOG2_E;
 }
 
-// a of the lane's channels and states; padding and channels beyond the last get 0.
+// Loads a for the lane's channels and states; 0 for padding and channels beyond the last.
 template <class F>
 DT_DEVICE void scan_load_a(const float *a_log, int64_t state, const scan_cut &cut,
                            const scan_place &place, float (&a)[F::CC][F::S])
@@ -193,7 +193,7 @@ DT_DEVICE void scan_load_a(const float *a_log, int64_t state, const scan_cut &cu
                           : 0.0f;
 }
 
-// A parameter [D] of the channels that a lane carries.
+// Loads a parameter [D] for the channels that a lane carries.
 template <class F>
 DT_DEVICE void scan_load_channels(const float *from, const scan_cut &cut, const scan_place &place,
                                   float (&out)[F::V])
@@ -203,10 +203,10 @@ DT_DEVICE void scan_load_channels(const float *from, const scan_cut &cut, const 
         out[v] = place.carry + v < cut.channels ? from[place.carry + v] : 0.0f;
 }
 
-// ---- tiles on their way: copied a tile ahead, as they lie in memory, into a place of shared
-// memory that only the lane itself writes and reads
+// ---- tiles in flight: copied one tile ahead, unconverted, into shared memory that only the lane
+// itself writes and reads
 
-// V neighbours, not yet converted.
+// V unconverted neighbours.
 template <class T, int V> struct scan_raw {
     static const int BYTES = V * (int)sizeof(T), PIECE = BYTES < 16 ? BYTES : 16;
     static const int PIECES = BYTES / PIECE;
@@ -214,8 +214,8 @@ template <class T, int V> struct scan_raw {
     word words[PIECES];
 };
 
-// Copies the first `count` of V from p on, zeros in place of the others. wide: p is aligned to V,
-// and count is V at least or none; the copies then arrive later, see dt_copy_wait.
+// Copies the first `count` of V values from p on, and zeros for the others. wide: p is aligned to
+// V, and count is at least V or 0; the copies are then asynchronous (dt_copy_wait).
 template <class T, int V>
 DT_DEVICE void scan_fetch(const T *p, int64_t count, bool wide, scan_raw<T, V> *raw)
 {
@@ -229,7 +229,7 @@ DT_DEVICE void scan_fetch(const T *p, int64_t count, bool wide, scan_raw<T, V> *
         }
     }
     T *to = reinterpret_cast<T *>(raw);
-#pragma unroll 1 // for odd shapes: the registers of so many addresses would be missing elsewhere
+#pragma unroll 1 // only for odd shapes: unrolling would need registers for many addresses
     for (int v = 0; v < V; v++)
         to[v] = v < count ? p[v] : T(0);
 }
@@ -239,7 +239,7 @@ template <class T, int V> DT_DEVICE void scan_unpack(const scan_raw<T, V> &raw, 
     dt_load(reinterpret_cast<const T *>(&raw), out);
 }
 
-// p, of a sequence's token 0, at token t: one multiplication, for 32 bits each are enough.
+// Advances p from a sequence's token 0 to token t by one multiplication of 32-bit factors.
 template <class T> DT_DEVICE const T *scan_token(const T *p, int t, int64_t stride)
 {
     const uint64_t bytes = (uint64_t)((unsigned)t * (unsigned)sizeof(T)) * (unsigned)stride;
@@ -263,8 +263,8 @@ DT_DEVICE int scan_fetch_reset(const Args &args, const scan_place &place, int64_
     return args.in.reset && t < place.end ? args.in.reset[place.b * args.in.length + t] : 0;
 }
 
-// Zeros in place of what a lane carries beyond the segment's end. The values are computed before
-// and selected here: in one expression with what computes them this is a branch for each of them.
+// Replaces what a lane carries beyond the segment's end by zeros. The values are computed before:
+// in one expression with their computation this would become a branch per value.
 template <class F>
 DT_DEVICE void scan_blank_beyond(const scan_place &place, int first, float (&values)[F::V])
 {
@@ -295,21 +295,21 @@ DT_DEVICE void scan_advance(const float (&step)[2 * F::CC], const float (&b)[F::
             h[c][n] = dt_exp2(step[2 * c] * a[c][n]) * h[c][n] + step[2 * c + 1] * b[n];
 }
 
-// May a lane access the states of [rows, N, D] that it scans as neighbours, CC channels at a time?
+// Whether a lane may access its states in [rows, N, D] CC channels at a time.
 template <class F>
 static inline bool scan_states_wide(const float *states, int64_t state, int64_t channels)
 {
     return state == F::NP && channels % F::CC == 0 && dt_aligned_rows<F::CC>(states, channels);
 }
 
-// Value n of row k of [rows, N, D].
+// Index of value n of row k of [rows, N, D].
 DT_DEVICE int64_t scan_state_at(int64_t row, int64_t n, int64_t state, const scan_cut &cut,
                                 int64_t d)
 {
     return (row * state + n) * cut.channels + d;
 }
 
-// The lane's states to where its first one lies in a row of [rows, N, D]. wide: see
+// Stores the lane's states from the address of its first one in a row of [rows, N, D]. wide: see
 // scan_states_wide.
 template <class F>
 DT_DEVICE void scan_write_states_at(float *to, int64_t state, const scan_cut &cut,
@@ -336,7 +336,7 @@ DT_DEVICE void scan_write_states_at(float *to, int64_t state, const scan_cut &cu
                 to[n * cut.channels + c] = h[c][n];
 }
 
-// These write and read row `row`.
+// Write and read row `row`.
 template <class F>
 DT_DEVICE void scan_write_states(float *to, int64_t row, int64_t state, const scan_cut &cut,
                                  const scan_place &place, bool wide, const float (&h)[F::CC][F::S])
@@ -371,7 +371,7 @@ DT_DEVICE void scan_read_states(const float *from, int64_t row, int64_t state, c
                 h[c][n] = from[scan_state_at(row, place.n + n, state, cut, place.d + c)];
 }
 
-// Returns the place of the lane's state n of channel c in an array [B, D, N]: h0, h_last and their
+// The index of the lane's state n of channel c in an array [B, D, N]: h0, h_last and their
 // gradients.
 DT_DEVICE int64_t scan_given_at(int64_t state, const scan_cut &cut, const scan_place &place, int c,
                                 int n)
@@ -379,7 +379,7 @@ DT_DEVICE int64_t scan_given_at(int64_t state, const scan_cut &cut, const scan_p
     return (place.b * cut.channels + place.d + c) * state + place.n + n;
 }
 
-// h is left as it is where there is no state and no channel.
+// h is unchanged for missing states and channels.
 template <class F>
 DT_DEVICE void scan_read_given(const float *from, int64_t state, const scan_cut &cut,
                                const scan_place &place, float (&h)[F::CC][F::S])
@@ -404,9 +404,9 @@ DT_DEVICE void scan_write_given(float *to, int64_t state, const scan_cut &cut,
                 to[scan_given_at(state, cut, place, c, n)] = h[c][n];
 }
 
-// Sums W values over LANES lanes that lie STEP apart; lanes that differ in one bit swap halves of
-// what they have left. The i-th of them is left with values i W / LANES …, from v[0] on; with fewer
-// values than lanes several have the same one.
+// Sums W values over LANES lanes, STEP apart: lanes that differ in one bit swap halves of their
+// remaining values. The i-th lane ends with values i W / LANES …, from v[0] on; with fewer values
+// than lanes several lanes have the same value.
 template <int LANES, int STEP, int LEFT, int W> DT_DEVICE void scan_scatter_sum(float (&v)[W])
 {
     if constexpr (LANES > 1) {
@@ -423,7 +423,7 @@ template <int LANES, int STEP, int LEFT, int W> DT_DEVICE void scan_scatter_sum(
     }
 }
 
-// Σ over the carriers of one column, in each of them.
+// Sums over the carriers of one column; all of them get the sum.
 template <class F> DT_DEVICE void scan_sum_rows(float (&v)[F::V])
 {
 #pragma unroll
@@ -433,7 +433,7 @@ template <class F> DT_DEVICE void scan_sum_rows(float (&v)[F::V])
             v[i] += __shfl_xor_sync(DT_WHOLE_WARP, v[i], bit);
 }
 
-// The carried values of a token, `left` of them in the array, as storage.
+// Stores the carried values of a token, `left` of which are in the array.
 template <class F, class T>
 DT_DEVICE void scan_store_token(T *to, bool wide, int left, const float (&values)[F::V])
 {
@@ -447,22 +447,22 @@ DT_DEVICE void scan_store_token(T *to, bool wide, int left, const float (&values
             to[v] = dt_from_f32<T>(values[v]);
 }
 
-// What the segments of the sequences that are cut pass on, a row a segment. In time: row k + 1 of a
-// sequence is what segment k made of a zero state, row 0 is h0, if there is one. Reversed: row k -
-// 1 is what segment k made, the last is not used.
+// The states that segments pass on, one row per segment of the sequences that are cut. Forward in
+// time: row k + 1 of a sequence is what segment k made of a zero state, and row 0 is h0, if any.
+// Reversed: row k - 1 is what segment k made, and the last row is unused.
 struct scan_passing {
     float *slots; // [rows, N, D]; NULL: no sequence is cut
     float *sums;  // [rows, D]: Σ Δ of segment k in row k, or SCAN_NOTHING_PASSES
 };
 
-// Row of the lane's segment, which is one of a sequence that is cut.
+// The row of the lane's segment, in a sequence that is cut.
 DT_DEVICE int64_t scan_passing_row(const scan_cut &cut, const scan_place &place)
 {
     return place.run - cut.whole;
 }
 
-// What the lane's segment has made, with its Σ Δ over the carriers' tokens, for the segment `step`
-// (1, reversed -1) after it.
+// Stores the result of the lane's segment, with its Σ Δ over the carriers' tokens, for the segment
+// that is `step` (1, reversed -1) further.
 template <class F>
 DT_DEVICE void scan_pass_on(const scan_passing &to, int64_t state, const scan_cut &cut,
                             const scan_place &place, bool wide, int step, bool passes,
@@ -477,8 +477,7 @@ DT_DEVICE void scan_pass_on(const scan_passing &to, int64_t state, const scan_cu
     scan_write_states<F>(to.slots, row + step, state, cut, place, wide, h);
 }
 
-// h goes over `count` segments from segment row `from` on, in steps of `step`: through what each
-// makes of a state before it.
+// Advances h over `count` segments from row `from` on, in steps of `step`.
 template <class F>
 DT_DEVICE void scan_pass_through(const scan_passing &passing, int64_t state, const scan_cut &cut,
                                  const scan_place &place, bool wide, int64_t from, int step,
@@ -502,19 +501,18 @@ DT_DEVICE void scan_pass_through(const scan_passing &passing, int64_t state, con
 }
 
 #ifdef __CUDACC__
-// For a launcher that counts on several blocks of `kernel` on a multiprocessor: as much of its
-// first level cache as possible should be shared memory. By itself the driver makes that large
-// enough for as many blocks as fit too, but may keep it smaller so that the kernel can start beside
-// one that still runs (CUDA C++ Programming Guide, compute capability 7.x, shared memory). This is
-// a hint, and an attribute of the kernel, not work on a stream: it may be set during a capture.
+// For a launcher that relies on several blocks of `kernel` per SM: requests as much of the L1 cache
+// as possible as shared memory. The driver does so by itself, but may choose less so that the
+// kernel can start beside one that still runs (CUDA C++ Programming Guide, compute capability 7.x,
+// shared memory). This is a hint and an attribute of the kernel, so it may be set during a capture.
 template <class... P> static inline void scan_prefer_shared(void (*kernel)(P...))
 {
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                              cudaSharedmemCarveoutMaxShared) != cudaSuccess)
-        (void)cudaGetLastError(); // the driver's choice then
+        (void)cudaGetLastError(); // then the driver chooses
 }
 
-// For a launcher: blocks of `kernel` that a multiprocessor holds; 0 where CUDA cannot say.
+// For a launcher: blocks of `kernel` per SM; 0 if CUDA cannot tell.
 template <class... P>
 static inline int scan_blocks_held(void (*kernel)(P...), int threads, int64_t shared_bytes)
 {

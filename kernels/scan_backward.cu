@@ -2,17 +2,17 @@
 // does what in a warp. For more: scan_backward_plain.cuh. Partial sums over blocks and over time
 // are added by the last two launches, in a fixed order.
 //
-// A block goes over its run of tokens from the last tile of 8 to the first. A tile starts from a
-// state that forward kept, so nothing is run twice: it is run forward with every h_t kept in
-// registers, then swept backwards. Where forward kept states at other tokens, a launch makes those
-// that are missing. What a tile needs is copied into shared memory while the one after it is swept,
-// by pieces of 16 bytes; whole tiles without a document's start take a way without a look at single
-// tokens. s is what forward kept, so dz is stored before the sweep. dB and dC are sums over
-// channels: a lane adds its own two, then stores them; after a phase of 4 tokens the block adds the
-// parts of all its lanes, 8 of them a thread, by loads of 16 bytes. Sums over n are swapped
-// between four lanes by shuffles, which takes less of the shared memory's data path than storing
-// all parts. With segments a first launch makes what each one hands back to the one before it, as
-// if nothing came from after it; dh_last goes through them all.
+// A block walks its run of tokens from the last tile of 8 to the first. A tile starts from a state
+// that forward kept, so nothing is computed twice: the tile is run forward with every h_t in
+// registers, then swept backwards. If forward kept states at other tokens, a launch computes the
+// missing ones. A tile's data are copied into shared memory in pieces of 16 bytes while the next
+// tile is swept; whole tiles without a document's start take a path without tests of single tokens.
+// s was kept by forward, so dz is stored before the sweep. dB and dC are sums over channels: a lane
+// adds its own two, then stores them; after a phase of 4 tokens the block adds the parts of all its
+// lanes, 8 per thread, by loads of 16 bytes. Sums over n are exchanged between four lanes by
+// shuffles, which uses less of the shared memory's data path than storing all parts. With segments,
+// a first launch computes the gradient that each segment passes back, as if nothing came from after
+// it; dh_last goes through all of them.
 //
 // Per channel and token, with S bytes of storage: reads u, delta, z, dy, writes du, ddelta, dz: 7
 // S; 4 of s, 4 N / 8 of states; partials of dB and dC written and read, 2 * 4 * 2 N / 64 (two
@@ -29,8 +29,8 @@ enum {
     SUM_THREADS = 128,
 };
 
-// States at every tile's start, where forward kept them at other tokens: a thread a state and
-// chunk runs its tokens.
+// Computes states at every tile's start if forward kept them at other tokens: one thread per state
+// and chunk.
 template <class T>
 static __global__ void __launch_bounds__(SUM_THREADS)
     scan_backward_starts(const dt_scan_backward_args args, int64_t chunks, float *starts)
@@ -59,7 +59,7 @@ static __global__ void __launch_bounds__(SUM_THREADS)
 
 // ---- sums of partials, and launchers
 
-// Sums over a row's blocks in order, with one thread for each value of dB or dC.
+// Sums over a row's blocks in order, one thread per value of dB or dC.
 template <class T>
 static __global__ void __launch_bounds__(SUM_THREADS)
     scan_sum_columns(const dt_scan_backward_args args, int64_t blocks, const float *columns)

@@ -1,8 +1,8 @@
-// The selective scan backward on the CPU. A piece (see scan_cpu.h) walks its chunks from last to
-// first and a chunk's blocks likewise: a block is run forward again from its first state, keeping
-// each step's decay and state, then swept backwards with dh in registers. Sums over channels (dB,
-// dC) leave a piece as one partial a group, sums over time (da_log, dd_skip, ddt_bias) as one a
-// sequence; a second pass adds the partials in order.
+// The selective scan backward on the CPU. A piece (see scan_cpu.h) walks its chunks, and the blocks
+// of a chunk, from last to first: a block is run forward again from its first state, keeping each
+// step's decay and state, then swept backwards with dh in registers. Sums over channels (dB, dC)
+// give one partial per group, sums over time (da_log, dd_skip, ddt_bias) one per sequence; a second
+// pass adds the partials in order.
 #include "kernels/scan_backward_cpu.h"
 
 #include "kernels/cpu.h"
@@ -61,7 +61,7 @@ DT_OP_CPU_WORKSPACE(scan_backward)
     return arena.used + device->threads * own.used + DT_SLACK;
 }
 
-// Rows of tokens [row, row + steps) of all B · L, and zeros where sums begin.
+// Loads rows of tokens [row, row + steps) of all B · L, and zeroes sums.
 DT_CLONES
 static void stage(const struct dt_scan_backward_args *args, const struct dt_piece *piece,
                   int64_t row, int64_t steps, const struct scan_scratch *scratch)
@@ -95,7 +95,7 @@ static void stage(const struct dt_scan_backward_args *args, const struct dt_piec
     }
 }
 
-// The gradients of a block's rows, and its share of the sums over time.
+// Stores the gradients of a block's rows, and adds its share of the sums over time.
 DT_CLONES
 static void finish(const struct dt_scan_backward_args *args, const struct dt_piece *piece,
                    int64_t row, int64_t steps, const struct scan_scratch *scratch)
@@ -127,8 +127,8 @@ static void finish(const struct dt_scan_backward_args *args, const struct dt_pie
     }
 }
 
-// The block of tokens [row, row + steps) of all B · L, `start` being h before it. While it is
-// replayed, the inputs of the one before it in time are fetched.
+// Runs the block of tokens [row, row + steps) of all B · L from `start`, the h before it, and
+// meanwhile prefetches the inputs of the previous block.
 static void run_block(const struct backward *job, const struct dt_piece *piece, int64_t row,
                       int64_t steps, const float *start, const struct scan_scratch *scratch)
 {
@@ -161,8 +161,8 @@ static void run_block(const struct backward *job, const struct dt_piece *piece, 
     finish(args, piece, row, steps, scratch);
 }
 
-// starts[k] = h before the k-th block of the chunk that begins at token t: the first from `states`,
-// the others by running on from it.
+// starts[k] = h before the k-th block of the chunk at token t: the first from `states`, the others
+// by running forward.
 static void make_starts(const struct backward *job, const struct dt_piece *piece, int64_t t,
                         const struct scan_scratch *scratch)
 {

@@ -1,9 +1,9 @@
-// The fast scan backward: its kernels. Private to scan_backward.cu.
+// The kernels of the fast scan backward. Private to scan_backward.cu.
 #pragma once
 
 #include "kernels/scan_backward_tile.cuh"
 
-// Blocks a multiprocessor holds at least, and so registers: 12 warps on an H200. Elsewhere the
+// The minimum of blocks per SM, which limits registers: 12 warps on an H200. On other devices the
 // compiler would spill.
 template <class F> constexpr int resident(void)
 {
@@ -14,7 +14,7 @@ template <class F> constexpr int resident(void)
 #endif
 }
 
-// ---- first launch: what segment k >= 1 hands back
+// ---- first launch: the gradient that segment k >= 1 passes back
 
 template <class F, class T>
 static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F>()))
@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F>()))
         const unsigned resets = find_resets(starts[place.warp], first);
         if (resets != 0)
             passes = false;
-        __syncthreads(); // the tile is there, what was fetched was read
+        __syncthreads(); // the tile has arrived; the previous one was read
         if (first > place.begin)
             fetch(args, cut, place, sources, first - F::TILE, wide, first - F::TILE <= last_whole,
                   true, &next);
@@ -81,21 +81,21 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F>()))
     scan_pass_on<F>(passing, args.in.b.cols, cut, place, wide.slots, -1, passes, sum, carry);
 }
 
-// ---- second launch, or the only one
+// ---- second or only launch
 
-// What a lane keeps in registers from tile to tile.
+// A lane's registers from tile to tile.
 template <class F> struct scanner {
     float a[F::CC][F::S], carry[F::CC][F::S], da[F::CC][F::S];
 };
 
-// What lanes have of dB and dC in a phase, four values at a time: dB, then dC of a lane's states.
+// The lanes' parts of dB and dC in a phase, four values at a time: dB, then dC of a lane's states.
 template <class F, class T> struct column_parts {
     static const int QUADS = F::S / 2, PHASE = 16 / F::S / (sizeof(T) > 2 ? F::CC : 1);
     static const int SHARES = DT_WARP / PHASE / QUADS; // threads that add up one quad of a token
     float of[PHASE][QUADS][SCAN_THREADS][4];
 };
 
-// What a thread adds of a phase: every SHARES-th part of a quad of a token.
+// A thread's sums of a phase: every SHARES-th part of a quad of a token.
 template <class F, class T> struct column_duty {
     unsigned share, part, quad, token;
 };
@@ -109,8 +109,7 @@ template <class F, class T> DT_DEVICE column_duty<F, T> find_duty(void)
             at / (parts::SHARES * SCAN_PARTS * parts::QUADS)};
 }
 
-// Where the sum goes that the thread is left with, for the phase from the sequence's token 0 on;
-// NULL: nowhere.
+// The address of the thread's final sum for the phase at the sequence's token 0; NULL: none.
 template <class F, class T>
 DT_DEVICE float *find_column(const dt_scan_backward_args &args, const scan_cut &cut,
                              const scan_place &place, float *columns)
@@ -126,8 +125,8 @@ DT_DEVICE float *find_column(const dt_scan_backward_args &args, const scan_cut &
            k / F::S * N + n; // dB, then dC
 }
 
-// The block's sums over its channels of the phase from token t on: of each column a thread adds
-// every SHARES-th part, and SHARES threads then swap sums. to: see find_column.
+// The block's sums over its channels for the phase from token t on: a thread adds every SHARES-th
+// part of a column, then SHARES threads exchange sums. to: see find_column.
 template <class F, class T, bool FAST>
 DT_DEVICE void add_columns(const dt_scan_backward_args &args, const scan_cut &cut,
                            const scan_place &place, const column_parts<F, T> &parts, float *to,
@@ -135,7 +134,7 @@ DT_DEVICE void add_columns(const dt_scan_backward_args &args, const scan_cut &cu
 {
     constexpr unsigned SHARES = column_parts<F, T>::SHARES;
     const column_duty<F, T> duty = find_duty<F, T>();
-    // odd and even parts in turns: they lie in the same banks
+    // alternate odd and even parts, which are in the same banks
     const unsigned first = scan_lane_of(duty.part, duty.share ^ duty.part % 2 * 4);
     float sum[4];
 #pragma unroll
@@ -155,8 +154,8 @@ DT_DEVICE void add_columns(const dt_scan_backward_args &args, const scan_cut &cu
             sum[0];
 }
 
-// Token i's sums over the lane's states; from the last token of a tile to the first. Four lanes
-// swap their parts: each is left with one value of `pending`.
+// Token i's sums over the lane's states, from the last token of a tile to the first. Four lanes
+// exchange parts, and each ends with one value of `pending`.
 template <class F>
 DT_DEVICE void put_sums(const float (&dh_b)[F::CC], const float (&dh_a)[F::CC], int i,
                         const scan_place &place, float (&pending)[SCAN_PARTS],
@@ -176,9 +175,9 @@ DT_DEVICE void put_sums(const float (&dh_b)[F::CC], const float (&dh_a)[F::CC], 
              at % F::CC] = pending[0];
 }
 
-// The tile forward, then backwards; bit i of `resets`: a document starts at token i. FAST: there
-// is none, and the tile is whole. Where registers allow, exp(Δ A) is kept on the way forward, else
-// made again. h[i] is the state before token i.
+// Runs the tile forward, then backwards; bit i of `resets`: a document starts at token i. FAST: no
+// resets, and the tile is whole. exp(Δ A) is kept if registers allow, otherwise recomputed. h[i] is
+// the state before token i.
 template <class F, class T, bool FAST>
 DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut,
                           const scan_place &place, int first, unsigned resets, float *const *column,
@@ -215,9 +214,9 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
         float b[F::S], c[F::S], step[2 * F::CC], ds[F::CC], v[2 * F::S] = {0.0f};
         float dh_b[F::CC] = {0.0f}, dh_a[F::CC] = {0.0f};
         if (i == F::TILE - 1)
-            __syncwarp(); // lets the compiler keep nothing else of the way forward
+            __syncwarp(); // keeps the compiler from reusing other values of the forward run
         else if (i % PHASE == PHASE - 1)
-            __syncthreads(); // the parts of the phase before were added
+            __syncthreads(); // the parts of the previous phase were added
         dt_load(&columns.of[i][0][place.n], b);
         dt_load(&columns.of[i][1][place.n], c);
         dt_load(tile.rows[i].steps[place.group % 2][place.group / 2], step);
@@ -261,7 +260,7 @@ DT_DEVICE void sweep_tile(const dt_scan_backward_args &args, const scan_cut &cut
     }
 }
 
-// V neighbours of the token that the lane carries, as storage. to: see backward_sources.
+// Stores V neighbours of the token that the lane carries. to: see backward_sources.
 template <class F, class T, bool FAST>
 DT_DEVICE void store_channels(const dt_view &x, const piece_source *to, const scan_cut &cut,
                               const scan_place &place, int first, const float (&values)[F::V])
@@ -273,7 +272,7 @@ DT_DEVICE void store_channels(const dt_view &x, const piece_source *to, const sc
                             false, (int)cut.channels - place.carry, values);
 }
 
-// du and ddelta of the token that the lane carries, and its share of the channels' sums.
+// Computes du and ddelta of the token that the lane carries, and its share of the channels' sums.
 template <class F, class T, bool FAST>
 DT_DEVICE void store_tokens(const dt_scan_backward_args &args, const scan_cut &cut,
                             const scan_place &place, const backward_sources<F, T> &sources,
@@ -308,7 +307,7 @@ DT_DEVICE void store_tokens(const dt_scan_backward_args &args, const scan_cut &c
     store_channels<F, T, FAST>(args.du, sources.du, cut, place, first, dh_b);
 }
 
-// A run's sums over time.
+// Stores a run's sums over time.
 template <class F, class T>
 DT_DEVICE void store_sums(const dt_scan_backward_args &args, const scan_cut &cut,
                           const scan_place &place, const scanner<F> &own,
@@ -336,13 +335,13 @@ DT_DEVICE void store_sums(const dt_scan_backward_args &args, const scan_cut &cut
             to[v] = dd_skip[v], to[D + v] = ddt_bias[v];
 }
 
-// What a warp looks at once a tile: in registers it would be all through the loop.
+// Values that a warp needs once per tile; in registers they would stay through the whole loop.
 struct alignas(16) backward_run {
     unsigned starts; // see fetch_resets
     int last_whole, begin;
 };
 
-// The place, for what runs rarely. WHOLE: else the lane's part of it alone.
+// The place, for code that runs rarely. WHOLE: the complete place, otherwise only the lane's part.
 template <class F, bool WHOLE, class Block>
 DT_DEVICE scan_place find_place_again(const Block &block)
 {
@@ -350,7 +349,7 @@ DT_DEVICE scan_place find_place_again(const Block &block)
     return scan_lane_place<F>(WHOLE ? block.place : scan_place{}, thread);
 }
 
-// All of a block's shared memory.
+// A block's shared memory.
 template <class F, class T> struct backward_block {
     struct warp {
         backward_tile<F, T> tile;
@@ -365,7 +364,7 @@ template <class F, class T> struct backward_block {
     float *columns_of[SCAN_THREADS]; // see find_column
 };
 
-// What was fetched of the tile from `first` on; meanwhile the one before it is fetched. FAST: the
+// Processes the fetched tile from `first` on, and meanwhile fetches the previous one. FAST: the
 // tile is whole, and no document starts in it.
 template <class F, class T, bool FAST>
 DT_DEVICE void run_tile(const dt_scan_backward_args &args, const scan_cut &cut,
@@ -390,7 +389,7 @@ DT_DEVICE void run_tile(const dt_scan_backward_args &args, const scan_cut &cut,
         for (int m = 0; m < F::CC; m++)
             h[0][m][n] = neighbours[m];
     }
-    __syncthreads(); // the tile is there, what was fetched was read, the parts were added
+    __syncthreads(); // the tile has arrived, the previous one was read, the parts were added
     if (more)
         fetch(args, cut, place, warp.sources, first - F::TILE, wide,
               FAST || first - F::TILE <= last_whole, false, &warp.next);
@@ -437,7 +436,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F>()))
         const backward_run run = warp.run;
         more = first > run.begin;
         const unsigned resets = find_resets(run.starts, first);
-        // fp32 with two channels a lane has no registers for a second way
+        // fp32 with two channels per lane lacks registers for a second path
         constexpr bool fast = sizeof(T) == 2 || F::CC == 1;
         if (fast && resets == 0 && first <= run.last_whole)
             run_tile<F, T, fast>(args, cut, find_place_again<F, false>(*block), wide,

@@ -1,6 +1,6 @@
-// The scan backward as the formulas have it, for any N: a thread a channel, one state at a time
-// (all of them would take local memory, as in scan_forward.cu), sums over a block's 128 channels by
-// dt_block_sum. And what it shares with the fast kernel: the workspace and a token's derived
+// The scan backward by the formulas, for any N: one thread per channel, one state at a time (all
+// states would need local memory, as in scan_forward.cu), with sums over a block's 128 channels by
+// dt_block_sum. Also what it shares with the fast kernel: the workspace and a token's derived
 // values. Private to scan_backward.cu.
 #pragma once
 
@@ -12,14 +12,14 @@ enum { PLAIN_CHANNELS = 128 };
 struct backward_space {
     float *columns;       // [B, L, blocks, 2 N]: dB, then dC, of a block's channels
     float *parameters;    // [runs, N + 2, D]: da_log, dd_skip, ddt_bias of a run
-    scan_passing passing; // of dh from the segments after one
-    float *starts;        // fast: [B, ceil(L / TILE), N, D]; NULL: forward kept them so
+    scan_passing passing; // dh from later segments
+    float *starts;        // fast: [B, ceil(L / TILE), N, D]; NULL: kept by forward
     float *history;       // plain: [B, chunk, D] of h_{t-1}
     float *dh_b, *dh_a;   // plain: [B, chunk, D] of sums over n
     float *carry;         // plain: [B, N, D] of dh at the chunk after
 };
 
-// What the formulas need of token t of a channel.
+// Values of token t of a channel for the formulas.
 struct token {
     float u, delta, ds, gate; // gate: dz / s
 };
@@ -39,8 +39,8 @@ DT_DEVICE token read_token(const dt_scan_backward_args &args, int64_t row, int64
     return k;
 }
 
-// The whole block runs this for channels [128 block, …) of sequence b; threads beyond the last
-// channel take part in the sums over channels only.
+// Run by the whole block for channels [128 block, …) of sequence b; threads beyond the last channel
+// only take part in the sums over channels.
 template <class T>
 static __global__ void __launch_bounds__(PLAIN_CHANNELS, 2)
     scan_backward_plain(const dt_scan_backward_args args, int64_t blocks, backward_space space)

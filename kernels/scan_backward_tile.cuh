@@ -1,22 +1,22 @@
-// A tile of the scan backward: what a warp and a block keep of it in shared memory, how it gets
-// there and what carriers make of it before it is swept. Private to scan_backward.cu.
+// A tile of the scan backward: its shared memory per warp and block, how it is loaded, and what
+// carriers compute before the sweep. Private to scan_backward.cu.
 #pragma once
 
 #include "kernels/scan_backward_plain.cuh"
 
 enum { TILE = 8 }; // tokens whose states a lane keeps in registers
 
-// Whether arrays of [B, L, D], of [B, L, N] and of states may be accessed 16 bytes at a time, and
-// outputs and slots by as many channels as a lane has.
+// Whether arrays [B, L, D], [B, L, N] and states may be accessed by 16 bytes, and outputs and slots
+// by a lane's number of channels.
 struct backward_wide {
     bool channels, columns, states, all, slots; // all: the first three
 };
 
-template <class F, class T> struct alignas(16) backward_fetched { // of a warp, as in memory
+template <class F, class T> struct alignas(16) backward_fetched { // of a warp, unconverted
     T u[F::TILE][F::WIDTH], delta[F::TILE][F::WIDTH], z[F::TILE][F::WIDTH], dy[F::TILE][F::WIDTH];
     float s[F::TILE][F::WIDTH];
-    float states[SCAN_PARTS][F::S * F::WIDTH + 8]; // of a part; the parts start in different banks
-    T columns[F::TILE / SCAN_WARPS][2][F::NP];     // B and C of a quarter of the block's tokens
+    float states[SCAN_PARTS][F::S * F::WIDTH + 8]; // by part; parts start in different banks
+    T columns[F::TILE / SCAN_WARPS][2][F::NP];     // B and C for a quarter of the block's tokens
 };
 
 // B and C of a block.
@@ -24,8 +24,7 @@ template <class F> struct alignas(16) backward_columns {
     float of[F::TILE][2][F::NP];
 };
 
-// What scanners read of a token. The length of a row makes neighbouring tokens start in different
-// banks.
+// What scanners read of a token. The row length lets neighbouring tokens start in different banks.
 template <class F> struct backward_row {
     float steps[2][F::CARRIERS][2 * F::CC]; // even groups, odd ones: Δ of their channels, then Δ u
     float ds[F::WIDTH];
@@ -39,13 +38,13 @@ template <class F, class T> struct backward_tile { // of a warp
     float bias[F::WIDTH], skip[F::WIDTH];
 };
 
-// The sums over n of a tile, in different banks: dh_b = Σ dh B, dh_a = Σ dh exp(Δ A) h A.
+// A tile's sums over n, in different banks: dh_b = Σ dh B, dh_a = Σ dh exp(Δ A) h A.
 template <class F> struct backward_sums {
-    static const int A = F::TILE * F::WIDTH + 16; // from the one's first to the other's
+    static const int A = F::TILE * F::WIDTH + 16; // distance between the two
     float of[A + F::TILE * F::WIDTH];
 };
 
-// What a lane carries of an array of a tile: rows are as long as what the carriers of a token have.
+// A lane's part of an array of a tile; a row belongs to the carriers of a token.
 template <class F, class X>
 DT_DEVICE X *find_carried(X (&array)[F::TILE][F::WIDTH], const scan_place &place)
 {
@@ -53,9 +52,9 @@ DT_DEVICE X *find_carried(X (&array)[F::TILE][F::WIDTH], const scan_place &place
     return &array[0][0] + place.lane * F::V;
 }
 
-// ---- a tile's way in, in pieces of 16 bytes. Piece p of the warp's u, delta, z and dy goes to
-// lane p % 32, so does that of its states; of B and C a warp has its quarter of the tokens. Where
-// the pieces of a row come from is kept in shared memory: registers are for states.
+// ---- loading a tile in pieces of 16 bytes. Lane p % 32 loads piece p of the warp's u, delta, z
+// and dy, and of its states; of B and C a warp loads its quarter of the tokens. The sources of a
+// row's pieces are kept in shared memory, because registers are for states.
 
 struct alignas(16) piece_source {
     uint64_t at;   // address of row 0: a token of the sequence, or n of one of its states
@@ -63,15 +62,15 @@ struct alignas(16) piece_source {
 };
 
 template <class F, class T> struct backward_sources {                 // of a warp
-    static const int EACH = 16 / (int)sizeof(T);                      // values of a piece
-    static const int ROW = F::WIDTH / EACH, ARRAY = F::TILE * ROW;    // pieces of a token; of u
-    static const int CHANNELS = 4 * ARRAY / DT_WARP;                  // pieces of a lane
-    static const int COLUMN_ROW = F::NP / EACH;                       // pieces of a token of B
+    static const int EACH = 16 / (int)sizeof(T);                      // values per piece
+    static const int ROW = F::WIDTH / EACH, ARRAY = F::TILE * ROW;    // pieces per token; of u
+    static const int CHANNELS = 4 * ARRAY / DT_WARP;                  // pieces per lane
+    static const int COLUMN_ROW = F::NP / EACH;                       // pieces of B per token
     static const int COLUMNS = F::TILE / SCAN_WARPS * 2 * COLUMN_ROW; // of a warp
     static const int STATE_ROW = F::WIDTH / 4, STATES = F::NP * STATE_ROW;
     piece_source u[4 * ROW], b[2 * COLUMN_ROW]; // u, delta, z, dy; b, c
     piece_source s[STATE_ROW], states[STATE_ROW];
-    piece_source dz[F::CARRIERS], ddelta[F::CARRIERS], du[F::CARRIERS]; // where V values go
+    piece_source dz[F::CARRIERS], ddelta[F::CARRIERS], du[F::CARRIERS]; // destinations of V values
 };
 
 template <class F> DT_DEVICE int first_channel(const scan_place &place) // of the warp
@@ -130,7 +129,7 @@ template <class T> DT_DEVICE T *find_piece(const piece_source &source, int row)
     return scan_row(reinterpret_cast<T *>((uintptr_t)at), (unsigned)row, words.z);
 }
 
-// A piece. WHOLE: it is there. Else zeros where not `there` or beyond `count` values.
+// Copies a piece. WHOLE: complete. Otherwise zeros unless `there`, and beyond `count` values.
 template <class T, bool WHOLE>
 DT_DEVICE void copy_piece(char *to, const char *from, bool there, bool wide, int count)
 {
@@ -158,8 +157,8 @@ DT_DEVICE void copy_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     const bool brings_columns = lane < from::COLUMNS;
     const bool brings_s = !ends && s_token < F::TILE;
     constexpr int STATES = (from::STATES + DT_WARP - 1) / DT_WARP;
-    // All addresses first: between copies the compiler would put three instructions that wait for
-    // loads from shared memory.
+    // Compute all addresses first: between copies the compiler would put three instructions that
+    // wait for shared memory.
     const char *u[from::CHANNELS], *b = NULL, *s = NULL, *states[STATES] = {NULL};
 #pragma unroll
     for (int k = 0; k < from::CHANNELS; k++) {
@@ -201,8 +200,8 @@ DT_DEVICE void copy_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     }
 }
 
-// The last tile that lies wholly within the run and the channels, if it may be accessed by 16
-// bytes, else -1. Most do: then no single piece or token is looked at.
+// The last tile completely within the run and the channels, if accesses of 16 bytes are allowed,
+// else -1. Such tiles, the majority, need no tests of single pieces or tokens.
 template <class F>
 DT_DEVICE int find_last_whole(const scan_cut &cut, const scan_place &place, backward_wide wide)
 {
@@ -210,7 +209,7 @@ DT_DEVICE int find_last_whole(const scan_cut &cut, const scan_place &place, back
     return whole ? place.end - F::TILE : -1;
 }
 
-// The tile from token `first` on, but its state for the ends of segments.
+// Fetches the tile from token `first` on, without its state for the ends of segments.
 template <class F, class T>
 DT_DEVICE void fetch(const dt_scan_backward_args &args, const scan_cut &cut,
                      const scan_place &place, const backward_sources<F, T> &sources, int first,
@@ -223,8 +222,8 @@ DT_DEVICE void fetch(const dt_scan_backward_args &args, const scan_cut &cut,
     dt_copy_commit();
 }
 
-// Where documents start among the 32 tokens that the tile from `first` on lies in, a bit each: for
-// four tiles. Lanes may read it after a __syncwarp.
+// Fetches one bit per token, whether a document starts there, for the 32 tokens (four tiles) around
+// token `first`. Lanes may read it after a __syncwarp.
 DT_DEVICE void fetch_resets(const dt_scan_backward_args &args, const scan_place &place, int first,
                             unsigned *resets)
 {
@@ -237,13 +236,13 @@ DT_DEVICE void fetch_resets(const dt_scan_backward_args &args, const scan_place 
         *resets = all;
 }
 
-// The resets of the tile that begins at token `first`: bit i is that of its token i.
+// The resets of the tile at token `first`; bit i is that of its token i.
 DT_DEVICE unsigned find_resets(unsigned resets, int first)
 {
     return resets >> (unsigned)first % DT_WARP & ((1u << TILE) - 1);
 }
 
-// The parameters of a warp's channels, and their gradients so far: none.
+// Loads the parameters of a warp's channels, and zeroes their gradients.
 template <class F, class T>
 DT_DEVICE void open_tile(const dt_scan_backward_args &args, const scan_cut &cut,
                          const scan_place &place, backward_tile<F, T> *tile)
@@ -260,8 +259,8 @@ DT_DEVICE void open_tile(const dt_scan_backward_args &args, const scan_cut &cut,
     __syncwarp();
 }
 
-// Δ, and into the tile its slope, dΔ / ddelta = σ(delta + bias): one exponential for both. ds and
-// gate = dz / s. Beyond the run's end Δ and slope are 0. FAST: nothing lies there.
+// Computes Δ, ds, gate = dz / s, and in the tile the slope dΔ / ddelta = σ(delta + bias), with one
+// exponential for both. Beyond the run's end Δ and slope are 0 (FAST: does not occur).
 template <class F, class T, bool FAST>
 DT_DEVICE void put_channels(backward_fetched<F, T> &fetched, const scan_place &place, int first,
                             backward_tile<F, T> *tile, float (&delta)[F::V], float (&gate)[F::V])

@@ -1,9 +1,8 @@
-// The selective scan forward on CUDA. The plain kernel is the recurrence as scan.h has it, one
-// thread a channel, any N, states in the workspace. (In an array of the thread they would be local
-// memory, which CUDA keeps for every thread that the device can hold: 0.3 GB for 256 states.) The
-// fast one (N up to 64) is described in scan.cuh: eight or sixteen
-// channels a warp, states in registers, tiles of up to 16 tokens that are fetched one tile ahead;
-// warps are independent.
+// The selective scan forward on CUDA. The plain kernel is the recurrence of scan.h with one thread
+// per channel, any N, and states in the workspace. (An array in the thread would be local memory,
+// which CUDA reserves for every thread that the device can hold: 0.3 GB for 256 states.) The fast
+// one (N up to 64) is described in scan.cuh: eight or sixteen channels per warp, states in
+// registers, tiles of up to 16 tokens fetched one tile ahead; warps are independent.
 //
 // Per channel and token, with S bytes of storage: reads u, delta, z, writes y: 4 S, 4 of s and 4 N
 // / chunk of states; B and C come from the caches. N exponentials of states, three more special
@@ -27,7 +26,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
     scan_forward_plain(const dt_scan_forward_args args)
 {
     const int64_t index = dt_thread_index();
-    const dt_scan_inputs in = args.in; // by reference it would take more registers
+    const dt_scan_inputs in = args.in; // a copy: by reference it would take more registers
     const int64_t L = in.length, D = in.u.cols, N = in.b.cols;
     if (index >= in.batch * D)
         return;
@@ -65,11 +64,11 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 
 // ---- fast
 
-// Some rows are 16 bytes longer than what they hold: carriers of several rows meet different banks.
+// Some rows are padded by 16 bytes, so that carriers of several rows access different banks.
 template <class F> struct forward_tile { // of a warp
     float b[F::TILE][F::NP], c[F::TILE][F::NP];
-    float steps[F::TILE][2 * F::WIDTH + 4];      // Δ and Δ u of a token's channels, side by side
-    float s[F::TILE][SCAN_PARTS * F::WIDTH + 8]; // C · h, of each lane a part, see find_part
+    float steps[F::TILE][2 * F::WIDTH + 4];      // Δ and Δ u of a token's channels, interleaved
+    float s[F::TILE][SCAN_PARTS * F::WIDTH + 8]; // C · h, a part from each lane, see find_part
     float bias[F::WIDTH], skip[F::WIDTH];
 };
 
@@ -78,12 +77,12 @@ template <class F, class T> struct alignas(16) forward_fetched { // of a warp, a
     scan_raw<T, F::COLUMNS> b[DT_WARP], c[DT_WARP];
 };
 
-// What a launch may do by wide accesses: those of [B, L, D], of [B, L, N], of states.
+// Which wide accesses a launch may use: for [B, L, D], [B, L, N], states.
 struct forward_wide {
     bool channels, columns, states;
 };
 
-// What a lane carries of token 0's tile.
+// A lane's sources in token 0's tile.
 template <class T> struct forward_source {
     const T *u, *delta, *z, *b, *c;
 };
@@ -103,7 +102,7 @@ DT_DEVICE forward_source<T> find_source(const dt_scan_forward_args &args, const 
     return from;
 }
 
-// The parameters of a warp's channels: a lane's registers have no room for those that it carries.
+// The parameters of a warp's channels, for which a lane lacks registers.
 template <class F>
 DT_DEVICE void open_tile(const dt_scan_forward_args &args, const scan_cut &cut,
                          const scan_place &place, forward_tile<F> *tile)
@@ -118,13 +117,13 @@ DT_DEVICE void open_tile(const dt_scan_forward_args &args, const scan_cut &cut,
     __syncwarp();
 }
 
-// Do all lanes carry tokens of the run and channels that there are in the tile from `first` on?
+// Whether all lanes carry valid tokens and channels in the tile from `first` on.
 template <class F> DT_DEVICE bool is_full(const scan_cut &cut, const scan_place &place, int first)
 {
     return first + F::TILE <= place.end && place.carry - place.column + F::WIDTH <= cut.channels;
 }
 
-// FULL: so is the tile, and all accesses may be wide: nothing is asked of single ones.
+// FULL: the tile is full and all accesses may be wide, so nothing is tested.
 template <class F, class T, bool FULL>
 DT_DEVICE void fetch_tile(const dt_scan_forward_args &args, const scan_cut &cut,
                           const scan_place &place, const forward_source<T> &from, int first,
@@ -149,7 +148,7 @@ DT_DEVICE void fetch_tile(const dt_scan_forward_args &args, const scan_cut &cut,
     scan_fetch(scan_token(from.c, first, args.in.c.stride), columns, of_n, &to->c[lane]);
 }
 
-// ends: what makes y is not needed. Returns whether a document starts at the lane's token.
+// ends: y is not needed. Returns whether a document starts at the lane's token.
 template <class F, class T>
 DT_DEVICE int fetch(const dt_scan_forward_args &args, const scan_cut &cut, const scan_place &place,
                     const forward_source<T> &from, int first, forward_wide wide, bool ends,
@@ -178,7 +177,7 @@ DT_DEVICE void make_delta(const scan_raw<T, F::V> &raw, const forward_tile<F> &t
         scan_blank_beyond<F>(place, first, delta);
 }
 
-// Puts the fetched tile into shared memory. Returns where documents start: bit i for token i.
+// Converts the fetched tile into shared memory. Returns where documents start: bit i for token i.
 template <class F, class T>
 DT_DEVICE unsigned put(const forward_fetched<F, T> &fetched, int reset, const scan_place &place,
                        const float (&delta)[F::V], bool ends, forward_tile<F> *tile)
@@ -195,8 +194,8 @@ DT_DEVICE unsigned put(const forward_fetched<F, T> &fetched, int reset, const sc
     return __ballot_sync(DT_WHOLE_WARP, place.lane < F::TILE && reset);
 }
 
-// Blocks a multiprocessor holds at least, and so registers; with 4 others than an H200's compiler
-// would spill.
+// The minimum of blocks per SM, which limits registers; with 4 blocks the compiler would spill for
+// other devices than an H200.
 template <class F, class T> constexpr int resident(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
@@ -206,14 +205,14 @@ template <class F, class T> constexpr int resident(void)
 #endif
 }
 
-// Returns where a part of a row of s begins. With two channels a lane, half of a warp stores 32
-// bytes of each part, which then lie in different banks.
+// The offset of a part in a row of s. With two channels per lane, half of a warp stores 32 bytes of
+// each part, in different banks.
 template <class F> DT_DEVICE int find_part(int part)
 {
     return part * F::WIDTH + (F::CC > 1 ? part / 2 * (F::WIDTH / 2) : 0);
 }
 
-// Advances the state by a token, and where `y` makes its sums over n.
+// Advances the state by a token and, with `y`, computes its sums over n.
 template <class F>
 DT_DEVICE void run_token(const scan_place &place, int i, bool y, const float (&a)[F::CC][F::S],
                          forward_tile<F> *tile, float (&h)[F::CC][F::S])
@@ -248,7 +247,7 @@ DT_DEVICE void end_with_resets(const scan_place &place, unsigned resets,
     }
 }
 
-// The first launch finds what segment k makes of a zero state.
+// The first launch computes what segment k makes of a zero state.
 template <class F, class T>
 static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     scan_forward_ends(const dt_scan_forward_args args, scan_cut cut, forward_wide wide,
@@ -288,7 +287,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
         __syncwarp(); // the tile was read
     }
     scan_pass_on<F>(passing, args.in.b.cols, cut, place, wide.states, 1, passes, sum, h);
-    // later launches may have h_last in h0's place
+    // later launches may have overwritten h0 by h_last
     if (args.in.h0 && place.segment == 0) {
         scan_read_given<F>(args.in.h0, args.in.b.cols, cut, place, h);
         scan_write_states<F>(passing.slots, scan_passing_row(cut, place), args.in.b.cols, cut,
@@ -296,13 +295,13 @@ static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     }
 }
 
-// Chunks of the run whose states are kept for backward.
+// Stores states of the run's chunks for backward.
 template <class F> struct forward_keeping {
-    // tokens of a tile between branches: chunks that start elsewhere take the slower way
+    // tokens of a tile between tests; chunks that start elsewhere take the slower path
     static const int PIECE = F::TILE < 8 ? F::TILE : 8;
-    int64_t at;           // the lane's place in the next one's row
+    int64_t at;           // the lane's offset in the next chunk's row
     int64_t row;          // floats from row to row
-    int next, chunk, end; // next: where it starts; past the end: none does
+    int next, chunk, end; // next: start of the next chunk; past the end: none
     bool pieces;          // chunks start where pieces of a tile do
 };
 
@@ -334,7 +333,7 @@ DT_DEVICE void keep_state(const dt_scan_forward_args &args, int t, const scan_cu
     keeping->next += keeping->chunk;
 }
 
-// Tokens one after another: documents start here, or chunks elsewhere than pieces.
+// Token by token, if documents start here, or chunks inside of pieces.
 template <class F>
 DT_DEVICE void run_singly(const dt_scan_forward_args &args, const scan_cut &cut,
                           const scan_place &place, int first, bool wide, unsigned resets,
@@ -350,7 +349,7 @@ DT_DEVICE void run_singly(const dt_scan_forward_args &args, const scan_cut &cut,
     }
 }
 
-// The tile's tokens from `first` on.
+// Scans the tile's tokens from `first` on.
 template <class F>
 DT_DEVICE void run_tile(const dt_scan_forward_args &args, const scan_cut &cut,
                         const scan_place &place, int first, bool wide, unsigned resets,
@@ -371,7 +370,7 @@ DT_DEVICE void run_tile(const dt_scan_forward_args &args, const scan_cut &cut,
     }
 }
 
-// y and s of the token that the lane carries.
+// Stores y and s of the token that the lane carries.
 template <class F, class T>
 DT_DEVICE void store_y(const dt_scan_forward_args &args, const scan_cut &cut,
                        const scan_place &place, int first, bool wide, const forward_tile<F> &tile,
@@ -429,7 +428,7 @@ DT_DEVICE void start(const dt_scan_forward_args &args, const scan_cut &cut, cons
     scan_pass_through<F>(passing, args.in.b.cols, cut, place, wide, from, 1, place.segment, a, h);
 }
 
-// Second launch, or the only one.
+// The second or only launch.
 template <class F, class T>
 static __global__ void __launch_bounds__(SCAN_THREADS, (resident<F, T>()))
     scan_forward_registers(const dt_scan_forward_args args, scan_cut cut, forward_wide wide,
@@ -512,7 +511,7 @@ static void launch_fast(const dt_scan_forward_args *args, const scan_cut &cut,
               stream, *args, cut, wide, passing);
 }
 
-// The longest whose B and C a warp brings by 8 values a lane, and of fp32 half of that.
+// The longest tile whose B and C a warp loads by 8 values per lane, for fp32 half of that.
 template <class T> constexpr int tile(void)
 {
     return 32 / (int)sizeof(T);

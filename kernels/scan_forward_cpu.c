@@ -1,11 +1,10 @@
-// The selective scan forward on the CPU, and the parts of it that backward uses too. scan_cpu.h
-// says how the work is cut; pieces touch disjoint channels or sequences, so nothing is reduced
-// here.
+// The selective scan forward on the CPU, and functions that backward uses too. scan_cpu.h says how
+// the work is cut; pieces write disjoint channels or sequences, so nothing is reduced.
 #include "kernels/scan_cpu.h"
 
 #include "kernels/cpu.h"
 
-enum { ALONE = 1 << 16 }; // states of a step that do not pay for a second thread
+enum { ALONE = 1 << 16 }; // states of a step below which one thread is faster
 
 // The rows of one thread.
 struct forward_scratch {
@@ -75,7 +74,8 @@ struct scan_block scan_open_block(const struct dt_scan_inputs *in, const struct 
                                .reset = in->reset ? in->reset + row : NULL};
 }
 
-// Rows of Δ, Δ · u and d_skip · u (which s starts from) for tokens [row, row + steps) of all B · L.
+// Computes rows of Δ, Δ · u and d_skip · u (the start of s) for tokens [row, row + steps) of all B
+// · L.
 DT_CLONES
 static void stage(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                   int64_t row, int64_t steps, const struct scan_rows *rows)
@@ -114,8 +114,8 @@ static void gate(const struct dt_scan_forward_args *args, const struct dt_piece 
     }
 }
 
-// Tokens [row, row + steps) of all B · L. Meanwhile what the block reads and writes at its end is
-// fetched, and what the next one reads.
+// Runs tokens [row, row + steps) of all B · L, and meanwhile prefetches what the block reads and
+// writes at its end, and the inputs of the next block.
 static void run_block(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                       int64_t n_state, int64_t row, int64_t steps,
                       const struct forward_scratch *scratch)
@@ -133,7 +133,7 @@ static void run_block(const struct dt_scan_forward_args *args, const struct dt_p
     gate(args, piece, row, steps, scratch->in.s);
 }
 
-// Goes from h0 to h_last; `states` gets h before each chunk.
+// Runs a piece from h0 to h_last; `states` gets h before each chunk.
 static void run_piece(const struct dt_scan_forward_args *args, const struct dt_piece *piece,
                       int64_t n_state, const struct forward_scratch *scratch)
 {
@@ -154,8 +154,8 @@ static void run_piece(const struct dt_scan_forward_args *args, const struct dt_p
     scan_store_state(in, piece, h, args->h_last);
 }
 
-// One position from a state, as in play: states are used in the order in which they are kept, so
-// that nothing is turned, padded or copied.
+// One position from a state, as in inference: states are used in their stored order, without
+// transposing, padding or copying.
 DT_CLONES
 static void step_channels(const struct dt_scan_forward_args *args, int64_t b, int64_t first,
                           int64_t count)

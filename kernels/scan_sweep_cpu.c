@@ -1,9 +1,9 @@
-// The loops that the scan's time goes into: a block forward, which backward runs again to keep each
-// step's decay and state, and backwards. States and gradients are local arrays of constant size, so
-// that they live in registers or in the innermost cache.
+// The hot loops of the scan: a block forward, which backward reruns to keep each step's decay and
+// state, and a block backwards. States and gradients are local arrays of constant size, which stay
+// in registers or in the L1 cache.
 #include "kernels/scan_backward_cpu.h"
 
-// SCAN_STATES states from n0 and DT_LANES channels from `lane` over a block: h is carried on, s +=
+// Runs SCAN_STATES states from n0 and DT_LANES channels from `lane` over a block: advances h, s +=
 // C · h. keep: scratch gets decay and state of each step, and dc += ds h.
 DT_INLINE void run_tile(const struct scan_block *block, const struct scan_scratch *scratch,
                         bool keep, int64_t n0, int64_t lane, float h[SCAN_STATES][DT_LANES],
@@ -43,7 +43,7 @@ DT_INLINE void run_tile(const struct scan_block *block, const struct scan_scratc
                     dc[n * DT_LANES + l] += ds[l] * h[n][l];
             }
         dt_store_lanes(s, s_rows + row);
-        if (keep && reset) // no gradient goes to t - 1
+        if (keep && reset) // stops the gradient from t to t - 1
             memset(decay, 0, SCAN_TILE * sizeof *decay);
     }
 }

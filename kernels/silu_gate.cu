@@ -1,6 +1,6 @@
-// The gated activation on CUDA. A thread takes WIDE neighbours of a row, by accesses of 16 bytes in
-// bf16 and twice that in fp32; one by one where a view is not aligned. Bytes: every array once;
-// that over copy bandwidth is the floor.
+// The gated activation on CUDA. A thread handles WIDE neighbours of a row, in bf16 with 16-byte
+// accesses, in fp32 with two of them; one element if a view is unaligned. Floor: every array once,
+// over copy bandwidth.
 #include "kernels/device.cuh"
 
 enum { THREADS = 256, WIDE = 8 };

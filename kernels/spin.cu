@@ -1,8 +1,7 @@
-// The rates' arithmetic on CUDA. A thread works on EACH values side by side, so that one warp's
-// latency is another value's work; nothing but registers is touched until the end. e^(-x) is one
-// multiplication and one instruction of the special function unit, 2^(-x) the latter alone: with a
-// whole device of threads the unit (16 lanes a clock and SM) is what bounds both; a
-// multiply-add takes one of the 128 fp32 lanes.
+// Arithmetic at full rate on CUDA. A thread works on EACH independent values to hide latency, and
+// uses only registers until the end. e^(-x) is one multiplication and one instruction of the
+// special function unit, 2^(-x) only the latter: on a full device the unit (16 lanes per clock and
+// SM) bounds both. A multiply-add uses one of the 128 fp32 lanes.
 #include "kernels/device.cuh"
 
 enum { THREADS = 256, EACH = 8, UNROLL = 8 };

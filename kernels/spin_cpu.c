@@ -1,5 +1,5 @@
-// The rates' arithmetic on the CPU: a row of values at a time stays in vector registers. The
-// exponentials are those of the other ops: math_cpu.h's, and the recurrence's own.
+// Arithmetic at full rate on the CPU: a row of values at a time stays in vector registers. The
+// exponentials are those of the other ops: of math_cpu.h, and of the recurrence.
 #include "kernels/cpu.h"
 #include "kernels/scan_cpu.h"
 

@@ -1,29 +1,29 @@
-// What the two CUDA forms of Mamba-2's scan share: how the sequences are cut, where each array lies
-// in the workspace, the decays of a chunk, and the operands of the matrix products. Private to
+// Shared by forward and backward of Mamba-2's scan on CUDA: how sequences are cut, the layout of
+// the workspace, the decays of a chunk, and the operands of the matrix products. Private to
 // ssd_*.cu.
 //
 // The unit is a run: one chunk of Q tokens of one sequence. Its products are batches of gemm
-// (cuBLASLt, on tensor cores where storage is bf16); everything between them is here. Operands are
-// copied into the workspace, Q, P and N rounded up to 8 and filled with zeros: rows of every
-// product then begin at 16 bytes whatever the caller's strides, the short chunk at a sequence's end
-// needs no product of its own, and one batch spans all runs and heads. The products over tokens and
-// over the state before the chunk are one, of k = Q + N:
+// (cuBLASLt, on tensor cores with bf16 storage); everything between them is here. Operands are
+// copied into the workspace with Q, P and N rounded up to 8 and filled with zeros. So rows of every
+// product are aligned to 16 bytes whatever the caller's strides, the short chunk at a sequence's
+// end needs no separate product, and one batch covers all runs and heads. The products over tokens
+// and over the state before the chunk are one product with k = Q + N:
 //   y = [decay ∘ C Bᵀ | keep ∘ C] · [X; h_before]
 // with the left operand [Q, Q + N], the right one [Q + N, P], for each run and head.
 //
-// The workspace holds a slab: K chunks, one after another, of some sequences. Slabs follow each
-// other in time (backward: against it), a carry takes the states from one to the next. So the
-// workspace is bounded by SLAB_BYTES, or by one run where that needs more, whatever the length and
-// the batch. Bytes a token and head in bf16: left 4 (Q + N) written and read, C Bᵀ read in fp32
-// from the L2 cache, 4 Q; states 14 N P / Q; X, the weighted X and y 20 P. At N = 128, P = 64,
-// chunks of 128 balance the first against the second.
+// The workspace holds a slab: K consecutive chunks of some sequences. Slabs are processed in the
+// order of time (backward: reversed), and a carry passes the states from one to the next. So the
+// workspace is bounded by SLAB_BYTES, or by one run if that needs more, whatever the length and the
+// batch. Bytes per token and head in bf16: left 4 (Q + N) written and read, C Bᵀ read in fp32 from
+// the L2 cache, 4 Q; states 14 N P / Q; X, the weighted X and y 20 P. At N = 128, P = 64, chunks of
+// 128 balance the first against the second.
 #pragma once
 
 #include "kernels/device.cuh"
 #include "kernels/ssd.h"
 
 enum {
-    SSD_EIGHT = 8, // rows of operands are multiples of these elements
+    SSD_EIGHT = 8, // rows of operands are multiples of this many elements
     SSD_WARPS = 4,
     SSD_THREADS = SSD_WARPS * DT_WARP,
 };
@@ -34,19 +34,19 @@ enum {
 #ifdef __CUDACC__
 static const int64_t SSD_SLAB_BYTES = (int64_t)512 << 20;
 #else
-static const int64_t SSD_SLAB_BYTES = 1 << 16; // so that small cases have several slabs
+static const int64_t SSD_SLAB_BYTES = 1 << 16; // gives small cases several slabs
 #endif
 
 struct ssd_slab {
     dt_ssd_inputs in;
     unsigned heads, groups, per_group;
-    unsigned chunks, first_chunk; // K, and which is its first
+    unsigned chunks, first_chunk; // K; first chunk
     unsigned sequences;
-    int64_t first_sequence, n_chunks; // n_chunks: of a sequence
+    int64_t first_sequence, n_chunks; // n_chunks: per sequence
     unsigned head, state;             // P, N
     unsigned tokens;                  // Q
     unsigned rows, width, states;     // Q, P, N rounded up
-    unsigned parts;                   // blocks that share a state in backward's pass over time
+    unsigned parts;                   // blocks per state in backward's pass over time
     // The workspace. R: runs of the slab, sequences · K; T: storage.
     float *delta, *log;    // [R, H, Q]: Δ_t; l_t, the sum of Δ A from the chunk's start
     int *from;             // [R, Q]: the last reset up to t, or -1: the first visible s
@@ -59,7 +59,7 @@ struct ssd_slab {
     float *sums;           // forward: [R, G, N, H/G · P], what a run adds to the state
     float *y;              // forward: [R, H, Q, P]
     void *dy;              // backward: T [R, H, Q, P]
-    float *dright, *dleft; // those of right, left: dX, dh_before; dM, keep⁻¹ ∘ dC
+    float *dright, *dleft; // gradients of right, left: dX, dh_before; dM, keep⁻¹ ∘ dC
     void *dstate;          // T [R, G, N, H/G · P]: dh_end
     float *dweighted;      // [R, G, Q, H/G · P]: B dh_endᵀ
     void *dcb;             // T [R, G, Q, Q]: Σ_heads dM ∘ decay
@@ -74,7 +74,7 @@ static inline int64_t ssd_runs(const ssd_slab &s)
     return (int64_t)s.sequences * s.chunks;
 }
 
-// Where each array lies.
+// Lays out the arrays.
 static inline void ssd_layout(ssd_slab *s, dt_carver *carver, bool backward)
 {
     const int64_t F = sizeof(float), T = dt_dtype_size(s->in.x.dtype), R = ssd_runs(*s);
@@ -112,16 +112,16 @@ static inline unsigned ssd_eight(int64_t n)
     return (unsigned)(dt_div_up(n, SSD_EIGHT) * SSD_EIGHT);
 }
 
-// n cut into pieces of at most `most`, all but the last of one size.
+// Cuts n into pieces of at most `most`, all but the last of equal size.
 static inline unsigned ssd_even(int64_t n, int64_t most)
 {
     return (unsigned)dt_div_up(n, dt_div_up(n, most < n ? most : n));
 }
 
-enum { SSD_PART = 4 * SSD_THREADS }; // elements of a state that a block of the passes owns
+enum { SSD_PART = 4 * SSD_THREADS }; // elements of a state per block in the passes
 
-// The cut depends on shapes only, and so do the bits. Every slab has the same shape: what it has
-// beyond the last chunk or sequence are runs without tokens.
+// The cut, and so the bits, depend only on shapes. Every slab has the same shape; beyond the last
+// chunk or sequence its runs have no tokens.
 static inline ssd_slab ssd_plan(const dt_ssd_inputs &in, bool backward)
 {
     ssd_slab s = {};
@@ -133,7 +133,7 @@ static inline ssd_slab ssd_plan(const dt_ssd_inputs &in, bool backward)
     s.rows = ssd_eight(s.tokens), s.width = ssd_eight(s.head), s.states = ssd_eight(s.state);
     s.parts = (unsigned)dt_div_up((int64_t)s.states * s.width, SSD_PART);
     s.sequences = s.chunks = 1;
-    dt_carver carver = {}; // of one run
+    dt_carver carver = {}; // measures one run
     ssd_layout(&s, &carver, backward);
     int64_t runs = dt_least(SSD_SLAB_BYTES / carver.used, 65535 / s.heads);
     runs = runs < 1 ? 1 : runs;
@@ -145,7 +145,7 @@ static inline ssd_slab ssd_plan(const dt_ssd_inputs &in, bool backward)
 // ---- a run
 
 struct ssd_run {
-    int64_t row; // its first, of views
+    int64_t row; // its first row in views
     int64_t sequence, chunk;
     unsigned valid; // tokens; 0: beyond the last chunk or sequence
 };
@@ -162,7 +162,7 @@ DT_DEVICE ssd_run ssd_find_run(const ssd_slab &s, unsigned run)
     return r;
 }
 
-// Item i of pair `pair`: blocks of SSD_THREADS items follow each other pair by pair.
+// Item i of pair `pair`; blocks of SSD_THREADS items are ordered by pair.
 struct ssd_item {
     unsigned pair, i;
 };
@@ -181,8 +181,8 @@ static inline unsigned ssd_blocks(int64_t pairs, int64_t items)
     return (unsigned)(pairs * dt_div_up(items, SSD_THREADS));
 }
 
-// What a thread of the states' passes owns: elements p … p + 3 of state n of a head. Of the states
-// at a sequence's borders, [B, H, P, N], it reads and writes those that there are.
+// A thread's elements in the passes over states: p … p + 3 of state n of a head. In the states at a
+// sequence's borders, [B, H, P, N], it accesses only existing ones.
 enum { SSD_FOUR = 4 };
 
 DT_DEVICE int64_t ssd_border_at(const ssd_slab &s, int64_t sequence, unsigned h, unsigned n,
@@ -214,7 +214,7 @@ DT_DEVICE float ssd_exp(float x)
     return dt_exp2(DT_LOG2_E * x);
 }
 
-// softplus(dt + bias) before the clamp; a NaN stays one.
+// softplus(dt + bias) before the clamp; NaN stays NaN.
 DT_DEVICE float ssd_softplus(float x)
 {
     return x > 20.0f ? x : log1pf(expf(x));
@@ -265,8 +265,8 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_decays(const ssd_slab 
 
 // ---- operands
 
-// N elements of a row from column i on, of `width`; zeros where not `there` and past the width.
-// N > 1: the width is a multiple of it.
+// Loads N elements of a row from column i on; zeros unless `there` and within `width`. N > 1: the
+// width is a multiple of N.
 template <int N, class T>
 DT_DEVICE void ssd_load(const T *row, unsigned i, unsigned width, bool there, float (&out)[N])
 {
@@ -277,7 +277,7 @@ DT_DEVICE void ssd_load(const T *row, unsigned i, unsigned width, bool there, fl
         dt_load<N>(row + i, out);
 }
 
-// B and C of a run and group.
+// Copies B and C of a run and group.
 template <class T, int V>
 __global__ static void __launch_bounds__(SSD_THREADS) ssd_copy_bc(const ssd_slab s)
 {
@@ -299,14 +299,13 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_copy_bc(const ssd_slab
     }
 }
 
-// decay[t, s], of a run's and head's logarithms.
+// decay[t, s] from the logarithms of a run and head.
 DT_DEVICE float ssd_decay(const float *log, unsigned t, unsigned s, int from)
 {
     return s <= t && (int)s >= from ? ssd_exp(log[t] - log[s]) : 0.0f;
 }
 
-// X into the right operand, decay[Q-1, s] X into the weighted one, and dy's copy where there is
-// one.
+// Writes X to the right operand, decay[Q-1, s] X to the weighted one, and the copy of dy, if any.
 template <class T, int V>
 __global__ static void __launch_bounds__(SSD_THREADS) ssd_copy_x(const ssd_slab s, const dt_view dy)
 {
@@ -338,7 +337,7 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_copy_x(const ssd_slab 
     dt_store<V>((T *)s.dy + ((int64_t)item.pair * s.rows + t) * s.width + p, x);
 }
 
-// [decay ∘ C Bᵀ | keep ∘ C] of a run and head, eight columns a thread.
+// Writes [decay ∘ C Bᵀ | keep ∘ C] of a run and head, eight columns per thread.
 template <class T>
 __global__ static void __launch_bounds__(SSD_THREADS) ssd_make_left(const ssd_slab s)
 {
@@ -355,7 +354,7 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_make_left(const ssd_sl
     float v[SSD_EIGHT] = {};
     if (column >= s.rows) {
         const float keep = from < 0 ? ssd_exp(log[t]) : 0.0f;
-        if (from < 0) // else 0, whatever C is
+        if (from < 0) // otherwise 0, whatever C is
             dt_load<SSD_EIGHT>((const T *)s.c + row * s.states + (column - s.rows), v);
 #pragma unroll
         for (int k = 0; k < SSD_EIGHT; k++)
@@ -375,7 +374,7 @@ __global__ static void __launch_bounds__(SSD_THREADS) ssd_make_left(const ssd_sl
 
 // ---- products
 
-// C[m, n] (+)= op(A) op(B), `batch` times, each operand right after the one before.
+// C[m, n] (+)= op(A) op(B), `batch` times with contiguous operands.
 static inline dt_gemm_args ssd_product(dt_view a, bool trans_a, dt_view b, bool trans_b, dt_view c,
                                        int64_t batch, bool accumulate = false)
 {
@@ -396,7 +395,7 @@ static inline dt_gemm_args ssd_cb_product(const ssd_slab &s)
                        dt_view_of(s.cb, s.rows, s.rows, DT_F32), ssd_runs(s) * s.groups);
 }
 
-// Bytes that the products need, which also makes their shapes known before a graph is captured.
+// Bytes that the products need; querying also registers their shapes before a graph is captured.
 static inline int64_t ssd_gemm_bytes(dt_device *device, const dt_gemm_args *products, int n)
 {
     int64_t most = 0;
@@ -421,13 +420,13 @@ static inline dt_status ssd_multiply(const ssd_call &call, dt_gemm_args product)
     return gemm_cuda(call.device, &product, call.stream);
 }
 
-// Whether two views of columns of `width` elements each may be accessed eight elements at a time.
+// Whether two views with columns of `width` elements may be accessed eight elements at a time.
 static inline bool ssd_wide(unsigned width, const dt_view &x, const dt_view &y)
 {
     return width % SSD_EIGHT == 0 && dt_aligned<SSD_EIGHT>(x, y);
 }
 
-// Decays, operands and C Bᵀ of a slab; the right operand's lower rows, the states, are missing.
+// Computes decays, operands and C Bᵀ of a slab, without the right operand's lower rows, the states.
 template <class T>
 static inline dt_status ssd_prepare(const ssd_slab &s, const dt_view &dy, const ssd_call &call)
 {

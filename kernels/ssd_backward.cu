@@ -1,16 +1,16 @@
 // Mamba-2's scan on CUDA, backward: see ssd.cuh for the cut into slabs and the operands, ssd.h for
-// the formulas. Slabs come in the reverse order of time. Per slab, after the operands are made
-// again: leftᵀ · dy, which is dX and what each run adds to the state's gradient; the pass of that
-// gradient over the slab's chunks, from the last to the first; dM and dC's part from dy · rightᵀ;
-// the products with dh_end; sums over the heads of a group, and from these dB and dC; then all that
-// belongs to a token and head alone. 9 launches, 7 products, and one launch at the end for the
-// parameters. Bytes a token and head in bf16, beside those of ssd.cuh: dleft 12 (Q + N), states
-// 16 N P / Q, dx and what it is made of 20 P; their sum over copy bandwidth is the floor.
+// the formulas. Slabs are processed in reverse order of time. Per slab, after recomputing the
+// operands: leftᵀ · dy, which is dX and each run's addition to the state's gradient; the pass of
+// that gradient over the slab's chunks, from last to first; dM and a part of dC from dy · rightᵀ;
+// the products with dh_end; sums over the heads of a group, which give dB and dC; then everything
+// per token and head. 9 launches, 7 products, and one launch at the end for the parameters. Bytes
+// per token and head in bf16 in addition to ssd.cuh: dleft 12 (Q + N), states 16 N P / Q, dx and
+// its inputs 20 P. The floor is the sum over copy bandwidth.
 //
-// The gradient of a step's log decay, Σ_{s < t <= u} W[u, s], would be a cumulative sum of row sums
-// less column sums, which cancel. Here a warp owns a row u and each lane four of its columns: a
-// prefix sum over the row is Σ_{s < t} W[u, s] at every t, and a lane adds those of its warp's rows
-// in its own columns, in shared memory that no other lane touches.
+// The gradient of a step's log decay, Σ_{s < t <= u} W[u, s], could be a cumulative sum of row sums
+// minus column sums, but these cancel. Instead a warp owns a row u and each lane four of its
+// columns: a prefix sum over the row is Σ_{s < t} W[u, s] at every t, and a lane adds these over
+// its warp's rows in its own columns, in shared memory that no other lane touches.
 #include "kernels/partials.cuh"
 #include "kernels/ssd.cuh"
 
@@ -45,7 +45,7 @@ static void describe_products(const ssd_slab &s, dt_gemm_args (&products)[PRODUC
 
 enum { COLUMNS = SSD_FOUR * DT_WARP };
 
-// Where the last token of a run still sees what was before the run: the decay over the whole run.
+// The decay over the whole run, or 0 if its last token does not see the state before the run.
 DT_DEVICE float keep_all(const ssd_slab &s, unsigned run, int64_t pair)
 {
     return s.from[(int64_t)run * s.rows + s.rows - 1] < 0
@@ -54,7 +54,7 @@ DT_DEVICE float keep_all(const ssd_slab &s, unsigned run, int64_t pair)
 }
 
 // dh_end of each run of the slab, its product with h_before, and h_before as the right operand's
-// lower rows: from dh_last to dh0, either may be NULL. A block owns SSD_PART elements of one state.
+// lower rows: from dh_last to dh0, either may be NULL. One block per SSD_PART elements of a state.
 template <class T>
 __global__ static void __launch_bounds__(SSD_THREADS)
     pass_gradients(const ssd_slab s, const float *states, const float *dh_last, float *dh0)
@@ -112,8 +112,8 @@ __global__ static void __launch_bounds__(SSD_THREADS)
         ssd_write_border(s, dh0, sequence, h, n, p, dh);
 }
 
-// Sums over the heads of a group: dM ∘ decay, and dC's part that comes from the states. A warp owns
-// a token of a run and group. Also each head's keep_t dY_tᵀ h_before C_t.
+// Sums over the heads of a group: dM ∘ decay, and the part of dC from the states. One warp per
+// token of a run and group. Also computes each head's keep_t dY_tᵀ h_before C_t.
 template <class T> __global__ static void __launch_bounds__(SSD_THREADS) sum_heads(const ssd_slab s)
 {
     const unsigned lane = threadIdx.x % DT_WARP, rows = s.rows, deep = s.rows + s.states;
@@ -170,7 +170,7 @@ template <class T> __global__ static void __launch_bounds__(SSD_THREADS) sum_hea
             dt_store<SSD_FOUR>(s.dc + row * s.states + lane * SSD_FOUR + turn * COLUMNS, dc[turn]);
 }
 
-// Lane's sum over the lanes below it.
+// The sum over lower lanes.
 DT_DEVICE float sum_below(float x, unsigned lane)
 {
     float sum = x;
@@ -183,7 +183,7 @@ DT_DEVICE float sum_below(float x, unsigned lane)
     return lane > 0 ? below : 0.0f;
 }
 
-// across[t] += Σ_{s < t <= u} W[u, s] for this warp's rows u, in columns t that the lane owns.
+// across[t] += Σ_{s < t <= u} W[u, s] over this warp's rows u, for the columns t of the lane.
 DT_DEVICE void sum_across(const ssd_slab &s, unsigned pair, unsigned valid, float *across)
 {
     const unsigned lane = threadIdx.x % DT_WARP, rows = s.rows, deep = s.rows + s.states;
@@ -225,8 +225,8 @@ DT_DEVICE void sum_across(const ssd_slab &s, unsigned pair, unsigned valid, floa
     }
 }
 
-// dx of this warp's tokens; direct[t] = x · dX, later[t] = decay[Q-1, t] X dh_end B. Returns the
-// lane's part of dy · x.
+// Computes dx of this warp's tokens; direct[t] = x · dX, later[t] = decay[Q-1, t] X dh_end B.
+// Returns the lane's part of dy · x.
 template <class T>
 DT_DEVICE float write_dx(const ssd_slab &s, const dt_view &dx, unsigned pair, const ssd_run &r,
                          float *direct, float *later)
@@ -262,8 +262,7 @@ DT_DEVICE float write_dx(const ssd_slab &s, const dt_view &dx, unsigned pair, co
     return dskip;
 }
 
-// What belongs to a token and head: dx, ddt, and a run's part of the parameters' gradients. A block
-// owns a run and head.
+// Computes dx, ddt, and a run's part of the parameters' gradients. One block per run and head.
 template <class T>
 __global__ static void __launch_bounds__(SSD_THREADS)
     token_gradients(const ssd_slab s, const dt_view dx, const dt_view ddt)
@@ -327,7 +326,7 @@ __global__ static void __launch_bounds__(SSD_THREADS)
     }
 }
 
-// dB and dC from the workspace into the caller's views.
+// Copies dB and dC from the workspace to the caller's views.
 template <class T, int V>
 __global__ static void __launch_bounds__(SSD_THREADS)
     write_dbc(const ssd_slab s, const dt_view db, const dt_view dc)

@@ -1,6 +1,6 @@
-// State-space duality backward on the CPU: chunks from the last to the first, squares in transposed
-// order [s, t], so that the products that sum over a head's columns read rows. A slice's sums over
-// its heads go to the workspace, where slices are added in order at the end.
+// State-space duality backward on the CPU: chunks from last to first, with [Q, Q] matrices
+// transposed as [s, t], so that the products that sum over a head's columns read rows. A slice's
+// sums over its heads go to the workspace, where slices are added in order at the end.
 #include "kernels/ssd_cpu.h"
 
 #include "kernels/cpu.h"
@@ -19,7 +19,7 @@ struct scratch {
     float *dx;                      // [q, p]: B dh_endᵀ, then dx
     float *turned;                  // [p, q]: dYᵀ, then (end ∘ X)ᵀ
     float *dc_head;                 // [n, q]: dY h_before
-    float *db, *dc;                 // [n, q]: Σ_heads of what comes through states
+    float *db, *dc;                 // [n, q]: Σ_heads of the parts through states
     float *rows;                    // [q, n]
     float *columns;                 // [q]: sums over s of a square's columns
     float *square, *before, *after; // [q]: parts of dlog; square has one more
@@ -225,7 +225,7 @@ DT_CLONES static void finish_steps(const struct run *run, const struct scratch *
         dt_store(dt_view_at(to, x->chunk.row + t, head), 0, ddt[t], to->dtype == DT_BF16);
 }
 
-// What the head reads and writes later, and what is loaded after it.
+// The views to prefetch: what the head reads and writes later, and what is loaded after it.
 static struct dt_soon find_soon(const struct run *run, const struct scratch *x,
                                 const struct ssd_piece *piece, int64_t index, const float *h)
 {
@@ -241,7 +241,7 @@ static struct dt_soon find_soon(const struct run *run, const struct scratch *x,
             ssd_next_group(&a->in.c, s, piece, &x->chunk, index)}};
 }
 
-// A head's chunk. No gradient comes from a state after the last one without dh_last.
+// Runs a head's chunk. Without dh_last the last chunk has no gradient from a later state.
 static void run_head(const struct run *run, struct scratch *x, const struct ssd_piece *piece,
                      int64_t index, int64_t k)
 {
@@ -253,7 +253,7 @@ static void run_head(const struct run *run, struct scratch *x, const struct ssd_
         k > 0 || a->in.h0
             ? a->states + ((piece->sequence * s->chunks + k) * a->in.heads + head) * s->P * s->N
             : NULL;
-    float *dh = x->dh + index * s->n * s->p_pitch; // the gradient of the state after it
+    float *dh = x->dh + index * s->n * s->p_pitch; // gradient of the state after the chunk
     float *sums = run->heads + (piece->sequence * a->in.heads + head) * 3, through = 0.0f;
     ssd_load_steps(&a->in, s, &x->chunk, head, &x->steps);
     ssd_load_head(&a->in.x, s, &x->chunk, head, x->x);
@@ -305,7 +305,7 @@ static void finish_rows(const struct run *run, struct scratch *x, const struct s
                 piece->group * s->N;
     dt_gemm_turn(x->rows, s->n_pitch, db ? x->db : x->dc, s->q_pitch, rows, s->n);
     for (int64_t t = 0; t < rows; t += SSD_ROWS) {
-        int64_t first = db ? t : 0; // of the tokens that it sums over
+        int64_t first = db ? t : 0; // first token that it sums over
         const float *square = x->dscores + (db ? t * s->q_pitch + first : first * s->q_pitch + t);
         ssd_multiply(&x->engine, SSD_ROWS, s->n, db ? rows - t : t + SSD_ROWS,
                      db ? dt_as_rows(square, s->q_pitch) : dt_as_columns(square, s->q_pitch),
@@ -362,7 +362,7 @@ static void add_heads(const struct dt_ssd_backward_args *a, const float *heads)
         }
 }
 
-// What all threads share; their scratch is after it.
+// Carves the shared arrays; the threads' scratch follows.
 static void take_shared(struct dt_arena *arena, struct run *run)
 {
     const struct dt_ssd_inputs *in = &run->args->in;

@@ -1,9 +1,9 @@
 // Mamba-2's scan on CUDA, forward: see ssd.cuh for the cut into slabs and the operands. Per slab:
-// decays, operands, C Bᵀ; what each run adds to the state, Bᵀ · weighted X; the pass of the states
+// decays, operands, C Bᵀ; each run's addition to the state, Bᵀ · weighted X; the pass of the states
 // over the slab's chunks, which also fills the right operand's lower rows; left · right; y. 5
-// launches and 3 products. The pass: a thread owns four neighbours of a state over all chunks of
-// the slab, a loop of two dependent operations with loads that do not depend on it, 4 N P
-// sequences / SSD_PART blocks at least. The floor is the bytes of ssd.cuh over copy bandwidth.
+// launches and 3 products. In the pass a thread owns four neighbours of a state over all chunks of
+// the slab: a loop of two dependent operations with independent loads, in at least 4 N P sequences
+// / SSD_PART blocks. The floor is the bytes of ssd.cuh over copy bandwidth.
 #include "kernels/ssd.cuh"
 
 enum { SUMS, OUTPUT, CB, PRODUCTS };
@@ -35,7 +35,7 @@ __global__ static void __launch_bounds__(SSD_THREADS)
     const unsigned n = item.i / vectors, p = item.i % vectors * SSD_FOUR;
     const int64_t sequence = s.first_sequence + local;
     if (sequence >= s.in.batch)
-        return; // its runs have no tokens, and nobody reads their y
+        return; // its runs have no tokens, and their y is not read
     float *carry = s.carry + ((int64_t)item.pair * s.states + n) * s.width + p;
     float state[SSD_FOUR] = {};
     if (s.first_chunk > 0) {
@@ -78,7 +78,7 @@ __global__ static void __launch_bounds__(SSD_THREADS)
         ssd_write_border(s, h_last, sequence, h, n, p, state);
 }
 
-// y = the products' sum + d_skip x.
+// y = sum of the products + d_skip x.
 template <class T, int V>
 __global__ static void __launch_bounds__(SSD_THREADS) write_y(const ssd_slab s, const dt_view y)
 {

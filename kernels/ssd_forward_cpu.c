@@ -1,10 +1,10 @@
-// State-space duality forward on the CPU, and what its backward uses too. ssd_cpu.h says how the
-// work is cut; pieces write to disjoint places, so nothing is reduced here.
+// State-space duality forward on the CPU, and functions that backward uses too. ssd_cpu.h says how
+// the work is cut; pieces write to disjoint places, so nothing is reduced.
 #include "kernels/ssd_cpu.h"
 
 #include "kernels/cpu.h"
 
-// Up to this many tokens the recurrence itself is quicker than products.
+// Up to this many tokens the plain recurrence is faster than products.
 enum { SHORT = 4 };
 
 struct ssd_chunk ssd_take_chunk(struct dt_arena *arena, const struct ssd_sizes *s)
@@ -25,7 +25,8 @@ struct ssd_steps ssd_take_steps(struct dt_arena *arena, const struct ssd_sizes *
     return steps;
 }
 
-// `rows` rows of `pitch` floats: columns [first, first + count) of the chunk's tokens, else zeros.
+// Loads columns [first, first + count) of the chunk's tokens into `rows` rows of `pitch` floats;
+// the rest is zero.
 DT_CLONES static void load_columns(const struct dt_view *from, const struct ssd_chunk *chunk,
                                    int64_t first, int64_t count, int64_t padded, int64_t pitch,
                                    float *to)
@@ -57,7 +58,7 @@ void ssd_load_chunk(const struct dt_ssd_inputs *in, const struct ssd_sizes *s,
     }
 }
 
-// Exponentials of differences of the sums, which padding repeats.
+// Exponentials of differences of the sums, which are repeated in padding.
 DT_CLONES static void exponents(const struct ssd_sizes *s, const struct ssd_chunk *chunk,
                                 const struct ssd_steps *steps)
 {
@@ -150,7 +151,7 @@ struct run {
     struct ssd_sizes s;
 };
 
-// m = decay ∘ scores, column s times Δ_s: m x is (decay ∘ scores) X.
+// m = decay ∘ scores with column s times Δ_s, so that m x = (decay ∘ scores) X.
 DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratch *x)
 {
     const float *restrict log = x->steps.log, *restrict segment = x->chunk.segment;
@@ -179,7 +180,7 @@ DT_CLONES static void apply_decay(const struct ssd_sizes *s, const struct scratc
     }
 }
 
-// y = keep ∘ y + d_skip · x, where y has been keep's part, or nothing.
+// y = keep ∘ y + d_skip · x; y may be the part of the state, or unused.
 DT_CLONES static void skip_rows(const struct ssd_sizes *s, const struct scratch *x, float d_skip,
                                 bool empty)
 {
@@ -216,7 +217,8 @@ DT_CLONES static void store_head(const struct run *run, const struct scratch *x,
                      dt_view_at(&run->args->y, x->chunk.row + t, head * run->s.P));
 }
 
-// What the head writes, and what is read and written after it. saved: of its state, or NULL.
+// The views to prefetch: what the head writes, and what is read and written after it. saved: for
+// its state, or NULL.
 static struct dt_soon find_soon(const struct run *run, const struct scratch *x,
                                 const struct ssd_piece *piece, int64_t index, const float *saved)
 {
@@ -232,8 +234,8 @@ static struct dt_soon find_soon(const struct run *run, const struct scratch *x,
             dt_view_of(states ? saved + s->P * s->N : NULL, states, s->P, DT_F32)}};
 }
 
-// A head's chunk. saved: gets the state before it, or NULL; before: that is not zero; after: the
-// next state is needed.
+// Runs a head's chunk. saved: gets the state before it, or NULL; before: that state is not zero;
+// after: the next state is needed.
 static void run_head(const struct run *run, struct scratch *x, const struct ssd_piece *piece,
                      int64_t index, float *saved, bool before, bool after)
 {
@@ -270,7 +272,7 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
     for (int64_t k = 0; k < s->chunks; k++) {
         ssd_load_chunk(&a->in, s, piece, k, k + 1, &x->chunk);
         dt_gemm_turn(x->b_turned, s->q_pitch, x->chunk.b, s->n_pitch, s->n, x->chunk.rows);
-        for (int64_t t = 0; t < x->chunk.rows; t += SSD_ROWS) // C Bᵀ, its lower triangle
+        for (int64_t t = 0; t < x->chunk.rows; t += SSD_ROWS) // lower triangle of C Bᵀ
             ssd_multiply(&x->engine, SSD_ROWS, t + SSD_ROWS, s->N,
                          dt_as_rows(x->chunk.c + t * s->n_pitch, s->n_pitch),
                          dt_as_rows(x->b_turned, s->q_pitch), x->scores + t * s->q_pitch,
@@ -284,7 +286,7 @@ static void run_piece(const struct run *run, const struct ssd_piece *piece, stru
     ssd_store_states(&a->in, s, piece, x->h, a->h_last);
 }
 
-// Takes h [P, N] of a head over one token: y += C h. b and c are rows of fp32.
+// Advances h [P, N] of a head by one token: y += C h. b and c are fp32 rows.
 DT_CLONES static void step_head(const struct ssd_sizes *s, float decay, float delta, float d_skip,
                                 const float *restrict x, const float *restrict b,
                                 const float *restrict c, float *restrict h, float *restrict y)
@@ -300,8 +302,7 @@ DT_CLONES static void step_head(const struct ssd_sizes *s, float decay, float de
     }
 }
 
-// The recurrence as it is written, for a few tokens: each is a chunk of its own, whose keep is the
-// token's decay.
+// The plain recurrence for a few tokens: each is a chunk whose keep is the token's decay.
 static void step_piece(const struct run *run, const struct ssd_piece *piece, struct scratch *x)
 {
     const struct dt_ssd_forward_args *a = run->args;

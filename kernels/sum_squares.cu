@@ -1,7 +1,7 @@
-// Σ x² on CUDA in two launches. A block takes DT_NORM_BLOCK elements, a thread four neighbours at a
-// time and its sum in double; one more block adds the blocks' sums. Which thread adds what follows
-// from n alone, not from alignment or the GPU. Bytes: x once, 4 an element; that over read
-// bandwidth is the floor (a double addition an element is a fifth of it on data-centre GPUs).
+// Σ x² on CUDA in two launches. A block sums DT_NORM_BLOCK elements, a thread four neighbours at a
+// time in double; one more block adds the blocks' sums. Which thread adds what depends only on n,
+// not on alignment or the GPU. Floor: x once, 4 bytes per element, over read bandwidth (the double
+// additions take a fifth of it on data-centre GPUs).
 #include "kernels/partials.cuh"
 
 enum { THREADS = 512, EACH = 4 };

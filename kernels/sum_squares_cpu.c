@@ -1,5 +1,5 @@
-// Σ x² on the CPU: a thread takes whole blocks of DT_NORM_BLOCK elements, one thread adds the
-// blocks' sums.
+// Σ x² on the CPU: threads sum whole blocks of DT_NORM_BLOCK elements; one thread adds the blocks'
+// sums.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 

@@ -1,5 +1,5 @@
-// The step's control struct on CUDA: one thread, a few dozen operations in double, so that the host
-// need not wait for loss and norm.
+// The step's control struct on CUDA: one thread, a few dozen double operations, so that the host
+// does not wait for loss and norm.
 #include "kernels/device.cuh"
 
 DT_DEVICE float bias(float beta, int64_t updates)

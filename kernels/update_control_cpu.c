@@ -1,5 +1,5 @@
-// The step's control struct on the CPU. Compiled without the loops' flags: it must see NaN and
-// infinity.
+// The step's control struct on the CPU. Compiled without the flags of loops, since it must handle
+// NaN and infinity.
 #include "kernels/cpu.h"
 
 #include <math.h>

@@ -1,21 +1,21 @@
 // Softmax cross-entropy on CUDA. A block owns a row of logits: one pass for maximum and Σ exp
-// together (a thread's running sum is rescaled when its maximum grows), one for the gradient with
-// the exponentials made again. A thread takes four neighbours at a time, one by one where rows are
-// not aligned. A second launch of one block adds the rows' losses in a fixed order. Which rows are
-// right is asked in evaluation alone: a launch of its own reads them once more. A NaN or +infinity
-// among the logits makes the row's loss NaN, as on the CPU.
+// together (a thread's running sum is rescaled when its maximum grows), one for the gradient, which
+// recomputes the exponentials. A thread handles four neighbours at a time (one if rows are
+// unaligned). A second launch of one block adds the rows' losses in a fixed order. Only evaluation
+// asks which rows are right, and a separate launch reads the logits again for that. A NaN or
+// +infinity among the logits makes the row's loss NaN, as on the CPU.
 //
-// A row of 50,280 logits is 200 KB. Where a block may have that much shared memory (227 KB on sm_90
-// and sm_100), a thread keeps the logits that it loads there for its own second pass, and an SM
-// holds one row: a logit is 4 bytes read and, for bf16, 2 written. Else the second pass reads them
-// again, and of 10 bytes the L2 cache saves at most 4: the rows in flight, two an SM, are 53 MB,
-// and their gradients pass through it too, where an H200 has 60 MB and an H100 50. Floors at 4.3
-// TB/s: 1.4 ps a logit with the row kept, and 1.4 to 2.3 without.
+// A row of 50,280 logits is 200 KB. If a block may have that much shared memory (227 KB on sm_90
+// and sm_100), a thread keeps its logits there for the second pass, and an SM holds one row: per
+// logit 4 bytes are read and, for bf16, 2 written. Otherwise the second pass reads the logits
+// again, and of 10 bytes the L2 cache saves at most 4: the rows in flight, two per SM, are 53 MB,
+// and their gradients pass through it too, while an H200 has 60 MB and an H100 50. Floors at 4.3
+// TB/s: 1.4 ps per logit with the row kept, otherwise 1.4 to 2.3.
 //
-// The instructions a logit, two exponentials among them (tests/sass/table.md), take less time than
-// the bytes. The first pass has somewhat more than half of them. An exponential is exp2((x - max)
-// log2 e). One FFMA of x with max log2 e, rounded before, would save an instruction in each pass,
-// but rounds by more than 128 where logits reach 2^31, and the row's loss then is NaN.
+// The instructions per logit, including two exponentials (tests/sass/table.md), take less time than
+// the bytes; the first pass has somewhat more than half of them. An exponential is exp2((x - max)
+// log2 e). One FFMA of x with a precomputed max log2 e would save an instruction in each pass, but
+// its rounding error exceeds 128 when logits reach 2^31, and the row's loss would become NaN.
 #include "kernels/device.cuh"
 
 #include <float.h>
@@ -51,9 +51,9 @@ template <int N> DT_DEVICE void see(softmax *s, const float (&x)[N])
         s->sum += exp_above(x[k], max);
 }
 
-// PAIRS times two vectors of N elements, THREADS vectors apart, which are all loaded first and go
-// to `kept` too. A sum is scaled once for two vectors, however many are loaded at a time: its bits
-// do not depend on that.
+// Adds PAIRS times two vectors of N elements, THREADS vectors apart, which are all loaded first and
+// also stored in `kept`. A sum is rescaled once per two vectors, so its bits do not depend on how
+// many are loaded at a time.
 template <int PAIRS, int N, bool KEEP>
 DT_DEVICE void see_pairs(softmax *s, const float *x, float *kept, int64_t i)
 {
@@ -79,14 +79,14 @@ DT_DEVICE void see_pairs(softmax *s, const float *x, float *kept, int64_t i)
         see<2 * N>(s, v[j]);
 }
 
-// Over a row, the same in every thread; the threads' sums are added in double.
+// Combines a row; every thread gets the result. The threads' sums are added in double.
 template <int N, bool KEEP>
 DT_DEVICE void reduce_row(const float *x, float *kept, int64_t vocab, float *max, double *sum)
 {
     softmax s = {-FLT_MAX, 0.0f};
     constexpr int64_t STEP = THREADS * N;
     int64_t whole = vocab / N * N, i = (int64_t)threadIdx.x * N;
-    if (KEEP) // the registers of one row hold four vectors, those of two rows half as many
+    if (KEEP) // with one row per SM registers hold four vectors, with two rows two
         for (; i + 3 * STEP < whole; i += 4 * STEP)
             see_pairs<2, N, KEEP>(&s, x, kept, i);
     for (; i + STEP < whole; i += 2 * STEP)
@@ -113,8 +113,8 @@ struct gradient {
     float logit; // the label's
 };
 
-// dx may be x itself: a thread reads what it writes, before it does. Of the row it has read the
-// same elements as in the first pass, so that it finds in `kept` what it put there.
+// dx may be x itself: a thread reads an element before it writes it. It handles the same elements
+// as in the first pass, so it finds in `kept` what it stored there.
 template <int N, bool KEEP, class T>
 DT_DEVICE void write_row(const gradient *g, const float *x, const float *kept, T *dx, int64_t vocab,
                          int64_t width)
@@ -131,12 +131,12 @@ DT_DEVICE void write_row(const gradient *g, const float *x, const float *kept, T
     }
     for (i = whole + threadIdx.x; i < width; i += THREADS)
         dx[i] = dt_from_f32<T>(i < vocab ? exp_above(x[i], g->max) * g->factor : 0.0f);
-    if (label == threadIdx.x) // it wrote that element above
+    if (label == threadIdx.x) // this thread wrote that element above
         dx[g->label] = dt_from_f32<T>(exp_above(g->logit, g->max) * g->factor - g->scale);
 }
 
-// Rows an SM should hold at a time: one where it keeps the row, else two where it holds that many
-// threads and registers are enough (the compiler would spill for sm_80 and sm_100).
+// Rows per SM: one if it keeps the row, else two if threads and registers allow (for sm_80 and
+// sm_100 the compiler would spill).
 template <bool KEEP> constexpr int rows_held(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
@@ -163,7 +163,7 @@ __global__ static void __launch_bounds__(THREADS, (rows_held<KEEP>()))
         return;
     }
     double sum;
-    g.logit = x[g.label]; // before it may be overwritten
+    g.logit = x[g.label]; // before it is overwritten
     reduce_row<N, KEEP>(x, kept, a.vocab, &g.max, &sum);
     g.factor = (float)((double)a.scale / sum);
     if (threadIdx.x == 0)
@@ -172,7 +172,7 @@ __global__ static void __launch_bounds__(THREADS, (rows_held<KEEP>()))
         write_row<N, KEEP, T>(&g, x, kept, dx, a.vocab, a.logits.cols);
 }
 
-// A block owns a row.
+// One block per row.
 __global__ static void __launch_bounds__(THREADS) right_kernel(dt_xent_args a)
 {
     int64_t row = blockIdx.x, label = a.labels[row];
@@ -182,7 +182,7 @@ __global__ static void __launch_bounds__(THREADS) right_kernel(dt_xent_args a)
             a.right[row] = 0;
         return;
     }
-    float best = x[label], beaten = best == best ? 0.0f : 1.0f; // NaN is
+    float best = x[label], beaten = best == best ? 0.0f : 1.0f; // a NaN is beaten
     for (int64_t i = threadIdx.x; i < a.vocab; i += THREADS)
         beaten = x[i] > best || (x[i] == best && i < label) ? 1.0f : beaten;
     beaten = dt_block_max<THREADS>(beaten);

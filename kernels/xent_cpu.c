@@ -1,7 +1,7 @@
 // Softmax cross-entropy on the CPU, rows shared among the threads: the maximum, then Σ exp, then
-// the gradient with the exponentials made again (cheaper than keeping them). A NaN or an infinity
-// among the logits makes the row's loss NaN: max passes NaN over, but the sum does not. One thread
-// adds the losses.
+// the gradient with recomputed exponentials, which is cheaper than keeping them. A NaN or an
+// infinity among the logits makes the row's loss NaN: max ignores NaN, but the sum does not. One
+// thread adds the losses.
 #include "kernels/cpu.h"
 #include "kernels/storage_cpu.h"
 
@@ -10,7 +10,7 @@
 
 enum {
     ROWS = 8,
-    SPAN = 2048, // exponentials summed in fp32 before the sum goes on in double
+    SPAN = 2048, // exponentials summed in fp32 before being added in double
 };
 
 struct softmax {
@@ -83,7 +83,7 @@ static float xent_row(const struct dt_xent_args *a, int64_t r)
     float loss = (float)(log(s.sum) + (double)s.max - (double)x[label]);
     if (!dx)
         return loss;
-    // p - 1 at the label, from fp32 logits: taken before they may be overwritten
+    // p - 1 at the label, from fp32 logits before they are overwritten
     float p = dt_expf(x[label] - s.max) * (float)(1.0 / s.sum);
     float scale = (float)((double)a->scale / s.sum);
     gradient_row(a, x, s.max, scale, dx);
