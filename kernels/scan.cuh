@@ -45,7 +45,7 @@ template <int NP_, int CC_, int TILE_> struct scan_form {
     static const int S = NP / SCAN_PARTS;           // states per lane and channel
     static const int WIDTH = SCAN_GROUPS * CC;      // channels per warp
     static const int V = TILE * WIDTH / DT_WARP;    // channels of one token that a lane carries
-    static const int CARRIERS = DT_WARP / TILE;     // of a token
+    static const int CARRIERS = DT_WARP / TILE;     // per token
     static const int COLUMNS = TILE * NP / DT_WARP; // values of B, and of C, that it carries
 };
 

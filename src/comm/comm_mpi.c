@@ -1,5 +1,5 @@
-// The MPI communicator as its users see it: requests are queued for the communication thread
-// (comm_mpi_thread.c) and waited for. The only call to MPI here is the last one of an abort.
+// The interface of the MPI communicator: queues requests for the communication thread
+// (comm_mpi_thread.c) and waits for them. The only MPI call here is the last one of an abort.
 #include "comm/comm_mpi.h"
 
 #include "base/clock.h"
@@ -14,7 +14,7 @@
 
 static const double slow_start_s = 2;
 
-// Queues a request, which from now on belongs to the thread until it is done.
+// Queues a request, which the thread owns until it is done.
 static dt_status begin(struct dt_comm *comm, const struct dt_collective *call,
                        struct dt_request **result)
 {
@@ -50,7 +50,7 @@ static dt_status wait_for(struct dt_comm *comm, struct dt_request *request)
     atomic_fetch_sub(&mpi->waiting, 1);
     if (request->failure[0]) {
         if (!request->mismatch)
-            dt_sleep(dt_wait_s[DT_FAILED]); // the watch finds a peer whose death caused it
+            dt_sleep(dt_wait_s[DT_FAILED]); // gives the watch time to find a dead peer
         status = DT_FAIL(DT_MACHINE, NULL, "%s: %s", dt_collective_name(&request->call),
                          request->failure);
     }
@@ -77,7 +77,7 @@ static void end_guard(struct mpi_comm *mpi)
 static void close_mpi(struct dt_comm *comm)
 {
     struct mpi_comm *mpi = mpi_of(comm);
-    // Nobody leaves before all have come: a rank that is gone is then a dead one.
+    // No rank leaves before all have arrived, so that a rank that is gone is a dead one.
     if (dt_barrier(comm) != DT_OK)
         dt_die();
     end_guard(mpi);
@@ -94,14 +94,14 @@ static void close_mpi(struct dt_comm *comm)
     release(mpi);
 }
 
-// The communication thread ends the job, after informing the peers. A rank that does not speak
-// first leaves the end to the one that does: the launcher ends all ranks when one aborts.
+// The communication thread ends the job after informing the peers. A rank that does not report
+// first leaves the end to the rank that does: the launcher ends all ranks when one aborts.
 static void abort_mpi(struct dt_comm *comm, int code)
 {
     struct mpi_comm *mpi = mpi_of(comm);
     if (dt_mpi_is_thread(mpi))
         dt_mpi_end(mpi, code);
-    if (dt_mpi_is_guard(mpi)) // MPI cannot be called: the launcher sees a process that failed
+    if (dt_mpi_is_guard(mpi)) // MPI cannot be called; the launcher notices the failed process
         _exit(code);
     if (!atomic_load(&mpi->speaks))
         dt_sleep(dt_wait_s[DT_UNCLAIMED]);
@@ -122,7 +122,7 @@ static void terminated(struct dt_comm *comm)
 static enum dt_voice claim(struct dt_comm *comm)
 {
     struct mpi_comm *mpi = mpi_of(comm);
-    // All errors of the communication thread and the guard are about other ranks.
+    // Errors of the communication thread and the guard concern other ranks.
     bool is_watch = dt_mpi_is_thread(mpi) || dt_mpi_is_guard(mpi);
     if (is_watch ? mpi->watch.spoken : atomic_load(&mpi->doomed))
         return DT_VOICE_NONE;
@@ -130,7 +130,7 @@ static enum dt_voice claim(struct dt_comm *comm)
     sem_post(&mpi->wake);
     if (is_watch)
         return DT_VOICE_JOB;
-    // Rank 0 logs until it hears that this rank speaks, and nothing may follow the last words.
+    // Rank 0 logs until it hears that this rank reports the end, which nothing may follow.
     double until = dt_seconds() + dt_wait_s[DT_QUIET];
     while (comm->info.rank > 0 && !atomic_load(&mpi->heard) && dt_seconds() < until)
         dt_sleep(2e-3);
@@ -140,7 +140,7 @@ static enum dt_voice claim(struct dt_comm *comm)
 static const struct dt_comm_table table = {"mpi",     begin,      wait_for, close_mpi,
                                            abort_mpi, terminated, claim};
 
-// Whether the file /etc/hosts has a name; asks no name server.
+// Whether /etc/hosts has a name, without asking a name server.
 static bool is_in_hosts_file(const char *name)
 {
     bool found = false;
@@ -154,8 +154,8 @@ static bool is_in_hosts_file(const char *name)
     return found;
 }
 
-// Open MPI 4 looks up "localhost" a dozen times as it starts, which a name server answers late or
-// never.
+// Open MPI 4 looks up "localhost" a dozen times at its start, which a name server may answer late
+// or never.
 static void report_slow_start(double seconds)
 {
     if (seconds < slow_start_s || dt_comm_launched_rank() > 0)

@@ -1,8 +1,8 @@
-// Collectives of the MPI communicator, as the communication thread posts and progresses them: the
-// library's nonblocking ones, and rings of point-to-point messages for large all-reduces,
-// reduce-scatter and all-gather. A ring goes through its steps, by the schedule of a ring of ranks
-// or by that of a tree (comm_mpi_tree.c). For 25 MB between two ranks of one host a ring takes 4.0
-// ms where MPI_Iallreduce of Open MPI 4.1 takes 6.0 (5.5 and 11.6 where single copy is allowed).
+// Collectives of the MPI communicator, posted and progressed by the communication thread: the
+// library's non-blocking collectives, and rings of point-to-point messages for large all-reduces,
+// reduce-scatter and all-gather. The steps of a ring follow the schedule of a ring of ranks or of a
+// tree (comm_mpi_tree.c). For 25 MB between two ranks of one host a ring takes 4.0 ms where
+// MPI_Iallreduce of Open MPI 4.1 takes 6.0 (5.5 and 11.6 where single copy is allowed).
 #include "comm/comm_mpi.h"
 
 #include "base/round.h"
@@ -18,8 +18,8 @@ void dt_mpi_set_piece(int64_t elements)
     piece_limit = elements;
 }
 
-// MPI has no bf16. Values are added in fp32 and rounded to the nearest even, so a sum depends on
-// the order of the ranks only. A NaN in either operand is kept by all three.
+// MPI has no bf16. Values are added in fp32 and rounded to nearest even, so a sum depends only on
+// the order of the ranks. All three operations keep a NaN of either operand.
 #define BF16_OP(name, result)                                                                      \
     static void name(void *in, void *inout, int *n, MPI_Datatype *type)                            \
     {                                                                                              \
@@ -64,7 +64,7 @@ void dt_mpi_free_reductions(struct mpi_comm *mpi)
         MPI_Op_free(&mpi->bf16_ops[op]);
 }
 
-// ---- by the library, in pieces: all-reduces that are small, broadcasts, exchanges
+// ---- by the library, in pieces: small all-reduces, broadcasts, exchanges
 
 // Posts n elements from `offset` on. A piece has two requests; only an exchange needs the second.
 static int post_piece(struct mpi_comm *mpi, const struct dt_collective *call, int64_t offset, int n,
@@ -99,7 +99,7 @@ int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request)
     request->ring = dt_operation_kinds[call->operation].in_blocks || call->order == DT_SUM_TREE ||
                     (call->operation == DT_ALLREDUCE && size > 1 && is_large);
     if (request->ring) {
-        request->given = size > 1 ? 0 : call->count; // alone there is nothing to do
+        request->given = size > 1 ? 0 : call->count; // a single rank has nothing to do
         return MPI_SUCCESS;
     }
     request->n_pieces = (int)dt_ceil_div(call->count, piece_limit);
@@ -133,7 +133,7 @@ int dt_mpi_test(struct dt_request *request, bool *done)
             return code;
         if (!receives || i % 2 != 0)
             continue;
-        int bytes; // a message shorter than its receive is no error to MPI
+        int bytes; // MPI accepts a message that is shorter than its receive
         MPI_Get_count(&status, MPI_BYTE, &bytes);
         if (bytes != piece_elements(request, i / 2)) {
             request->mismatch = true;
@@ -148,8 +148,7 @@ int dt_mpi_test(struct dt_request *request, bool *done)
 
 // ---- by rings
 
-// Chunk k of a ring's piece: one of `size` parts of the piece of an all-reduce, or the piece of
-// block k.
+// Chunk k of a ring's piece: part k of `size` (all-reduce), or the piece in block k.
 static struct mpi_part chunk(const struct mpi_comm *mpi, const struct mpi_ring *ring, int k)
 {
     const struct dt_collective *call = &ring->owner->call;
@@ -161,9 +160,9 @@ static struct mpi_part chunk(const struct mpi_comm *mpi, const struct mpi_ring *
     return (struct mpi_part){.first = ring->first + start, .n = n, .runs = 1};
 }
 
-// A chunk comes from the rank before, and the one after it goes to the next rank. All-reduce:
-// partial sums start at chunk `rank`, and after size - 1 steps chunk rank + 1 is complete here. The
-// other operations begin one chunk earlier, so that block `rank` is the complete one.
+// Each step receives a chunk from the previous rank and sends the following chunk to the next rank.
+// All-reduce: partial sums start at chunk `rank`, and after size - 1 steps chunk rank + 1 is
+// complete here. Other operations begin one chunk earlier, so that block `rank` gets complete.
 static struct mpi_step step_of(const struct mpi_comm *mpi, const struct mpi_ring *ring)
 {
     int rank = mpi->base.info.rank, size = mpi->base.info.size;
@@ -201,7 +200,7 @@ static int send(struct mpi_comm *mpi, struct mpi_ring *ring, const struct mpi_pa
     code = MPI_Type_commit(&runs);
     if (code == MPI_SUCCESS)
         code = MPI_Isend(data, 1, runs, to, ring->tag, mpi->ring_world, &ring->mpi[1]);
-    MPI_Type_free(&runs); // once the message has left
+    MPI_Type_free(&runs); // freed once the message has left
     return code;
 }
 
@@ -264,8 +263,8 @@ static int ring_progress(struct mpi_comm *mpi, struct mpi_ring *ring, bool *move
 
 int dt_mpi_advance_rings(struct mpi_comm *mpi, bool *moved)
 {
-    // Free rings get the next pieces in the order of the requests, strictly: were a later request
-    // to overtake an earlier one on some rank, rings of both could wait for each other for ever.
+    // Free rings get the next pieces strictly in the order of requests: if a later request overtook
+    // an earlier one on some rank, their rings could wait for each other forever.
     struct dt_request *request = mpi->active;
     int code = MPI_SUCCESS;
     for (int i = 0; i < DT_MPI_RINGS && code == MPI_SUCCESS; i++) {

@@ -1,8 +1,7 @@
-// The guard is a thread that never calls MPI. Where a call to MPI does not return, the
-// communication thread makes no round and its watch is silent, too. The guard then ends the
-// process: at the time-out, or when a launcher sends SIGTERM because a rank died. (Open MPI 4
-// hangs like that when a TCP connection breaks: it waits for mpirun, which kills a second after
-// SIGTERM.)
+// The guard is a thread that never calls MPI. If an MPI call does not return, the communication
+// thread makes no round and its watch is silent too. Then the guard ends the process: at the
+// time-out, or when a launcher sends SIGTERM because a rank died. (Open MPI 4 hangs like this when
+// a TCP connection breaks: it waits for mpirun, which kills a second after SIGTERM.)
 #include "comm/comm_mpi.h"
 
 #include "base/clock.h"
@@ -19,8 +18,8 @@ bool dt_mpi_is_guard(const struct mpi_comm *mpi)
     return pthread_equal(pthread_self(), mpi->guard);
 }
 
-// Counts naps, however long they last: on a crowded machine the communication thread gets no time
-// either.
+// Counts naps instead of time, because on a crowded machine the communication thread gets no CPU
+// time either.
 static void look_for_the_lost(struct mpi_comm *mpi)
 {
     uint64_t pulse = atomic_load(&mpi->pulse);
@@ -36,10 +35,10 @@ static void look_for_the_lost(struct mpi_comm *mpi)
     }
 }
 
-// Until the first round nothing else limits the wait: ranks hang in MPI_Init or MPI_Comm_dup where
-// one never starts, or hosts cannot reach each other. The lowest rank that waits speaks; its end
-// makes the launcher end the others, which takes mpirun a few seconds between hosts, and more where
-// they are busy.
+// Limits the wait until the first round: ranks hang in MPI_Init or MPI_Comm_dup if one never
+// starts, or if hosts cannot reach each other. The lowest waiting rank reports; its end makes the
+// launcher end the others, which takes mpirun a few seconds between hosts, or more if they are
+// busy.
 static void check_start(struct mpi_comm *mpi, double waited)
 {
     double limit = mpi->start_limit;
@@ -60,14 +59,14 @@ static void check_start(struct mpi_comm *mpi, double waited)
     dt_die();
 }
 
-// The guard counts its own patrols, and compares no clocks: a suspended job resumes.
+// The guard counts its own rounds instead of comparing clocks, so that a suspended job resumes.
 void *dt_mpi_guard(void *mpi_comm)
 {
     struct mpi_comm *mpi = mpi_comm;
     uint64_t pulse = 0;
     double stuck = 0;
     sigset_t all;
-    sigfillset(&all); // handlers run on the program's own threads
+    sigfillset(&all); // signal handlers run on the program's other threads
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     while (!atomic_load(&mpi->guard_ends)) {
         struct timespec until = dt_time_in(patrol_s);
@@ -82,7 +81,7 @@ void *dt_mpi_guard(void *mpi_comm)
         if (newest == 0)
             check_start(mpi, stuck);
         else if (stuck > dt_wait_s[DT_STUCK] + atomic_load(&mpi->control.timeout_s)) {
-            // Most likely the call waits for a rank that died, and no launcher says so.
+            // Most likely the call waits for a dead rank, and no launcher reported it.
             dt_watch_report_lost(&mpi->watch, true);
             DT_FAIL(DT_MACHINE, "look for network faults in the launcher's output",
                     "an MPI call did not return for %.0f s", stuck);

@@ -1,6 +1,6 @@
-// The communication thread, the only caller of MPI. It opens MPI, posts the requests in the
-// order in which they were queued, progresses them (Open MPI progresses nothing by itself), runs
-// the watch, and closes MPI.
+// The communication thread, the only caller of MPI. It opens MPI, posts requests in the order of
+// the queue, progresses them (Open MPI makes no progress by itself), runs the watch, and closes
+// MPI.
 #include "comm/comm_mpi.h"
 
 #include "base/clock.h"
@@ -23,8 +23,8 @@
 #include <unistd.h>
 
 enum {
-    SPIN_ROUNDS = 200,          // fruitless rounds before the thread sleeps between them
-    SPIN_ROUNDS_WAITED = 20000, // the same while a caller waits, whose core is idle anyway
+    SPIN_ROUNDS = 200,          // idle rounds before the thread sleeps between rounds
+    SPIN_ROUNDS_WAITED = 20000, // … while a caller waits, whose core is idle anyway
 };
 static const char how_to_launch[] = "start it with `srun --mpi=pmix`, or with the mpirun of the "
                                     "MPI library that dtrain was built with";
@@ -37,8 +37,8 @@ static dt_status refuse_singletons(void)
                    dt_comm_launched_size(), dt_comm_mpi_version());
 }
 
-// Whether this Open MPI surely lacks PMI-1 and PMI-2: its folder of components has some of PMIx,
-// and none of theirs. MPI_Init would then end the process with its own message.
+// Whether this Open MPI certainly lacks PMI-1 and PMI-2: its folder of components has PMIx
+// components, but none for PMI. MPI_Init would then end the process with its own message.
 static bool lacks_pmi(void)
 {
     static const char *const folders[] = {"openmpi*", "openmpi/lib/openmpi*"};
@@ -47,7 +47,7 @@ static bool lacks_pmi(void)
     bool has_pmix = false, has_pmi = dlsym(RTLD_DEFAULT, "mca_pmix_s2_component") != NULL;
     const char *slash =
         init && dladdr(init, &library) != 0 ? strrchr(library.dli_fname, '/') : NULL;
-    if (!slash) // MPI is part of the program, which was found by PATH
+    if (!slash) // MPI is linked into the program, which was found by PATH
         return false;
     int length = (int)(slash - library.dli_fname);
     for (int i = 0; i < 2; i++) {
@@ -72,8 +72,8 @@ static void start_phase(struct mpi_comm *mpi, const char *phase, int peer)
     atomic_store(&mpi->start_peer, peer);
 }
 
-// Exchanges a message with each neighbour in the ring of ranks. So a rank that cannot be reached is
-// found, and named, before anything waits for it inside the library.
+// Exchanges a message with each neighbour in the ring of ranks, so that an unreachable rank is
+// found and named before anything waits for it inside the library.
 static dt_status greet_neighbours(struct mpi_comm *mpi)
 {
     int rank, size, done = 0;
@@ -97,9 +97,9 @@ static dt_status greet_neighbours(struct mpi_comm *mpi)
     return DT_OK;
 }
 
-// Open MPI 4 passes a warning about a lost TCP connection to mpirun and waits until mpirun has read
+// Open MPI 4 sends a warning about a lost TCP connection to mpirun and waits until mpirun has read
 // it. But mpirun reads nothing while it ends a job, so the thread would hang just when the watch
-// must find the lost rank. Therefore dtrain logs such warnings itself, in one line.
+// must find the lost rank. Therefore dtrain logs such warnings itself, on one line.
 static int log_warning(const char *file, const char *topic, bool header, ...)
 {
     char *(*format)(const char *, const char *, bool, va_list) =
@@ -143,7 +143,7 @@ static dt_status start(struct mpi_comm *mpi)
                        "the launcher offers PMI-1 or PMI-2 (srun --mpi=pmi2), but %s here only "
                        "supports PMIx",
                        dt_comm_mpi_version());
-    // Serialized, not funneled: an abort may have to come from another thread.
+    // Serialized instead of funneled, because another thread may have to abort.
     start_phase(mpi, "MPI_Init_thread", -1);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
     if (provided < MPI_THREAD_SERIALIZED)
@@ -171,7 +171,7 @@ static dt_status start(struct mpi_comm *mpi)
     return DT_OK;
 }
 
-// Hands a request back to its caller, who may free it at once.
+// Returns a request to its caller, who may free it immediately.
 static void finish(struct mpi_comm *mpi, struct dt_request *request, int code)
 {
     int length;
@@ -208,14 +208,14 @@ static void post_requests(struct mpi_comm *mpi, struct dt_request *fresh)
     }
 }
 
-// Makes one round over all that is under way; returns whether anything moved.
+// Makes one round over all active requests; returns whether anything moved.
 static bool advance(struct mpi_comm *mpi)
 {
     bool moved = false, done;
     double before = dt_seconds();
     int tests = 1, ring_code = dt_mpi_advance_rings(mpi, &moved);
     if (ring_code != MPI_SUCCESS)
-        memset(mpi->rings, 0, sizeof mpi->rings); // their requests fail now, and are freed
+        memset(mpi->rings, 0, sizeof mpi->rings); // their requests fail now and are freed
     struct dt_request **link = &mpi->active;
     while (*link) {
         struct dt_request *request = *link;
@@ -240,8 +240,8 @@ static void sleep_until_woken(struct mpi_comm *mpi, double seconds)
     sem_clockwait(&mpi->wake, CLOCK_MONOTONIC, &until);
 }
 
-// Pauses after a round. With collectives under way the thread spins for a moment, then sleeps
-// between rounds, so that the cores of a full machine are left to the compute threads.
+// Pauses after a round. During collectives the thread first spins, then sleeps between rounds, to
+// leave the cores of a full machine to the compute threads.
 static void rest(struct mpi_comm *mpi, int fruitless)
 {
     bool waited = atomic_load(&mpi->waiting) > 0;
@@ -302,8 +302,8 @@ static void give_up(int signal)
 _Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code)
 {
     sigset_t alarms;
-    // Informs the peers, so that no rank reports as a death what this rank has reported already: as
-    // soon as it aborts, the launcher ends those that would pass it on.
+    // Inform the peers, so that no rank reports as a death what this rank has already reported;
+    // once it aborts, the launcher ends the ranks that would pass this on.
     if (dt_mpi_is_thread(mpi) && atomic_load(&mpi->speaks)) {
         do {
             watch(mpi);
@@ -311,7 +311,7 @@ _Noreturn void dt_mpi_end(struct mpi_comm *mpi, int code)
         } while (!dt_watch_is_heard(&mpi->watch));
         dt_watch_flush(&mpi->watch);
     }
-    dt_log_quiet(true); // Open MPI reports its abort, too
+    dt_log_quiet(true); // Open MPI also reports its abort
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
     signal(SIGALRM, give_up); // MPI_Abort waits for the launcher, which may be gone
@@ -325,7 +325,7 @@ static void serve(struct mpi_comm *mpi)
 {
     int fruitless = 0, code;
     bool closing = false;
-    prctl(PR_SET_TIMERSLACK, 1000); // ns; the usual 50 us would double the pauses
+    prctl(PR_SET_TIMERSLACK, 1000); // ns; the default of 50 us would double the pauses
     while (!closing || mpi->active) {
         while (sem_trywait(&mpi->wake) == 0)
             ;
@@ -353,7 +353,7 @@ void *dt_mpi_thread(void *mpi_comm)
     struct mpi_comm *mpi = mpi_comm;
     sigset_t all;
     mpi->self = pthread_self();
-    // Bound to the core of the rank this thread would only run in place of a compute thread.
+    // If bound to the rank's core, this thread would run only instead of a compute thread.
     dt_cores_free_thread();
     sigfillset(&all); // handlers run on the program's own threads
     pthread_sigmask(SIG_BLOCK, &all, NULL);

@@ -1,11 +1,11 @@
 // Sums in the order DT_SUM_TREE between hosts: the schedule of sum_tree.h as steps of a ring, which
-// the communication thread carries out like any others. A reduce-scatter halves its blocks in the
-// order of their numbers with the bits reversed, so that block `rank` is what remains; the blocks
-// of a half then lie at equal distances, and travel as one message.
+// the communication thread executes like any other. A reduce-scatter halves its blocks in
+// bit-reversed order, so that block `rank` remains; the blocks of a half are then equally spaced
+// and are sent as one message.
 #include "comm/comm_mpi.h"
 #include "comm/sum_tree.h"
 
-// A step receives at most half of what the ring carries.
+// A step receives at most half of the ring's data.
 int64_t dt_mpi_tree_most(const struct mpi_comm *mpi, const struct dt_request *request)
 {
     int64_t most = 2 * DT_MPI_RING_CHUNK / request->element_bytes;
@@ -17,7 +17,7 @@ static struct dt_sum_tree tree_of(const struct mpi_comm *mpi, const struct mpi_r
 {
     const struct dt_comm_info *info = &mpi->base.info;
     bool in_blocks = ring->owner->call.operation == DT_REDUCE_SCATTER;
-    // Small pieces are not halved, which takes half as many messages.
+    // Small pieces are not halved, which saves half of the messages.
     bool is_whole = !in_blocks && ring->count * ring->owner->element_bytes <= DT_MPI_TREE_WHOLE;
     return (struct dt_sum_tree){
         .rank = info->rank,

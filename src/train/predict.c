@@ -1,5 +1,5 @@
-// Plans predictions: which arrays the output has, which segments run side by side, how much that
-// is. predict_run.c carries the plan out.
+// Plans predictions: the arrays of the output, the groups of segments that run side by side, and
+// sizes. predict_run.c executes the plan.
 #include "train/predict.h"
 
 #include "base/file.h"
@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The bounds of one pass: it has enough rows for products to be fast, and short episodes form
-// enough groups for every rank to have some.
+// Bounds of one pass: enough rows for fast products, and few enough streams that short episodes
+// form enough groups for all ranks.
 enum { ROWS = 4096, STREAMS_MOST = 64, GROUPS_LEAST = 8, LOGITS_MOST = 1 << 28 };
 
 static void add_column(struct dt_predict_plan *plan, enum dt_prediction what, int output,
@@ -102,7 +102,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-// Where there are several files, each has a group of its name.
+// With several files, each has a group with its name.
 static dt_status name_file(const struct dt_dataset *data, int64_t shard, const char **name)
 {
     *name = data->n_shards > 1 ? base_name(data->shards[shard].path) : "";
@@ -121,7 +121,7 @@ static dt_status list_shard(struct dt_predict_plan *plan, int64_t number)
     struct dt_reader *reader;
     struct dt_segment segment;
     const char *file;
-    int64_t shared = plan->file.n; // arrays of segments that share them
+    int64_t shared = plan->file.n; // if segments share arrays
     bool any = false;
     DT_TRY(name_file(job->val, number, &file));
     if (!job->val->kind->segment)
@@ -156,7 +156,7 @@ static int by_length(const void *a, const void *b)
     return x->number < y->number ? -1 : 1;
 }
 
-// A folder cannot be replaced, and the data that is predicted must not.
+// A folder cannot be replaced, and the predicted data must not be.
 static dt_status check_output(const struct dt_predict_plan *plan)
 {
     const char *path = plan->options.output;

@@ -2,10 +2,10 @@
 // into one HDF5 file that mirrors the groups of the data (data/h5_predictions.h).
 //
 // A segment is predicted in windows of data.seq_len; the recurrent state is zero at its start and
-// carried from each window to the next. A few segments of about the same length run side by side, a
-// group. Groups follow from the data and the configuration alone, so that the bits do not depend on
-// the number of ranks; rank r of R predicts groups r, r + R, … A group that is done is marked in
-// the file: the same command continues after a kill, on any number of ranks.
+// carried from window to window. A group is a few segments of similar length that run side by side.
+// Groups depend only on the data and the configuration, so the bits do not depend on the number of
+// ranks; rank r of R predicts groups r, r + R, … Finished groups are marked in the file, so the
+// same command continues after a kill, on any number of ranks.
 #pragma once
 
 #include "data/h5_predictions.h"
@@ -13,10 +13,10 @@
 
 struct dt_predict_options {
     const char *output;
-    bool force;  // replaces an output that exists
-    bool ema;    // the moving average of the weights
-    bool hidden; // what the heads read, too
-    bool draw;   // values of the heads, too; heads that are conditioned on others see these
+    bool force;  // replace an existing output
+    bool ema;    // use the moving average of the weights
+    bool hidden; // also write what the heads read
+    bool draw;   // also draw values of the heads; conditioned heads see these
     double temperature;
     int64_t seed;
 };
@@ -30,38 +30,39 @@ enum dt_prediction {
     DT_PREDICT_TOKENS, // log-probabilities
 };
 
-// What the job will predict: the same on all ranks but for the paths of `file`, which rank 0 has.
+// What the job will predict; the same on all ranks except for the paths of `file`, which only rank
+// 0 has.
 struct dt_predict_plan {
     struct dt_job *job;
     struct dt_predict_options options;
-    const char *source; // of the weights: a checkpoint or a Hugging Face directory
+    const char *source; // the weights: a checkpoint or a Hugging Face directory
     struct dt_outputs outputs;
-    int64_t streams, length; // of one pass
+    int64_t streams, length; // per pass
     int n_columns;           // arrays of a segment, or of all segments that share datasets
     struct dt_predict_column {
         enum dt_prediction what;
         int output;
         int64_t width;
     } columns[DT_PREDICT_COLUMNS];
-    int64_t n_segments, n_groups, rows; // rows of all
+    int64_t n_segments, n_groups, rows; // rows: total
     struct dt_predict_segment {
         int64_t shard, window, rows;
-        int64_t number; // in the order of the data
-        int64_t first;  // its row of the arrays
+        int64_t number; // index in the order of the data
+        int64_t first;  // its first row in the arrays
         int64_t array;  // the first of its n_columns arrays
-        int64_t label;  // a label's row is that many after its token's
-    } * segments;       // the longest first: group g has `streams` of them from g * streams on
+        int64_t label;  // a label's row is this many after its token's
+    } * segments;       // longest first; group g has `streams` of them from g * streams on
     struct dt_prediction_file file;
 };
 
-// Collective. Where it fails, free it all the same.
+// Collective. Free the plan even if this fails.
 dt_status dt_predict_prepare(struct dt_job *job, const struct dt_predict_options *options,
                              struct dt_predict_plan *plan);
 void dt_predict_free(struct dt_predict_plan *plan); // zeros are fine
-// How many segments are predicted side by side; `vocab` is 0 where there are no logits of tokens.
+// How many segments are predicted side by side; `vocab` is 0 without logits of tokens.
 int64_t dt_predict_streams(int64_t n_segments, int64_t length, int64_t vocab);
-// The bytes of the numbers in the output, on rank 0.
+// Bytes of all numbers in the output, on rank 0.
 int64_t dt_predict_bytes(const struct dt_predict_plan *plan);
-// Predicts and writes all that the output does not have yet. Collective; an error may be of one
-// rank alone.
+// Predicts and writes everything that the output does not have yet. Collective; an error may be
+// only one rank's.
 dt_status dt_predict(struct dt_predict_plan *plan);

@@ -1,4 +1,4 @@
-// Carries out a plan of predictions (predict.h): a group of segments at a time, window by window.
+// Executes a plan of predictions (predict.h): a group of segments at a time, window by window.
 #include "base/clock.h"
 #include "base/finite.h"
 #include "base/log.h"
@@ -16,7 +16,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-// What a stream reads at once, but at least one window.
+// Limits of what a stream reads at once, except that it reads at least one window.
 enum { READ_ROWS = 1 << 15, READ_BYTES = 1 << 24, SYNC_S = 2 };
 
 struct predictor {
@@ -25,8 +25,8 @@ struct predictor {
     struct dt_model *model;
     struct dt_model_state *before, *after;
     int64_t state_bytes;
-    // Batch arrays: those that the reader yields, in pinned host memory, and those that the model
-    // reads, on the device.
+    // Batch arrays: those of the reader in pinned host memory, and those of the model on the
+    // device.
     struct dt_read_rules rules;
     struct dt_array_list yields, reads;
     void *host[DT_BATCH_ARRAYS], *device[DT_BATCH_ARRAYS];
@@ -34,15 +34,15 @@ struct predictor {
     char *block_memory;
     int64_t at_once;
     struct dt_philox *rng; // [streams, outputs]
-    float *logits;         // [streams * length, vocabulary] on the device; of tokens alone
-    char *staged;          // what the device predicted; NULL where memory is unified
+    float *logits;         // [streams * length, vocabulary] on the device; only for tokens
+    char *staged;          // predictions of the device; NULL: unified memory
     int64_t staged_bytes;
-    float *rows;      // [length, widest column]: what is written
+    float *rows;      // [length, widest column], to be written
     int64_t *offsets; // of the arrays in the file
     int fd;           // of the file
     uint8_t *done;    // [groups]: 1 marked in the file, 2 to be marked
     double synced, next, began;
-    int64_t mine, predicted; // rows of this rank, and those of them that are done
+    int64_t mine, predicted; // rows of this rank; rows of these that are done
 };
 
 // An upper bound of the bytes of a block of `windows` windows.
@@ -69,7 +69,7 @@ static dt_status create_arrays(struct predictor *p)
     data->kind->arrays(data, &p->rules, &p->yields);
     p->reads = *dt_model_arrays(p->model);
     int targets = dt_array_list_find(&p->reads, "targets");
-    if (targets >= 0) // which are drawn if the data has none
+    if (targets >= 0) // filled with drawn values if the data have none
         dt_array_list_add(&p->yields, "targets", DT_F32, p->reads.arrays[targets].width, true);
     for (int i = 0; i < p->yields.n; i++)
         DT_TRY(dt_alloc_host(p->backend, dt_array_bytes(&p->yields.arrays[i], rows), &p->host[i]));
@@ -134,7 +134,7 @@ static void destroy(struct predictor *p)
 
 // Input.
 
-// The window of a segment, which the block of its stream holds, into row `stream` of the arrays.
+// Writes a window of a segment from the block of its stream to row `stream` of the arrays.
 static dt_status read_window(struct predictor *p, int64_t stream,
                              const struct dt_predict_segment *segment, int64_t number)
 {
@@ -170,7 +170,7 @@ static dt_status send(struct predictor *p, int array, int64_t rows)
 
 // Output.
 
-// The rows of a view in host memory; the next call may overwrite them.
+// Copies a view to host memory, valid until the next call.
 static dt_status fetch(struct predictor *p, struct dt_view *view)
 {
     int64_t bytes = ((view->rows - 1) * view->stride + view->cols) * dt_dtype_size(view->dtype);
@@ -232,10 +232,10 @@ static void to_probabilities(const struct dt_output *output, int64_t n, float *r
     }
 }
 
-// The window that is being predicted.
+// The window being predicted.
 struct now {
     const struct dt_predict_segment *segments;
-    int64_t n, window; // segments that reach it, and its number
+    int64_t n, window; // segments that reach it; its index
 };
 
 static int64_t rows_of(const struct predictor *p, const struct now *now, int64_t stream)
@@ -243,8 +243,8 @@ static int64_t rows_of(const struct predictor *p, const struct now *now, int64_t
     return dt_min_i64(now->segments[stream].rows - now->window * p->plan->length, p->plan->length);
 }
 
-// The n rows of a stream in a view that has one for each position; of windows: for each stream,
-// which is then that of all its positions.
+// Copies the n rows of a stream from a view with a row per position or, with `windows`, per stream,
+// which then applies to all its positions.
 static void copy_rows(struct predictor *p, const struct dt_view *view, bool windows, int64_t stream,
                       int64_t n)
 {
@@ -259,7 +259,7 @@ static void copy_rows(struct predictor *p, const struct dt_view *view, bool wind
     }
 }
 
-// Draws values for the rows in p->rows, in their place, and for the model's array of targets.
+// Draws values in place of the rows in p->rows, and for the model's array of targets.
 static void draw(struct predictor *p, int k, int64_t stream, int64_t n)
 {
     const struct dt_output *output = &p->plan->outputs.list[k];
@@ -274,8 +274,7 @@ static void draw(struct predictor *p, int k, int64_t stream, int64_t n)
     }
 }
 
-// Writes the columns of output k, or (k < 0) the hidden states; they follow from one view in host
-// memory.
+// Writes the columns of output k, or (k < 0) the hidden states, from one view in host memory.
 static dt_status write_columns(struct predictor *p, const struct now *now, int k, bool windows,
                                struct dt_view view)
 {
@@ -300,8 +299,8 @@ static dt_status write_columns(struct predictor *p, const struct now *now, int k
     return DT_OK;
 }
 
-// Where outputs are conditioned on those before and values are drawn, the model computes them one
-// by one, and sees these.
+// If outputs are conditioned on earlier ones and values are drawn, the model computes outputs one
+// by one and sees the drawn values.
 static dt_status write_outputs(struct predictor *p, const struct now *now,
                                const struct dt_pass *pass)
 {
@@ -324,7 +323,7 @@ static dt_status write_outputs(struct predictor *p, const struct now *now,
             DT_TRY(send(p, targets, now->n * p->plan->length));
     }
     for (int k = 0; k < outputs->n; k++) {
-        struct dt_view values; // of the segment up to the end of this window
+        struct dt_view values; // over the segment up to the end of this window
         if (outputs->list[k].pool == DT_POOL_NONE)
             continue;
         DT_TRY(dt_model_output(p->model, pass, k, &values));
@@ -344,7 +343,8 @@ static double log_probability(const float *logits, int64_t vocab, int32_t label)
     return logits[label] - most - log(total);
 }
 
-// The log-probability of each position's label, at the label's position; NaN where there is none.
+// Writes the log-probability of each position's label, at the label's position; NaN without a
+// label.
 static dt_status write_tokens(struct predictor *p, const struct now *now,
                               const struct dt_pass *pass)
 {
@@ -430,7 +430,7 @@ static dt_status predict_group(struct predictor *p, int64_t group)
     }
 }
 
-// Marks groups whose numbers are on the disk.
+// Marks groups whose numbers are on disk.
 static dt_status mark(struct predictor *p)
 {
     const char *path = p->plan->file.path;
@@ -473,7 +473,7 @@ static uint64_t mix(uint64_t hash, const void *data, size_t bytes)
     return dt_xxh3(both, sizeof both);
 }
 
-// Hashes all that the numbers depend on.
+// Hashes everything that the numbers depend on.
 static uint64_t key_of(const struct dt_predict_plan *plan, const struct dt_snapshot *snapshot)
 {
     const struct dt_predict_options *o = &plan->options;
@@ -501,7 +501,7 @@ static uint64_t key_of(const struct dt_predict_plan *plan, const struct dt_snaps
     return hash;
 }
 
-// Rank 0: finds or creates the file, under a lock that lasts as long as *lock is open.
+// Rank 0: reopens or creates the file, under a lock that is held while *lock is open.
 static dt_status open_file(struct dt_predict_plan *plan, int *lock)
 {
     const struct dt_predict_options *o = &plan->options;
