@@ -40,6 +40,15 @@ check "its labels are the losses: $(edge head) $(extreme tail) $(edge tail) $(ex
     -v a="$(edge head)" -v b="$(extreme tail)" -v c="$(edge tail)" -v d="$(extreme head)" \
     'BEGIN { exit !(a - b < 0.001 && b - a < 0.001 && c - d < 0.001 && d - c < 0.001) }'
 
+# Made-up metrics of 75 minutes and 3.5 seconds, of a rate that changes.
+mkdir long short
+for i in 1 2 3; do
+    echo '{"event":"train","step":'$i',"epoch":0,"loss":'$i',"lr":1,"tokens":'$((i * 1000))',"step_ms":1501166.7,"tokens_per_s":'$((i * 100))',"skipped":false}'
+done | tee long/metrics.jsonl | sed 's/"step_ms":[0-9.]*/"step_ms":1000/' >short/metrics.jsonl
+"$launch/curve.sh" --table long short >made.txt
+check "the time in steps: $(cat made.txt)" test "$(row 'time in steps' made.txt) $(row 'tokens.s' made.txt) $(row tokens made.txt)" = \
+    '1:15:03 0:00:03 200 200 3000 3000'
+
 mean=$(sed -n 's/.*"event":"train",.*"loss":\([^,]*\),.*/\1/p' runs/one/metrics.jsonl | awk '{ s += $1 } END { printf "%.4f", s / NR }')
 printf '# of ten steps\n10 %s 0.001\n11 1 1\n' "$mean" >reference
 check "a reference" "$launch/curve.sh" --expect reference runs/one >expect.txt

@@ -93,6 +93,12 @@ check("both sides have all tokens", len(load("held-out")[0]) + len(load("held-ou
 check("about a fifth is held out", 0.1 < len(load("held-out", "val")[0]) / len(want) < 0.3)
 sizes = [int(h5py.File(path)["tokens"].attrs["bytes"]) for path in glob.glob("held-out/*.h5")]
 check(f"both sides say the bytes of their text: {sizes}", sum(sizes) == sum(len(text.encode()) for text in docs))
+with open("large.jsonl", "w", encoding="utf-8") as file:
+    file.write(lines * (2000000 // len(want)))
+run("large.jsonl", "-o", "large", "--tokenizer", "bpe/tokenizer", "--shard-mb", "1")
+sizes = [int(h5py.File(path)["tokens"].attrs["bytes"]) for path in sorted(glob.glob("large/*.h5"))]
+check(f"each of several shards says its own: {sizes}", len(sizes) > 2 and sum(sizes) == 2000000 // len(want) * sum(
+    len(text.encode()) for text in docs))
 
 # Tokens of other programs.
 stream = np.random.default_rng(1).integers(0, 50257, 3000000, dtype=np.uint16)
@@ -120,6 +126,7 @@ for source in ["f.bin", "g.npy", "m.bin"]:
 # A conversion that is killed continues, and ends with the same bytes.
 options = ["g.npy", "--vocab-size", "50257", "--shard-mb", "1", "--val", "0.5"]
 run(*options, "-o", "whole")
+modified = os.stat("g.npy").st_mtime_ns
 job = subprocess.Popen([sys.executable, PROGRAM, *options, "-o", "killed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while not os.path.exists("killed/.tokens.json") and job.poll() is None:
     time.sleep(0.001)
@@ -135,6 +142,15 @@ for name in names:
     with open(f"whole/{name}", "rb") as a, open(f"killed/{name}", "rb") as b:
         check(f"{name}: the same bytes", a.read() == b.read())
 run(*options, "-o", "killed", says="is complete already")
+
+# Shards of other options or inputs are not continued.
+os.utime("g.npy", (1, 1))
+run(*options, "-o", "whole", code=2, says="shards of other inputs or options")
+os.utime("g.npy", ns=(modified, modified))
+run("f.bin", *options, "-o", "whole", code=2, says="shards of other inputs or options")
+for other in ["--vocab-size=50258", "--shard-mb=2", "--val=0.4", "--seed=2", "--tokenizer=bpe/tokenizer", "--train-bpe=300",
+              "--train-mb=9", "--field=content", "--eos=x", "--no-eos"]:
+    run(*options, other, "-o", "whole", code=2, says="shards of other inputs or options")
 
 # What is refused, with file and offset.
 run("a.jsonl", "-o", "bpe", "--tokenizer", "bpe/tokenizer", code=2, says="--force replaces them")
