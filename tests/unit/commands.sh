@@ -80,6 +80,10 @@ for device in rtx3070-8 rtx3060-12 rtx4090-24 rtx5090-32 a100-40 h100-80 h200-14
     check "--propose: $device has $window, more than $longest" [ "$window" -gt "$longest" ]
     longest=$window
 done
+DTRAIN_MAX_ISA=plain run 0 --check --propose mamba.ini run.precision=auto
+says 'fp32 storage' out.txt
+DTRAIN_MAX_ISA=plain run 0 --check --propose --device h200-141 mamba.ini run.precision=auto # a GPU prefers bf16
+says 'bf16 storage' out.txt
 
 # The sizes of the ready configurations, in millions of parameters.
 run 0 --check --propose --device h200-141 "$(dirname "$0")/../../launch/caduceus.ini" data.train=synthetic:random data.val= \
