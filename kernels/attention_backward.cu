@@ -191,8 +191,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     const auto [b, h, at, n] = mine;
     const int64_t g = h / (in.n_head / in.n_kv_head);
     const int32_t *starts = shared.starts + b * in.length, *stops = shared.stops + b * in.length;
-    const int t0 = (int)at, end = (int)(at + n), low = starts[t0], last = starts[end - 1],
-              first = stops[t0];
+    const int t0 = (int)at, end = (int)(at + n), low = starts[t0], last = starts[end - 1];
     const int lane = (int)threadIdx.x % DT_WARP, row = (int)threadIdx.x / DT_WARP * 16;
     const float factor = shared.scale * DT_LOG2_E;
     const mma_source keys = mma_from(in, in.k, in.k0, b, g),
@@ -210,7 +209,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
         float p[PAIRS][4] = {}, ds[PAIRS][4] = {};
         mma_scores<E>(q, tile, p);
         mma_scores<E>(dy, tile + TILE, ds);
-        if (j + ROWS > first || j < last)
+        if (j + ROWS > stops[t0] || j < last)
             mma_hide<false>(starts, stops, end, t0 + row, j, p);
 #pragma unroll
         for (int i = 0; i < 4 * PAIRS; i++) {

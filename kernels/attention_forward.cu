@@ -121,8 +121,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     const auto [b, h, at, n] = mine;
     const int64_t g = h / (in.n_head / in.n_kv_head);
     const int32_t *starts = shared.starts + b * in.length, *stops = shared.stops + b * in.length;
-    const int t0 = (int)at, end = (int)(at + n), low = starts[t0], last = starts[end - 1],
-              first = stops[t0];
+    const int t0 = (int)at, end = (int)(at + n), low = starts[t0], last = starts[end - 1];
     const int lane = (int)threadIdx.x % DT_WARP, row = (int)threadIdx.x / DT_WARP * 16;
     const float factor = shared.scale * DT_LOG2_E;
     const mma_source keys = mma_from(in, in.k, in.k0, b, g),
@@ -132,7 +131,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     mma_walk<E>(keys, values, low, stops[end - 1], stages, [&](int j, const dt_bf16 *tile) {
         float pairs[PAIRS][4] = {};
         mma_scores<E>(q, tile, pairs);
-        if (j + ROWS > first || j < last)
+        if (j + ROWS > stops[t0] || j < last)
             mma_hide<false>(starts, stops, end, t0 + row, j, pairs);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
