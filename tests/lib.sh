@@ -164,6 +164,34 @@ same_losses() { # metrics A, metrics B, tolerance, perhaps a tolerance of gradie
         END { exit bad || NR == 0 }'
 }
 
+evals() { # run: its validation losses
+    sed -n 's/.*"event":"eval","step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "runs/$1/metrics.jsonl"
+}
+
+numbers() { # file: its numbers
+    grep -oE '[0-9]+\.[0-9]+(e-?[0-9]+)?' "$1"
+}
+
+scores() { # run: of the heads in its validations
+    sed -n 's/.*"heads"://p' "runs/$1/metrics.jsonl" | numbers /dev/stdin
+}
+
+slots() { # run: the losses of its sources
+    grep -o '"loss":[^,]*,"tokens":[0-9]*,"epochs"' "runs/$1/metrics.jsonl" | grep -oE '[0-9]+\.[0-9]+'
+}
+
+near() { # two files of numbers, tolerance
+    paste -d' ' "$1" "$2" | awk -v t="$3" '
+        { for (i = 1; i <= NF / 2; i++) { d = $i - $(i + NF / 2); if (d < 0) d = -d; if (!(d <= t * ($i < 0 ? -$i : $i))) bad = 1 } }
+        END { exit bad || NR == 0 }'
+}
+
+# Gradients in fp32 are summed over positions in another order, and so are products of matrices.
+same_training() { # what, run, run
+    check "$1: losses and norms" same_losses "runs/$2/metrics.jsonl" "runs/$3/metrics.jsonl" 1e-6 2e-6
+    check "$1: validation" near <(evals "$2") <(evals "$3") 1e-6
+}
+
 same_bits() { # checkpoint A, checkpoint B
     cmp "$1/model.safetensors" "$2/model.safetensors" &&
         cmp "$1/optimizer-00001-of-00001.safetensors" "$2/optimizer-00001-of-00001.safetensors"

@@ -123,16 +123,19 @@ static void print_batch(const struct dt_job *job)
 {
     int64_t batch = job->settings.data.batch, length = job->settings.data.seq_len;
     const char *unit = dt_model_unit(&job->model);
-    char arrays[DT_DATA_TEXT] = "";
-    dt_print_line("batch: %lld sequences of %lld %s = %lld %s per step: ranks %d x micro-batches "
-                  "%lld x sequences %lld",
+    int64_t context = job->settings.comm.context;
+    char arrays[DT_DATA_TEXT] = "", shared[64] = "";
+    if (context > 1)
+        snprintf(shared, sizeof shared, "shared by %lld ranks, ", (long long)context);
+    dt_print_line("batch: %lld sequences of %lld %s = %lld %s per step: %s %d x micro-batches %lld "
+                  "x sequences %lld",
                   (long long)batch, (long long)length, unit, (long long)(batch * length), unit,
-                  job->comm->info.size, (long long)(job->local_batch / job->micro_batch),
-                  (long long)job->micro_batch);
+                  context > 1 ? "groups" : "ranks", dt_job_groups(job),
+                  (long long)(job->local_batch / job->micro_batch), (long long)job->micro_batch);
     if (dt_job_segment(job) < length)
-        dt_print_line("segments: %lld of %lld %s a window, forward twice (model.segment)",
+        dt_print_line("segments: %lld of %lld %s a window, %sforward twice (model.segment)",
                       (long long)dt_ceil_div(length, dt_job_segment(job)),
-                      (long long)dt_job_segment(job), unit);
+                      (long long)dt_job_segment(job), unit, shared);
     const struct dt_loader_config loader = dt_job_train_loader(job);
     struct dt_array_list list;
     int64_t bytes = 0;

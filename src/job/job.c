@@ -473,11 +473,13 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const
     DT_TRY(dt_places_check_program(comm));
     dt_comm_progress(comm, 0, "reading the configuration");
     DT_TRY(share_config(job, words, n_words));
+    if (purpose != DT_PURPOSE_TRAIN && purpose != DT_PURPOSE_CHECK)
+        job->settings.comm.context = 1;
     DT_TRY(dt_agree(comm, root ? dt_job_check_launch(job, purpose) : DT_OK));
     if (purpose == DT_PURPOSE_WHOLE && s->model.segment != 0)
         job->settings.data.seq_len = dt_min_i64(
             s->data.seq_len, s->model.segment > 0 ? s->model.segment : PREDICTED_AT_ONCE);
-    job->local_batch = s->data.batch / comm->info.size;
+    job->local_batch = s->data.batch / dt_job_groups(job);
     job->micro_batch = s->data.micro_batch > 0 ? s->data.micro_batch : job->local_batch;
     DT_TRY(dt_run_folder_path(s, job->run_path));
 
@@ -568,8 +570,8 @@ struct dt_loader_config dt_job_train_loader(const struct dt_job *job)
                                       .batch = s->data.batch,
                                       .block = s->data.block,
                                       .shuffle = s->data.shuffle,
-                                      .rank = job->comm->info.rank,
-                                      .size = job->comm->info.size,
+                                      .rank = job->comm->info.rank / (int)s->comm.context,
+                                      .size = dt_job_groups(job),
                                       .run = dt_job_takes_turns(job) ? job->micro_batch : 0,
                                       .prefetch = s->data.prefetch};
     dt_job_pin_ring(&job->backend, &config);

@@ -31,7 +31,7 @@ struct dt_job {
     struct dt_model_config model;
     struct dt_dataset *train, *val;                   // NULL: none
     struct dt_shard_cache *train_shards, *val_shards; // open shards of train and val
-    int64_t local_batch, micro_batch; // sequences per step of this rank, and per forward pass
+    int64_t local_batch, micro_batch; // sequences per step of this rank's group, and per pass
     int64_t steps_per_epoch, steps;
     double started;                   // dt_seconds when dt_job_open began
     float *mean, *deviation;          // [F], for normalising frames; or NULL
@@ -107,6 +107,12 @@ dt_status dt_job_normalize(struct dt_job *job, const struct dt_checkpoint_arrays
 // same data read nothing.
 dt_status dt_job_check_data(struct dt_job *job, bool keeps);
 void dt_job_free_blocks(struct dt_job *job);
+// Groups of ranks that each train on windows of their own (comm.context); rank r is in group r /
+// comm.context.
+static inline int dt_job_groups(const struct dt_job *job)
+{
+    return job->comm->info.size / (int)job->settings.comm.context;
+}
 // Positions per pass: those of a window, or of a segment (model.segment).
 static inline int64_t dt_job_segment(const struct dt_job *job)
 {

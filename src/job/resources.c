@@ -43,9 +43,14 @@ dt_status dt_job_check_launch(const struct dt_job *job, enum dt_purpose purpose)
         return dt_config_reject(job->config, "comm.backend",
                                 "start with mpirun -np N dtrain …, or leave it at auto",
                                 "mpi, but no launcher started this process");
+    if (info->size % job->settings.comm.context != 0)
+        return dt_config_reject(job->config, "comm.context",
+                                "use a divisor of the number of ranks, or start more",
+                                "%lld ranks cannot share each window among %d ranks",
+                                (long long)job->settings.comm.context, info->size);
     return purpose == DT_PURPOSE_WHOLE
                ? DT_OK
-               : dt_settings_check_batch(&job->settings, job->config, info->size);
+               : dt_settings_check_batch(&job->settings, job->config, dt_job_groups(job));
 }
 
 dt_status dt_job_check_device(const struct dt_job *job)

@@ -148,6 +148,8 @@ static const struct dt_config_key comm_keys[] = {
          .auto_word = "auto", .auto_value = 0, NEUTRAL),
     CHOICE(comm, selftest, "auto", DT_TOGGLE_WORDS,
            "check collectives on known values at the start; auto: between hosts or GPUs", NEUTRAL),
+    WHOLE(comm, context, "1", 1, 65536,
+          "ranks that share each window, a segment in turn (model.segment); 1: each rank has its own windows", NEUTRAL),
     WHOLE(comm, verify_replicas, "0", 0, MANY, "compare the ranks' weights every N steps; 0: off", NEUTRAL),
     {0},
 };
@@ -334,6 +336,11 @@ static void check_tree(struct check *check)
         least /= 2;
     for (int64_t fits = least; fits <= batch && fits > 0; fits *= 2)
         dt_append(allowed, sizeof allowed, "%s%lld", fits > least ? ", " : "", (long long)fits);
+    if (s->comm.context > 1)
+        reject(check, "comm.context comm.reduce",
+               "%lld ranks each sum a part of a window, which comm.reduce = reproducible (%s) does "
+               "not add up as one rank does",
+               (long long)s->comm.context, origin(check, "comm.reduce"));
     if (s->model.segment < 0)
         reject(check, "model.segment comm.reduce",
                "auto follows the memory, and comm.reduce = reproducible (%s), whose bits depend on "
@@ -371,6 +378,18 @@ static void check_data(struct check *check)
         reject(check, "data.carry_state data.stride data.seq_len",
                "true needs windows that follow each other: leave data.stride (%lld: %s) at auto",
                (long long)s->data.stride, origin(check, "data.stride"));
+    if (s->comm.context > 1 && s->data.carry_state)
+        reject(check, "comm.context data.carry_state",
+               "%lld ranks share a window, and no rank has its last state: set data.carry_state = "
+               "false",
+               (long long)s->comm.context);
+    if (s->comm.context > 1 && s->model.segment < 0)
+        reject(check, "comm.context model.segment",
+               "auto follows the memory of one rank: give a number, or 0 for one segment per rank");
+    if (s->comm.context > 1 && s->model.direction == DT_DIRECTION_BOTH)
+        reject(check, "comm.context model.direction",
+               "%lld ranks share a window, but model.direction = both reads it from both ends",
+               (long long)s->comm.context);
     if (s->data.carry_state && s->data.reverse_complement)
         reject(check, "data.reverse_complement data.carry_state",
                "true reads windows of the other strand, which no state continues");

@@ -77,7 +77,7 @@ struct dt_settings {
         int backend, dtype, reduce, selftest;
         double bucket_mb; // 0: auto, until the job knows its model
         double timeout_s, start_timeout_s;
-        int64_t verify_replicas;
+        int64_t verify_replicas, context;
     } comm;
     struct {
         int64_t every;

@@ -184,7 +184,9 @@ static dt_status attend(struct dt_projected *block, const struct dt_pass *pass,
                                              .v_last = dt_pass_state(pass, part, after, m->values),
                                              .count_last =
                                                  dt_pass_state(pass, part, after, m->count)};
-    return DT_RUN(pass, attention_forward, &args);
+    DT_TRY(dt_pass_relay_all(pass, part, DT_BEFORE));
+    DT_TRY(DT_RUN(pass, attention_forward, &args));
+    return dt_pass_relay_all(pass, part, DT_AFTER);
 }
 
 static dt_status inner_backward(struct dt_projected *part, const struct dt_pass *pass)
@@ -205,7 +207,9 @@ static dt_status inner_backward(struct dt_projected *part, const struct dt_pass 
         .dv = g->v,
         .dk0 = dt_pass_gradient(pass, block, before, m->keys),
         .dv0 = dt_pass_gradient(pass, block, before, m->values)};
-    return DT_RUN(pass, attention_backward, &args);
+    DT_TRY(dt_pass_relay_all(pass, block, DT_GRADIENT_AFTER));
+    DT_TRY(DT_RUN(pass, attention_backward, &args));
+    return dt_pass_relay_all(pass, block, DT_GRADIENT_BEFORE);
 }
 
 const struct dt_block_kind dt_attention_block = {

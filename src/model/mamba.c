@@ -228,7 +228,9 @@ static dt_status convolve_and_scan(struct dt_projected *part, const struct dt_pa
     if (m->norm_eps > 0)
         DT_TRY(normalize(m, pass));
     DT_TRY(dt_linear_forward(pass, m->dt_proj, a->dt, a->delta));
-    return DT_RUN(pass, scan_forward, &scan);
+    DT_TRY(dt_pass_relay(pass, &part->part, m->ssm_state, DT_BEFORE));
+    DT_TRY(DT_RUN(pass, scan_forward, &scan));
+    return dt_pass_relay(pass, &part->part, m->ssm_state, DT_AFTER);
 }
 
 static dt_status inner_backward(struct dt_projected *part, const struct dt_pass *pass)
@@ -251,7 +253,9 @@ static dt_status inner_backward(struct dt_projected *part, const struct dt_pass 
         .da_log = dt_net_gradient(net, m->a_log),
         .dd_skip = dt_net_gradient(net, m->d_skip),
         .ddt_bias = dt_net_gradient(net, m->dt_bias)};
+    DT_TRY(dt_pass_relay(pass, &part->part, m->ssm_state, DT_GRADIENT_AFTER));
     DT_TRY(DT_RUN(pass, scan_backward, &scan));
+    DT_TRY(dt_pass_relay(pass, &part->part, m->ssm_state, DT_GRADIENT_BEFORE));
     DT_TRY(dt_pass_ready(pass, m->a_log));
     DT_TRY(dt_pass_ready(pass, m->d_skip));
     DT_TRY(dt_pass_ready(pass, m->dt_bias));

@@ -185,7 +185,9 @@ static dt_status convolve_and_scan(struct dt_projected *part, const struct dt_pa
                                                  .y = a->n,
                                                  .rstd = m->rstd};
     DT_TRY(dt_conv_forward(pass, &m->conv, a->x_in, a->xbc, after));
+    DT_TRY(dt_pass_relay(pass, &part->part, m->ssm_state, DT_BEFORE));
     DT_TRY(DT_RUN(pass, ssd_forward, &ssd));
+    DT_TRY(dt_pass_relay(pass, &part->part, m->ssm_state, DT_AFTER));
     return DT_RUN(pass, gated_rmsnorm_forward, &norm);
 }
 
@@ -219,7 +221,9 @@ static dt_status inner_backward(struct dt_projected *part, const struct dt_pass 
         .ddt_bias = dt_net_gradient(net, m->dt_bias)};
     DT_TRY(DT_RUN(pass, gated_rmsnorm_backward, &norm));
     DT_TRY(dt_pass_ready(pass, m->gated_norm));
+    DT_TRY(dt_pass_relay(pass, &part->part, m->ssm_state, DT_GRADIENT_AFTER));
     DT_TRY(DT_RUN(pass, ssd_backward, &ssd));
+    DT_TRY(dt_pass_relay(pass, &part->part, m->ssm_state, DT_GRADIENT_BEFORE));
     DT_TRY(dt_pass_ready(pass, m->a_log));
     DT_TRY(dt_pass_ready(pass, m->d_skip));
     DT_TRY(dt_pass_ready(pass, m->dt_bias));

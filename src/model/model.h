@@ -125,6 +125,14 @@ typedef dt_status (*dt_grad_ready)(void *context, int64_t row);
 // after those of all rows before them.
 typedef dt_status (*dt_part_begins)(void *context, int64_t row, bool backward);
 
+// Moves an array of a state between two parts of a window that different ranks run: receives it
+// before a part reads it, or sends it after a part has written it. Both sides move the same arrays
+// in the same order. What is sent must not change until the caller says so.
+struct dt_relay {
+    dt_status (*move)(void *context, bool sends, bool gradient, void *array, int64_t bytes);
+    void *context;
+};
+
 // A pass over one micro-batch. Forward, loss and backward of it get the same one.
 struct dt_pass {
     struct dt_model_input input;
@@ -139,6 +147,9 @@ struct dt_pass {
     // states within it, but at its ends; NULL: the input is a whole window.
     const struct dt_model_input *window;
     int64_t at;
+    // Where other ranks have the parts before and after this one: in forward moves `before` and
+    // `after`, in loss and backward their gradients. NULL: nothing moves.
+    const struct dt_relay *relay, *gradient_relay;
     int64_t first;              // which sequence of these states is the pass's first
     bool accumulate;            // weight gradients: += (a later micro-batch), else =
     dt_grad_ready grad_ready;   // called in backward; or NULL

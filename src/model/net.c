@@ -189,6 +189,35 @@ float *dt_pass_gradient(const struct dt_pass *pass, const struct dt_part *block,
     return array ? array + pass->first * block->states.arrays[index].width : NULL;
 }
 
+dt_status dt_pass_relay(const struct dt_pass *pass, const struct dt_part *part, int index,
+                        enum dt_relayed what)
+{
+    const bool gradient = what == DT_GRADIENT_AFTER || what == DT_GRADIENT_BEFORE,
+               sends = what == DT_AFTER || what == DT_GRADIENT_BEFORE;
+    const struct dt_model_state *const states[] = {
+        [DT_BEFORE] = pass->before,
+        [DT_AFTER] = pass->after,
+        [DT_GRADIENT_AFTER] = pass->dafter,
+        [DT_GRADIENT_BEFORE] = pass->dbefore,
+    };
+    const struct dt_relay *relay = gradient ? pass->gradient_relay : pass->relay;
+    const struct dt_array_spec *array = &part->states.arrays[index],
+                               of_gradient = dt_state_gradient(array);
+    void *data = dt_model_state_array(states[what], part->layer, index);
+    return relay && data
+               ? relay->move(relay->context, sends, gradient, data,
+                             dt_array_bytes(gradient ? &of_gradient : array, pass->input.sequences))
+               : DT_OK;
+}
+
+dt_status dt_pass_relay_all(const struct dt_pass *pass, const struct dt_part *part,
+                            enum dt_relayed what)
+{
+    for (int i = 0; i < part->states.n; i++)
+        DT_TRY(dt_pass_relay(pass, part, i, what));
+    return DT_OK;
+}
+
 // The arrays of a block, x and y first, and after them their gradients: with the rows of the pass.
 static const struct dt_view *arrays_of(struct dt_part *block, const struct dt_pass *pass)
 {
@@ -364,7 +393,9 @@ dt_status dt_conv_forward(const struct dt_pass *pass, const struct dt_conv *conv
         .in = conv_inputs(pass, conv, x),
         .y = y,
         .x_last = dt_pass_state(pass, conv->block, after, conv->state)};
-    return DT_RUN(pass, conv1d_silu_forward, &args);
+    DT_TRY(dt_pass_relay(pass, conv->block, conv->state, DT_BEFORE));
+    DT_TRY(DT_RUN(pass, conv1d_silu_forward, &args));
+    return dt_pass_relay(pass, conv->block, conv->state, DT_AFTER);
 }
 
 dt_status dt_conv_backward(const struct dt_pass *pass, const struct dt_conv *conv, struct dt_view x,
@@ -379,7 +410,9 @@ dt_status dt_conv_backward(const struct dt_pass *pass, const struct dt_conv *con
         .dx0 = dt_pass_gradient(pass, conv->block, pass->dbefore, conv->state),
         .dweight = dt_net_gradient(net, conv->weight),
         .dbias = dt_net_gradient(net, conv->bias)};
+    DT_TRY(dt_pass_relay(pass, conv->block, conv->state, DT_GRADIENT_AFTER));
     DT_TRY(DT_RUN(pass, conv1d_silu_backward, &args));
+    DT_TRY(dt_pass_relay(pass, conv->block, conv->state, DT_GRADIENT_BEFORE));
     DT_TRY(dt_pass_ready(pass, conv->weight));
     return dt_pass_ready(pass, conv->bias);
 }

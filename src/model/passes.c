@@ -187,7 +187,8 @@ static dt_status backward_layer(const struct dt_model *model, const struct dt_pa
 dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *caller)
 {
     const struct dt_parts *parts = &model->parts;
-    const struct dt_pass pass = complete(model, caller);
+    struct dt_pass pass = complete(model, caller);
+    pass.relay = NULL; // states have moved: what runs forward again has them
     for (int row = 0; row < parts->head_rows; row++)
         DT_TRY(dt_pass_ready(&pass, row));
     for (int64_t i = parts->layers - 1; i >= 0; i--)

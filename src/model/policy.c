@@ -288,10 +288,14 @@ static dt_status pool_windows(const struct policy *p, const struct dt_pass *pass
 static dt_status carry(struct dt_part *part, const struct dt_pass *pass, struct dt_view h)
 {
     const struct policy *p = (struct policy *)part;
-    for (enum dt_pool pool = DT_POOL_MEAN; pool < DT_POOLS && !ends(pass); pool++)
+    if (!starts(pass))
+        DT_TRY(dt_pass_relay_all(pass, part, DT_BEFORE));
+    if (ends(pass))
+        return DT_OK;
+    for (enum dt_pool pool = DT_POOL_MEAN; pool < DT_POOLS; pool++)
         if (p->pools[pool])
             DT_TRY(pool_windows(p, pass, pool, h, starts(pass) ? NULL : pass->before, pass->after));
-    return DT_OK;
+    return dt_pass_relay_all(pass, part, DT_AFTER);
 }
 
 // The targets and weights of outputs: one row per position, or for pooled outputs per window.
@@ -413,6 +417,8 @@ static dt_status windows_backward(const struct policy *p, const struct dt_pass *
                                 *dbefore = starts(pass) ? NULL : pass->dbefore,
                                 *dafter = ends(pass) ? NULL : pass->dafter;
     bool adds[DT_POOLS] = {false};
+    if (!ends(pass))
+        DT_TRY(dt_pass_relay_all(pass, part, DT_GRADIENT_AFTER));
     for (int k = 0; k < p->outputs.n && ends(pass); k++) {
         enum dt_pool pool = p->outputs.list[k].pool;
         struct dt_linear linear = linear_of(p, k);
@@ -443,7 +449,7 @@ static dt_status windows_backward(const struct policy *p, const struct dt_pass *
             first = false;
         }
     }
-    return DT_OK;
+    return starts(pass) ? DT_OK : dt_pass_relay_all(pass, part, DT_GRADIENT_BEFORE);
 }
 
 // Computes the loss of the outputs per position or, with `windows`, of pooled outputs.

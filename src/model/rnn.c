@@ -123,7 +123,9 @@ static dt_status run(const struct rnn *m, const struct arrays *a, const struct d
                                            dt_pass_state(pass, &m->part, after, m->hidden_state)};
     if (m->cell == DT_RNN_LSTM)
         args.c_last = dt_pass_state(pass, &m->part, after, m->cell_state);
-    return DT_RUN(pass, rnn_forward, &args);
+    DT_TRY(dt_pass_relay_all(pass, &m->part, DT_BEFORE));
+    DT_TRY(DT_RUN(pass, rnn_forward, &args));
+    return dt_pass_relay_all(pass, &m->part, DT_AFTER);
 }
 
 static dt_status forward(struct dt_part *part, const struct dt_pass *pass, struct dt_view h,
@@ -171,7 +173,9 @@ static dt_status backward(struct dt_part *part, const struct dt_pass *pass, stru
         DT_TRY(run(m, &a, pass, NULL, direct ? g.y : a.y));
     if (!direct)
         DT_TRY(dt_linear_backward(pass, m->out_proj, a.y, dout, g.y));
+    DT_TRY(dt_pass_relay_all(pass, part, DT_GRADIENT_AFTER));
     DT_TRY(DT_RUN(pass, rnn_backward, &args));
+    DT_TRY(dt_pass_relay_all(pass, part, DT_GRADIENT_BEFORE));
     DT_TRY(dt_pass_ready(pass, m->bias_ih));
     DT_TRY(dt_pass_ready(pass, m->bias_hh));
     DT_TRY(dt_linear_backward(pass, m->recurrent, a.previous, m->cell == DT_RNN_GRU ? g.p : g.x,

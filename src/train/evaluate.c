@@ -54,7 +54,7 @@ static dt_status measured_of(const struct dt_job *job, struct dt_outputs *output
 dt_status dt_evaluation_plan(const struct dt_job *job, struct dt_memory_plan *plan)
 {
     struct dt_outputs outputs;
-    int64_t all = rows_of(job), rows = dt_ceil_div(all, job->comm->info.size);
+    int64_t all = rows_of(job), rows = dt_ceil_div(all, dt_job_groups(job));
     DT_TRY(measured_of(job, &outputs));
     dt_memory_plan_add(plan, "scores", dt_scores_bytes(&outputs, rows, all), true);
     return DT_OK;
@@ -222,9 +222,10 @@ static dt_status evaluate_batch(struct dt_evaluation *e, int64_t micro_batches,
             if (e->scores)
                 DT_TRY(score(e, &part, false, &host->predictions));
         }
+        DT_TRY(dt_segments_settle(e->segments));
         if (e->by_position)
             DT_TRY(add_losses(e, &pass, k, host));
-        if (e->scores)
+        if (e->scores && dt_segments_own(e->segments, pass.input.length - 1))
             DT_TRY(score(e, &part, true, &host->predictions));
         DT_TRY(dt_carry_store(e->carry, e->carry->next, k, e->stream));
     }

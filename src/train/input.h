@@ -17,6 +17,10 @@ struct dt_input_config {
     int64_t sequences, length, micro;
     bool takes_turns; // ranks take turns, micro-batch by micro-batch (job/job.h)
     int64_t segment;  // positions per pass (train/segments.h); 0: all
+    // comm.context: so many ranks of this communicator share each window, and divide its segments.
+    // 0 or 1: none does.
+    int64_t context;
+    struct dt_comm *comm;
 };
 
 struct dt_input {

@@ -22,6 +22,8 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
                   .length = s->data.seq_len,
                   .micro = job->micro_batch,
                   .segment = dt_job_segment(job),
+                  .context = s->comm.context,
+                  .comm = job->comm,
                   .takes_turns = dt_job_takes_turns(job)},
         .tokens = s->data.batch * s->data.seq_len,
         .optimizer = {.beta1 = (float)s->optim.beta1,
@@ -240,6 +242,28 @@ static dt_status choose_segment(const struct dt_job *job, int64_t *segment)
     return search_segment(job, budget.bytes - budget.bytes / 64, segment, &bytes);
 }
 
+// Every rank of a group runs as many segments, so all take part in the same collectives.
+static dt_status check_context(const struct dt_job *job)
+{
+    static const char key[] = "comm.context";
+    int64_t context = job->settings.comm.context, length = job->settings.data.seq_len,
+            segment = dt_job_segment(job), n = dt_ceil_div(length, segment);
+    char hint[96];
+    if (!job->backend.table->unified)
+        return dt_config_reject(job->config, key, "use 1, or run.device = cpu",
+                                "%lld, but ranks share windows on CPUs only", (long long)context);
+    snprintf(hint, sizeof hint, "use a model.segment of %lld, or a data.seq_len of %lld",
+             (long long)dt_round_up(dt_ceil_div(length, context), dt_segment_unit(&job->backend)),
+             (long long)(dt_round_up(n, context) * segment));
+    return n % context == 0
+               ? DT_OK
+               : dt_config_reject(job->config, key, hint,
+                                  "%lld ranks cannot share equally the %lld %s of a window "
+                                  "(data.seq_len = %lld, %lld positions each)",
+                                  (long long)context, (long long)n, n == 1 ? "segment" : "segments",
+                                  (long long)length, (long long)segment);
+}
+
 static dt_status check_segment(const struct dt_job *job)
 {
     int64_t segment = job->model.segment, unit = dt_segment_unit(&job->backend);
@@ -252,6 +276,8 @@ static dt_status check_segment(const struct dt_job *job)
                                 dt_config_find(job->config, "optim.shard")->text);
     if (segment < 0) // auto
         return DT_OK;
+    if (job->settings.comm.context > 1)
+        DT_TRY(check_context(job));
     char hint[64];
     snprintf(hint, sizeof hint, "use %lld", (long long)dt_round_up(segment, unit));
     return segment % unit == 0
@@ -266,7 +292,13 @@ dt_status dt_job_settle_segment(struct dt_job *job)
     static const char key[] = "model.segment";
     int64_t *segment = &job->model.segment, chosen = 0;
     char text[24];
+    if (job->settings.comm.context > 1 && *segment == 0) // one for each rank
+        *segment = dt_round_up(dt_ceil_div(job->settings.data.seq_len, job->settings.comm.context),
+                               dt_segment_unit(&job->backend));
     DT_TRY(dt_agree(job->comm, check_segment(job)));
+    if (job->settings.comm.context > 1) // its attention may see further
+        DT_TRY(dt_agree(job->comm,
+                        dt_job_name_origin(job->config, dt_model_config_check(&job->model))));
     if (*segment >= 0)
         return DT_OK;
     DT_TRY(dt_agree(job->comm, choose_segment(job, &chosen)));

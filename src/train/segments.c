@@ -5,14 +5,27 @@
 
 #include <stdlib.h>
 
+static int64_t ranks_of(const struct dt_input_config *batch)
+{
+    return dt_max_i64(batch->context, 1);
+}
+
 static int64_t segments_of(const struct dt_input_config *batch)
 {
     return batch->segment > 0 ? dt_ceil_div(batch->length, batch->segment) : 1;
 }
 
-static int64_t borders_of(const struct dt_model_shape *shape, int64_t n)
+// Borders whose states are kept: those before the segments of a rank.
+static int64_t borders_of(const struct dt_model_shape *shape, const struct dt_input_config *batch)
 {
-    return shape->training ? n - 1 : dt_min_i64(n - 1, 2);
+    int64_t ranks = ranks_of(batch), n = segments_of(batch) / ranks - (ranks == 1);
+    return shape->training ? n : dt_min_i64(n, 2);
+}
+
+// All states: in a group two more, which are sent.
+static int64_t states_of(const struct dt_model_shape *shape, const struct dt_input_config *batch)
+{
+    return borders_of(shape, batch) + (ranks_of(batch) > 1 ? 2 : 0);
 }
 
 dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt_array_list *arrays,
@@ -27,7 +40,8 @@ dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt
     for (int i = 0; i < arrays->n; i++)
         input += dt_array_bytes(&arrays->arrays[i], batch->micro * batch->segment);
     dt_memory_plan_add(plan, "border states",
-                       borders_of(shape, n) * state + (shape->training ? 2 * gradient : 0), false);
+                       states_of(shape, batch) * state + (shape->training ? 2 * gradient : 0),
+                       false);
     dt_memory_plan_add(plan, "segment input", input, false);
     if (shape->losses)
         dt_memory_plan_add(plan, "losses of positions",
@@ -40,14 +54,23 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
                              const struct dt_input_config *batch, struct dt_segments *s)
 {
     const struct dt_array_list *arrays = dt_model_arrays(model);
-    int64_t n = segments_of(batch), window = batch->micro * batch->length;
-    *s = (struct dt_segments){
-        .backend = backend, .model = model, .config = *batch, .shape = *shape, .n = n};
+    int64_t n = segments_of(batch), window = batch->micro * batch->length,
+            states = states_of(shape, batch);
+    *s = (struct dt_segments){.backend = backend,
+                              .model = model,
+                              .config = *batch,
+                              .shape = *shape,
+                              .n = n / ranks_of(batch),
+                              .step = ranks_of(batch)};
     if (n == 1)
         return DT_OK;
-    s->kept = borders_of(shape, n);
-    DT_TRY(DT_NEW(&s->states, s->kept, "%lld states", (long long)s->kept));
-    for (int64_t i = 0; i < s->kept; i++)
+    if (s->step > 1) {
+        s->place = batch->comm->info.rank % s->step;
+        dt_relay_create(batch->comm, s->step, &s->relay);
+    }
+    s->kept = borders_of(shape, batch);
+    DT_TRY(DT_NEW(&s->states, states, "%lld states", (long long)states));
+    for (int64_t i = 0; i < states; i++)
         DT_TRY(dt_model_state_create(model, batch->micro, &s->states[i]));
     for (int i = 0; i < 2 && shape->training; i++)
         DT_TRY(dt_model_state_create_gradient(model, batch->micro, &s->gradients[i]));
@@ -62,8 +85,9 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
 
 void dt_segments_destroy(struct dt_segments *s)
 {
-    for (int64_t i = 0; s->states && i < s->kept; i++)
+    for (int64_t i = 0; s->states && i < states_of(&s->shape, &s->config); i++)
         dt_model_state_destroy(s->model, s->states[i]);
+    dt_relay_destroy(&s->relay);
     for (int i = 0; i < 2; i++)
         dt_model_state_destroy(s->model, s->gradients[i]);
     for (int i = 0; i < DT_BATCH_ARRAYS && s->backend; i++)
@@ -94,39 +118,59 @@ static dt_status keep(const struct dt_segments *s, const struct dt_pass *part, v
                 length, length);
 }
 
-dt_status dt_segments_pass(struct dt_segments *s, const struct dt_pass *whole, int64_t i,
+dt_status dt_segments_settle(struct dt_segments *s)
+{
+    for (int side = 0; side < 2; side++)
+        DT_TRY(dt_relay_settle(&s->relay, side));
+    return DT_OK;
+}
+
+bool dt_segments_own(const struct dt_segments *s, int64_t t)
+{
+    return s->step == 1 || t / s->config.segment % s->step == s->place;
+}
+
+dt_status dt_segments_pass(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
                            struct dt_pass *part)
 {
     const struct dt_array_list *arrays = dt_model_arrays(s->model);
+    const int64_t i = s->place + k * s->step, all = s->n * s->step; // segments of the window
     const int64_t first = i * s->config.segment;
-    const bool starts = i == 0, ends = i == s->n - 1;
+    const bool alone = s->step == 1;
     const bool ring = dt_model_params(s->model)->ring.n > 0; // each segment sends its gradients
     *part = *whole;
-    if (s->n == 1)
+    if (all == 1)
         return DT_OK;
+    if (!alone) {
+        DT_TRY(dt_relay_settle(&s->relay, (int)(k % 2)));
+        part->relay = part->gradient_relay = &s->relay.relay;
+    }
     part->window = &whole->input;
     part->at = first;
     part->input.length = dt_min_i64(s->config.segment, whole->input.length - first);
-    for (int k = 0; k < arrays->n; k++) {
-        const char *from = whole->input.arrays[k];
-        int64_t each = dt_array_bytes(&arrays->arrays[k], 1), length = part->input.length * each;
+    for (int n = 0; n < arrays->n; n++) {
+        const char *from = whole->input.arrays[n];
+        int64_t each = dt_array_bytes(&arrays->arrays[n], 1), length = part->input.length * each;
         if (!from)
             continue;
-        part->input.arrays[k] = s->arrays[k];
-        DT_TRY(copy(s, part, s->arrays[k], length, from + first * each, whole->input.length * each,
+        part->input.arrays[n] = s->arrays[n];
+        DT_TRY(copy(s, part, s->arrays[n], length, from + first * each, whole->input.length * each,
                     length));
     }
-    if (!starts) {
-        part->before = s->states[(i - 1) % s->kept];
+    if (i > 0) {
+        part->before = s->states[(alone ? i - 1 : k) % s->kept];
         part->dbefore = s->gradients[(i - 1) % 2];
-        part->part_begins = ring ? whole->part_begins : NULL;
-        part->grad_ready = ring ? whole->grad_ready : NULL;
     }
-    if (!ends) {
-        part->after = s->states[i % s->kept];
+    if (i < all - 1) {
+        part->after = s->states[alone ? i % s->kept : s->kept + k % 2];
         part->dafter = s->gradients[i % 2];
-        part->accumulate = !ring;
     }
+    if (k > 0 && !ring) {
+        part->part_begins = NULL;
+        part->grad_ready = NULL;
+    }
+    if (k < s->n - 1)
+        part->accumulate = !ring;
     return DT_OK;
 }
 
@@ -146,7 +190,7 @@ bool dt_segments_row_losses(const struct dt_segments *s, const struct dt_model_i
 {
     if (!dt_model_row_losses(s->model, window, rows))
         return false;
-    if (s->n > 1) {
+    if (s->n * s->step > 1) {
         rows->losses = s->losses;
         rows->right = s->right;
     }

@@ -3,20 +3,26 @@
 // the last to the first: it runs a segment forward again from its border, and hands the gradient of
 // that state to the segment before. So gradients are those of the whole window. Forward alone needs
 // no more than two states. A window of one segment is its own: nothing is copied or kept. All
-// memory stays at one address, for captured graphs.
+// memory stays at one address, for captured graphs. With comm.context the ranks of a group run the
+// segments in turn (train/relay.h), each as many.
 #pragma once
 
 #include "base/round.h"
 #include "train/input.h"
+#include "train/relay.h"
 
 struct dt_segments {
     const struct dt_backend *backend;
     struct dt_model *model; // borrowed
     struct dt_input_config config;
-    struct dt_model_shape shape;         // of the model
-    int64_t n;                           // segments of a window
-    int64_t kept;                        // borders
-    struct dt_model_state **states;      // [kept]: of border i, after segment i, i % kept
+    struct dt_model_shape shape; // of the model
+    int64_t n;                   // segments of a window that this rank runs
+    int64_t place, step;         // which of the window's: place, place + step, …
+    int64_t kept;                // borders
+    // Alone: of border i, after segment i, state i % kept. In a group: of the border before this
+    // rank's segment k state k % kept, and after it one of two more, k % 2.
+    struct dt_model_state **states;
+    struct dt_relay_state relay;
     struct dt_model_state *gradients[2]; // of border i, i % 2; training
     void *arrays[DT_BATCH_ARRAYS];       // [micro, segment, width], device memory
     float *losses;                       // [micro, length]: what the model keeps of a segment, of
@@ -37,10 +43,15 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
                              const struct dt_model_shape *shape,
                              const struct dt_input_config *batch, struct dt_segments *segments);
 void dt_segments_destroy(struct dt_segments *segments); // zeros are fine
-// Makes `part` the pass over segment i of the pass over a window `whole`, and copies the segment's
-// input to its place. Valid until the next one is made.
-dt_status dt_segments_pass(struct dt_segments *segments, const struct dt_pass *whole, int64_t i,
+// Makes `part` the pass over this rank's segment k of the pass over a window `whole`, and copies
+// the segment's input to its place. Valid until the next one is made.
+dt_status dt_segments_pass(struct dt_segments *segments, const struct dt_pass *whole, int64_t k,
                            struct dt_pass *part);
+// Waits until states and gradients that were sent have left their memory: before backward writes
+// other gradients, and after the last segment of a window.
+dt_status dt_segments_settle(struct dt_segments *segments);
+// Whether this rank runs the segment that position t of a window is in.
+bool dt_segments_own(const struct dt_segments *segments, int64_t t);
 // dt_model_loss of such a pass, and keeps the losses of its positions.
 dt_status dt_segments_loss(struct dt_segments *segments, const struct dt_pass *part, double scale,
                            struct dt_loss_sum *sum);

@@ -367,7 +367,9 @@ static dt_status forward_again(struct dt_stepper *s, const struct dt_pass *windo
                                double scale, struct dt_pass *part)
 {
     DT_TRY(dt_segments_pass(&s->segments, window, i, part));
+    part->relay = NULL; // the states have moved
     DT_TRY(dt_model_forward(s->model, part));
+    DT_TRY(dt_segments_settle(&s->segments));
     return dt_segments_loss(&s->segments, part, scale, s->optimizer.sum);
 }
 
@@ -421,6 +423,7 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
         DT_TRY(dt_buckets_sums_ready(s->buckets));
     dt_buckets_add(s->buckets, !first || n > 1);
     DT_TRY(dt_model_backward(s->model, &part));
+    DT_TRY(dt_segments_settle(&s->segments));
     if (!sends)
         return DT_OK;
     say(s, "summing gradients");
@@ -504,6 +507,8 @@ static void add_losses(struct dt_stepper *s, const struct dt_flight *flight)
         struct dt_loss_part *slot = &s->slots[k];
         *slot = (struct dt_loss_part){0};
         for (int64_t i = 0; i < length; i++, at++) {
+            if (!dt_segments_own(&s->segments, i))
+                continue;
             slot->loss += (double)s->losses[at];
             slot->counted += s->labels[at] != DT_IGNORED;
         }

@@ -158,7 +158,8 @@ static dt_status add_up_sources(struct trainer *t, const struct dt_step_result *
     memset(t->slots, 0, (size_t)batch * sizeof *t->slots);
     for (int64_t row = 0; row < job->local_batch; row++)
         t->slots[dt_loader_slot(&loader, row)] = result->slots[row];
-    DT_TRY(dt_allreduce(job->comm, t->slots, 2 * batch, DT_F64, DT_SUM)); // x + 0 + … is x
+    // x + 0 + … is x; the parts of a window that ranks share are added up.
+    DT_TRY(dt_allreduce(job->comm, t->slots, 2 * batch, DT_F64, DT_SUM));
     for (int64_t k = 0; k < batch; k++) {
         struct dt_loss_part *part = &sources[dt_mixer_at(t->mixer, at, k, before)];
         part->loss += t->slots[k].loss;

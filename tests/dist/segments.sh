@@ -14,19 +14,6 @@ run() { # name, overrides …
     shift
     check "$name" "$dtrain" small.ini run.name="$name" "$@" >"$name.log" 2>&1
 }
-evals() { # run: its validation losses
-    sed -n 's/.*"event":"eval","step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "runs/$1/metrics.jsonl"
-}
-near() { # two files of numbers, tolerance
-    paste -d' ' "$1" "$2" | awk -v t="$3" '
-        { for (i = 1; i <= NF / 2; i++) { d = $i - $(i + NF / 2); if (d < 0) d = -d; if (!(d <= t * ($i < 0 ? -$i : $i))) bad = 1 } }
-        END { exit bad || NR == 0 }'
-}
-# Gradients in fp32 are summed over positions in another order, and so are products of matrices.
-same() { # what, run, run
-    check "$1: losses and norms" same_losses "runs/$2/metrics.jsonl" "runs/$3/metrics.jsonl" 1e-6 2e-6
-    check "$1: validation" near <(evals "$2") <(evals "$3") 1e-6
-}
 
 # The last segment has 300 - 256 = 44 positions, or 300 - 2 * 128.
 for layers in "mamba mamba" "mamba2 mamba2" "gru lstm" "mamba attention mlp"; do
@@ -34,39 +21,33 @@ for layers in "mamba mamba" "mamba2 mamba2" "gru lstm" "mamba attention mlp"; do
     run "$name" "${long[@]}" model.layers="$layers"
     for segment in 64 128; do
         run "$name-$segment" "${long[@]}" model.layers="$layers" model.segment=$segment
-        same "$layers in segments of $segment" "$name" "$name-$segment"
+        same_training "$layers in segments of $segment" "$name" "$name-$segment"
     done
 done
 run mamba-512 "${long[@]}" model.segment=512
 check "a segment as long as a window changes no bit" diff <(train_lines runs/mamba-mamba/metrics.jsonl) <(train_lines runs/mamba-512/metrics.jsonl)
 run recompute "${long[@]}" model.segment=64 model.recompute=block
-same "with model.recompute = block" mamba-mamba recompute
+same_training "with model.recompute = block" mamba-mamba recompute
 
 check "two ranks" ranks 2 small.ini run.name=ranks "${long[@]}" data.micro_batch=1 model.segment=64 >ranks.log 2>&1
-same "two ranks, micro-batches" mamba-mamba ranks
+same_training "two ranks, micro-batches" mamba-mamba ranks
 for n in 1 2; do
     check "reproducible sums on $n ranks" ranks $n small.ini run.name=tree-$n "${long[@]}" data.micro_batch=1 model.segment=64 \
         comm.reduce=reproducible >tree-$n.log 2>&1
 done
-same "reproducible sums" mamba-mamba tree-1
+same_training "reproducible sums" mamba-mamba tree-1
 check "their bits" diff <(train_lines runs/tree-1/metrics.jsonl) <(train_lines runs/tree-2/metrics.jsonl)
 
 carry=("${long[@]}" data.shuffle=false data.carry_state=true data.block=1)
 run carry "${carry[@]}" model.layers="mamba lstm"
 run carry-64 "${carry[@]}" model.layers="mamba lstm" model.segment=64
-same "carried state" carry carry-64
+same_training "carried state" carry carry-64
 
 mix=("${long[@]}" "data.train=data/train-*.h5:0.7 data/val-*.h5:0.3" data.val= log.eval_every=0)
 run mixture "${mix[@]}"
 run mixture-64 "${mix[@]}" model.segment=64
-slots() { # run: the losses of its sources
-    grep -o '"loss":[^,]*,"tokens":[0-9]*,"epochs"' "runs/$1/metrics.jsonl" | grep -oE '[0-9]+\.[0-9]+'
-}
 check "losses of a mixture's sources" near <(slots mixture) <(slots mixture-64) 1e-6
 
-numbers() { # file: its numbers
-    grep -oE '[0-9]+\.[0-9]+(e-?[0-9]+)?' "$1"
-}
 for segment in 0 64; do
     check "eval, $segment" "$dtrain" eval small.ini run.name=mamba-mamba "${long[@]}" model.segment=$segment --positions --documents >eval-$segment.json 2>eval.log
 done
@@ -98,12 +79,9 @@ override "auto with reproducible sums" 'model.segment: auto follows the memory, 
 mkdir policies && cd policies || exit 1
 game_policy "$game" pools.ini data.seq_len=150 data.batch=4 \
     model.heads='buttons:bernoulli*8/max main_x:categorical*17 shoulder:categorical*5@2/mean c_y:regression/last'
-scores() { # run: of the heads in its validations
-    sed -n 's/.*"heads"://p' "runs/$1/metrics.jsonl" | numbers /dev/stdin
-}
 for segment in 0 64; do
     check "a policy, $segment" "$dtrain" pools.ini run.name=pools-$segment model.segment=$segment >pools.log 2>&1
 done
-same "heads that pool" pools-0 pools-64
+same_training "heads that pool" pools-0 pools-64
 check "their scores" near <(scores pools-0) <(scores pools-64) 1e-4
 finish

@@ -81,6 +81,7 @@ static void open_job(struct dt_job *job, struct small_model *model)
                         .local_batch = 12,
                         .micro_batch = 12,
                         .ranks_on_device = 1,
+                        .settings.comm.context = 1,
                         .settings.data = {.seq_len = 64, .batch = 12, .block = 4, .prefetch = 2}};
     CHECK_OK(dt_comm_open(DT_COMM_KIND_SELF, &job->comm));
     CHECK_OK(dt_backend_open("cpu", 0, 1, &job->backend));
@@ -287,6 +288,7 @@ static void test_settings(void)
                          .train_shards = (void *)&train,
                          .val_shards = (void *)&val,
                          .model = default_model("mamba", 12, 37),
+                         .settings.comm.context = 1,
                          .local_batch = 4,
                          .micro_batch = 2,
                          .mean = (float[1]){0},
@@ -334,6 +336,12 @@ static void test_settings(void)
     s->data.carry_state = false, s->data.reset_after = true;
     loaders[0] = dt_job_train_loader(&job), loaders[1] = dt_job_val_loader(&job);
     CHECK(loaders[0].rules.reset_after && !loaders[0].rules.carry && !loaders[1].parts, "no carry");
+    comm.info.size = 6, comm.info.rank = 5, s->comm.context = 2;
+    loaders[0] = dt_job_train_loader(&job);
+    CHECK(loaders[0].rank == 2 && loaders[0].size == 3, "the last of three groups: %d of %d",
+          loaders[0].rank, loaders[0].size);
+    step = dt_job_stepper(&job);
+    CHECK(step.batch.context == 2 && step.batch.comm == &comm, "a group");
     CHECK(dt_job_shape(&job, true).training && !dt_job_shape(&job, false).training, "shape");
     CHECK_INT(dt_job_shape(&job, true).sequences, 2);
     CHECK_INT(dt_job_shape(&job, true).length, 64);
@@ -355,6 +363,7 @@ static void test_scores(void)
         struct dt_job job = {.comm = &comm,
                              .val = &val,
                              .model = default_model("mamba", 32, 0),
+                             .settings.comm.context = 1,
                              .settings.log.eval_batches = cases[i].batches,
                              .settings.data = {.seq_len = 64, .batch = 12}};
         snprintf(job.model.heads, sizeof job.model.heads, "buttons:bernoulli*3");

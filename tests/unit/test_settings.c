@@ -127,6 +127,7 @@ static void test_defaults(void)
     CHECK_INT(s.checkpoint.every, 0);
     CHECK(s.checkpoint.minutes == 30, "minutes");
     CHECK_INT(s.checkpoint.keep, 3);
+    CHECK_INT(s.comm.context, 1);
     CHECK_INT(s.checkpoint.on_signal, true);
     CHECK_INT(s.log.every, 10);
     CHECK_INT(s.log.eval_every, 0);
@@ -147,7 +148,7 @@ static void test_neutral(void)
         "model.pad_vocab_multiple "
         "data.train data.val data.val_mask data.micro_batch data.prefetch data.verify "
         "data.allow_changed optim.max_skipped optim.shard comm.backend comm.bucket_mb comm.reduce "
-        "comm.timeout_s comm.start_timeout_s comm.selftest comm.verify_replicas ";
+        "comm.timeout_s comm.start_timeout_s comm.selftest comm.context comm.verify_replicas ";
     for (struct dt_config_row row = {0}; dt_config_next(&dt_settings_table, &row);) {
         char name[DT_CONFIG_NAME + 2];
         snprintf(name, sizeof name, " %s ", row.name);

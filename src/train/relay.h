@@ -1,0 +1,32 @@
+// Hands states from a segment of a window to the next one where another rank runs it
+// (comm.context), and the gradients of states back. The ranks of a group run the segments in turn:
+// rank r of R has segments r, r + R, …. An op receives its state just before it runs and sends the
+// one that it leaves as soon as it has run. So a rank is behind the one before it by the time of a
+// scan, layers overlap, and every state has the bits that one rank alone would give it.
+//
+// Sending returns at once. Receiving waits for the other rank under the communicator's time-out, as
+// a collective does. What a segment sends in forward must stay until dt_relay_settle says so.
+#pragma once
+
+#include "comm/comm.h"
+#include "model/model.h"
+
+struct dt_relay_state {
+    struct dt_comm *comm; // NULL: one rank runs all segments
+    struct dt_relay relay;
+    int next, previous; // ranks of the segments after and before this rank's
+    // What is on its way: of segments with an even number, and of those with an odd one.
+    struct dt_relay_sends {
+        struct dt_request **requests;
+        int64_t n;
+    } sends[2];
+    int side; // of `sends`
+};
+
+// `context` ranks of `comm`, the group of this rank, share each window. The relay must stay where
+// it is.
+void dt_relay_create(struct dt_comm *comm, int64_t context, struct dt_relay_state *relay);
+void dt_relay_destroy(struct dt_relay_state *relay); // zeros are fine
+// Waits until what segments of this side (0 or 1) have sent has left its memory; the next sends are
+// of this side.
+dt_status dt_relay_settle(struct dt_relay_state *relay, int side);

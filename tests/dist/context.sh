@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# context.sh DTRAIN GAME
+# Ranks that share each window (comm.context) train and validate what one rank does in the same segments: every kind of block,
+# documents, odd lengths, groups, micro-batches, sharded weights, mixtures, pooled heads; they resume on other splits. What is refused.
+game=$(realpath "$2")
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+small_run
+sed -i "s/n_layer = 2/&\nattn_window = 48/; s/^every = 1/&\neval_every = 6/" small.ini
+sed -i "s/^seq_len = .*/seq_len = 460/; s/^batch = .*/batch = 4/" small.ini
+long=(data.reset_token=46) # 7 chunks of 64 and 12 positions
+
+run() { # name, ranks, overrides …
+    local name=$1 n=$2
+    shift 2
+    check "$name" ranks "$n" small.ini run.name="$name" "${long[@]}" "$@" >"$name.log" 2>&1
+}
+for layers in "mamba mamba2" "gru lstm" "mamba attention mlp"; do
+    name=${layers//[^a-z0-9]/-}
+    run "$name" 1 model.layers="$layers" model.segment=64
+    run "$name-2" 2 model.layers="$layers" model.segment=64 comm.context=2
+    same_training "$layers, context 2" "$name" "$name-2"
+    run "$name-4" 4 model.layers="$layers" comm.context=4 # a segment of 128 each
+    same_training "$layers, context 4" "$name" "$name-4"
+done
+first=mamba-mamba2
+common=(model.layers="mamba mamba2" model.segment=64)
+run groups 4 "${common[@]}" comm.context=2 data.micro_batch=1
+same_training "two groups of two, micro-batches" $first groups
+run recompute 2 "${common[@]}" comm.context=2 model.recompute=block
+same_training "with model.recompute = block" $first recompute
+for level in states gradients weights; do
+    run shard-$level 4 "${common[@]}" comm.context=2 optim.shard=$level
+    same_training "optim.shard = $level" $first shard-$level
+done
+
+run split 2 "${common[@]}" comm.context=2 checkpoint.every=6
+rm -r runs/split/checkpoints/step-*12
+run split 4 "${common[@]}" comm.context=4 optim.shard=weights checkpoint.every=6
+check "it resumed" grep -q 'resuming from .*step-00000006' split.log
+same_training "half on two ranks, the rest on four" $first split
+
+mix=("${common[@]}" "data.train=data/train-*.h5:0.7 data/val-*.h5:0.3" data.val= log.eval_every=0)
+run mixture 1 "${mix[@]}"
+run mixture-2 2 "${mix[@]}" comm.context=2
+check "losses of a mixture's sources" near <(slots mixture) <(slots mixture-2) 1e-6
+
+check "the plan" ranks 2 --check small.ini "${long[@]}" "${common[@]}" comm.context=2 >check.log 2>&1
+check "the plan has them: $(grep ^segments check.log)" grep -q '^segments: 8 of 64 tokens a window, shared by 2 ranks, ' check.log
+check "eval by one rank" "$dtrain" eval small.ini run.name=$first-2 "${long[@]}" "${common[@]}" comm.context=2 >eval.json 2>eval.log
+
+# A rank that waits for a state names who does not send it.
+host=$(uname -n)
+export OMPI_MCA_odls_base_sigkill_timeout=1 # as launched by hand
+for fate in KILL:137:died STOP:3:'is suspended \(SIGSTOP\)'; do
+    IFS=: read -r signal code word <<<"$fate"
+    name=fate-$signal
+    start 2 small.ini run.name="$name" "${long[@]}" "${common[@]}" comm.context=2 run.steps=1000000 checkpoint.on_signal=false comm.timeout_s=3
+    check "$name: trains" wait_until grep -q '"step":5,' "runs/$name/metrics.jsonl"
+    kill -"$signal" "$(rank_pid 1)"
+    wait "$job"
+    check "$name: exit code $?, not $code" test $? -eq "$code"
+    check "$name: last words" grep -qE "rank 1 on host $host \(pid [0-9]+\) $word at step [0-9]+" "$name.log"
+done
+
+rejected() { # what, pattern, ranks, overrides …
+    messages=1 refused "$1" "$2" ranks "$3" small.ini run.name=bad "${long[@]}" "${@:4}"
+}
+rejected "three ranks" 'comm.context: 2 ranks cannot share each window among 3 ranks' 3 data.batch=3 comm.context=2
+rejected "odd segments" 'comm.context: 2 ranks cannot share equally the 3 segments of a window \(data.seq_len = 460, 192 positions each\)' 2 \
+    comm.context=2 model.segment=192
+rejected "too short" 'comm.context: 4 ranks cannot share equally the 3 segments of a window' 4 comm.context=4 data.seq_len=130
+rejected "carried state" 'comm.context: 2 ranks share a window, and no rank has its last state' 2 comm.context=2 data.carry_state=true \
+    data.shuffle=false
+rejected "reproducible sums" 'comm.context: 2 ranks each sum a part of a window' 2 comm.context=2 comm.reduce=reproducible data.micro_batch=1
+rejected "auto" 'comm.context: auto follows the memory of one rank' 2 comm.context=2 model.segment=auto
+rejected "a longer window of attention" 'model.segment is 256, shorter than model.attn_window = 300' 2 comm.context=2 model.layers=attention \
+    model.attn_window=300
+
+mkdir policies && cd policies || exit 1
+game_policy "$game" pools.ini data.seq_len=250 data.batch=4 model.segment=64 \
+    model.heads='buttons:bernoulli*8/max main_x:categorical*17 shoulder:categorical*5@2/mean c_y:regression/last'
+for n in 1 2 4; do
+    check "a policy, context $n" ranks $n pools.ini run.name=pools-$n comm.context=$n >pools.log 2>&1
+done
+for n in 2 4; do
+    same_training "heads that pool, context $n" pools-1 pools-$n
+    check "their scores, context $n" near <(scores pools-1) <(scores pools-$n) 1e-4
+done
+finish
