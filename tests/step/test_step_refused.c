@@ -4,6 +4,7 @@
 #include "step_calls.h"
 
 #include <cjson/cJSON.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <xxhash.h>
@@ -457,6 +458,24 @@ static void large_weight(const char *name, int32_t weights, const char *says)
     free_model(&folder);
 }
 
+// A model that opens and closes, or is refused, leaves no memory behind. (Sanitizers look
+// themselves.)
+static void memory_left(const struct model_folder *folder)
+{
+    enum { TIMES = 64 };
+    const struct dtrain_step_options refused = {.action_steps = 9};
+    dtrain_step *handle;
+    size_t before = 0;
+    for (int i = 0; i <= TIMES; i++) {
+        CHECK_INT(dtrain_step_open(folder->path, &refused, &handle), DTRAIN_STEP_USER);
+        FINE(dtrain_step_open(folder->path, NULL, &handle));
+        dtrain_step_close(handle);
+        before = i == 0 ? mallinfo2().uordblks : before; // the first fills the caches of malloc
+    }
+    long long more = (long long)mallinfo2().uordblks - (long long)before;
+    CHECK(more < 16 * TIMES, "%lld bytes are left by %d models", more, TIMES);
+}
+
 int main(void)
 {
     struct model_folder folder = {.config = small_config("mamba", "")};
@@ -476,6 +495,7 @@ int main(void)
         large_weight("lm_head.weight", weights, "\"tokens\" of stream 0");
     }
     write_model(&folder, "wrong");
+    memory_left(&folder);
     wrong_calls(&folder);
     no_average(&folder);
     wrong_files(&folder);

@@ -331,6 +331,19 @@ static void test_formats(void)
     for (int k = 1; k <= files; k++)
         CHECK(dt_file_exists(in_scratch("bf16/model-%05d-of-%05d.safetensors", k, files)),
               "file %d of %d", k, files);
+    char *index = get_text(in_scratch("bf16/model.safetensors.index.json")), total[64];
+    int64_t bytes = 0; // of the files, without what is before their data
+    for (int k = 1; k <= files; k++) {
+        const char *path = in_scratch("bf16/model-%05d-of-%05d.safetensors", k, files);
+        char *file = get_text(path);
+        uint64_t header;
+        memcpy(&header, file, sizeof header);
+        bytes += dt_file_size(path) - (int64_t)(sizeof header + header);
+        free(file);
+    }
+    snprintf(total, sizeof total, "\"total_size\":\t%lld\n", (long long)bytes);
+    CHECK(strstr(index, total), "no %s in %s", total, index);
+    free(index);
     CHECK_OK(read_into_nan(in_scratch("bf16"), &tied, &weights));
     for (int64_t i = 0; i < tied.params.elements; i++)
         CHECK(weights[i] == dt_bf16_to_f32(dt_f32_to_bf16(tied.weights[i])), "element %lld",
