@@ -1,12 +1,12 @@
-// Attention backward on CUDA: see attention.cuh. Two passes, so that every gradient has one owner
-// and nothing is added atomically: a block of the first owns TILE queries of a head and walks the
-// keys that they see (dq); a block of the second owns TILE keys of a group and walks the queries
-// of its heads that see them (dk, dv). Both make the scores again from lse. Shared memory holds
-// queries, keys, values, dy and one array of pairs. Floor: 6 E and 8 E operations for every pair of
-// a query and a key that it sees.
+// Attention backward on CUDA: see attention.cuh. There are two passes, so that every gradient has
+// one owner and no atomics are needed: a block of the first owns TILE queries of a head and walks
+// the keys that they see (dq); a block of the second owns TILE keys of a group and walks the
+// queries of its heads that see them (dk, dv). Both recompute the scores from lse. Shared memory
+// holds queries, keys, values, dy and one array of pairs. Floor: 6 E and 8 E operations per pair of
+// a query and a visible key.
 #include "kernels/attention_mma.cuh"
 
-// Makes delta = dy · y, beside lse in base 2: each warp takes a head of a token.
+// Computes delta = dy · y, and lse in base 2: one warp per head of a token.
 template <class T>
 __global__ static void __launch_bounds__(ATTENTION_THREADS)
     delta_kernel(dt_attention_backward_args a, float2 *slopes)
@@ -25,7 +25,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
         slopes[index] = make_float2(a.lse[index] * DT_LOG2_E, sum);
 }
 
-// Scores to probabilities and dp to ds, zero for pairs that are not seen. j: the first key.
+// Turns scores into probabilities and dp into ds; zero for masked pairs. j: the first key.
 template <int R>
 DT_DEVICE void slope(const dt_attention_backward_args &a, const attention_shared &shared,
                      const attention_tile &tile, int64_t j, int64_t end, float (&p)[R][R],
@@ -68,7 +68,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     for (int64_t j = shared.starts[b * in.length + t0]; j < stop; j += TILE) {
         const attention_tile tile = {b, g, j, dt_least(TILE, stop - j)};
         float p[R][R] = {}, ds[R][R] = {};
-        __syncthreads(); // keys and pairs before are used
+        __syncthreads(); // the previous keys and pairs were read
         attention_load<T, E, TILE>(in, shared, in.k, in.k0, tile, true, 1.0f, keys);
         attention_load<T, E, TILE>(in, shared, in.v, in.v0, tile, false, 1.0f, values);
         __syncthreads();
@@ -85,7 +85,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     attention_store<T, E, TILE>(in, shared, a.dq, mine, true, shared.scale, q);
 }
 
-// Rows of positions before 0, as if they began at 0.
+// The inputs of positions before 0, shifted to begin at 0.
 DT_DEVICE dt_attention_inputs before_of(const dt_attention_inputs &in,
                                         const attention_shared &shared)
 {
@@ -94,7 +94,7 @@ DT_DEVICE dt_attention_inputs before_of(const dt_attention_inputs &in,
     return before;
 }
 
-// BEFORE: of the keys and values before position 0, to dk and dv, which are then in fp32.
+// BEFORE: for the keys and values before position 0; dk and dv are then fp32.
 template <class T, int E, int TILE, bool BEFORE>
 __global__ static void __launch_bounds__(ATTENTION_THREADS)
     dkv_kernel(dt_attention_backward_args a, attention_shared shared)
@@ -119,7 +119,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
         for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
             const attention_tile tile = {b, h, t0, dt_least(TILE, in.length - t0)};
             float p[R][R] = {}, ds[R][R] = {};
-            __syncthreads(); // the queries and pairs before are used
+            __syncthreads(); // the previous queries and pairs were read
             attention_load<T, E, TILE>(in, shared, in.q, nullptr, tile, true, shared.scale, q);
             attention_load<T, E, TILE>(in, shared, a.dy, nullptr, tile, false, 1.0f, dy);
             __syncthreads();
@@ -151,8 +151,8 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     }
 }
 
-// What other calls add, a thread an element of [B, W - 1, G·E]: dk_last and dv_last to the
-// gradients of their rows, and zeros to dk0 and dv0 where nothing was before.
+// Adds dk_last and dv_last to the gradients of their rows, and writes zeros to dk0 and dv0 if
+// nothing was before. One thread per element of [B, W - 1, G·E].
 template <class T>
 __global__ static void __launch_bounds__(ATTENTION_THREADS)
     border_kernel(dt_attention_backward_args a, attention_shared shared)
@@ -177,7 +177,7 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     }
 }
 
-// The same two kernels on tensor cores.
+// The two kernels on tensor cores.
 template <int E>
 __global__ static void __launch_bounds__(MMA_THREADS)
     dq_mma_kernel(dt_attention_backward_args a, attention_shared shared)
@@ -185,7 +185,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     constexpr int ROWS = MMA_ROWS<E>, PAIRS = ROWS / 8, TILE = ROWS * MMA_PITCH<E>;
     DT_SHARED_DYN(dt_bf16, q);
     dt_bf16 *const dy = q + MMA_OWN * MMA_PITCH<E>;
-    dt_bf16 *const stages = dy + MMA_OWN * MMA_PITCH<E>; // of keys and values
+    dt_bf16 *const stages = dy + MMA_OWN * MMA_PITCH<E>; // stages of keys and values
     const dt_attention_inputs &in = a.in;
     const attention_tile mine = attention_own<MMA_OWN>(in, in.n_head);
     const auto [b, h, at, n] = mine;
@@ -222,8 +222,8 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     mma_store<E>(in, shared, a.dq, mine, true, scale, sums);
 }
 
-// The sums of dk and dv of heads of 256 are more than a thread's registers hold: there each kernel
-// makes one of the two.
+// For heads of 256 the sums of dk and dv exceed a thread's registers, so each kernel computes one
+// of the two.
 template <int E, bool DK, bool DV>
 __global__ static void __launch_bounds__(MMA_THREADS)
     dkv_mma_kernel(dt_attention_backward_args a, attention_shared shared)
@@ -231,7 +231,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     constexpr int ROWS = MMA_ROWS<E>, PAIRS = ROWS / 8, TILE = ROWS * MMA_PITCH<E>;
     DT_SHARED_DYN(dt_bf16, k);
     dt_bf16 *const v = k + MMA_OWN * MMA_PITCH<E>;
-    // of queries, with their slopes where rows are padded, and dy
+    // stages of queries, with their slopes in the padding of rows, and dy
     dt_bf16 *const stages = DK ? v + MMA_OWN * MMA_PITCH<E> : v;
     const dt_attention_inputs &in = a.in;
     const attention_tile mine = attention_own<MMA_OWN>(in, in.n_kv_head);
@@ -242,7 +242,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     const float factor = shared.scale * DT_LOG2_E;
     float dk[DK ? E / 8 : 1][4] = {}, dv[DV ? E / 8 : 1][4] = {};
     const int first = (int)attention_first(in, starts, j);
-    int end = j + 1; // of the queries that see a key of the tile: starts never fall
+    int end = j + 1; // end of the queries that see a key of the tile, since starts never decrease
     for (int beyond = L + 1; end + 1 < beyond;) {
         const int middle = end + (beyond - end) / 2;
         if (starts[middle - 1] < j + (int)n)
@@ -273,7 +273,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
         float p[PAIRS][4] = {}, ds[PAIRS][4] = {};
         dt_bf16 *const next = tile == stages ? stages + 2 * TILE : stages;
         dt_copy_wait<0>();
-        __syncthreads(); // this tile is there, the one before is used
+        __syncthreads(); // this tile has arrived, the previous one was read
         if (next_t0 < end)
             fetch(next_t0, next_h, next);
         dt_copy_commit();
@@ -335,7 +335,7 @@ static void launch_before(const dt_attention_backward_args *a, const attention_s
               stream, before, shared);
 }
 
-// False where the device has too little shared memory.
+// Returns false if the device has too little shared memory.
 template <int E>
 static bool launch_mma(const dt_attention_backward_args *args, const attention_shared &shared,
                        dt_stream *stream)
@@ -354,7 +354,7 @@ static bool launch_mma(const dt_attention_backward_args *args, const attention_s
               shared);
     DT_LAUNCH((dkv), blocks, MMA_THREADS, bytes, stream, turned, shared);
     if constexpr (APART) {
-        dt_allow_shared(dkv_mma_kernel<E, false, true>, fewer); // it has more for dk
+        dt_allow_shared(dkv_mma_kernel<E, false, true>, fewer); // the dk kernel was allowed more
         DT_LAUNCH((dkv_mma_kernel<E, false, true>), blocks, MMA_THREADS, fewer, stream, turned,
                   shared);
     }

@@ -1,10 +1,10 @@
-// The backward pass of attention on the CPU. A piece is a sequence and a group of heads: it holds
-// the gradients of the group's keys and values, and takes one head after another, of which it holds
-// the queries, the gradients of its outputs and those of its queries. A head walks the keys tile by
-// tile, so that every pair of a query and a key is looked at once and each gradient has one owner.
+// The backward pass of attention on the CPU. A piece is a sequence and a group of heads. It keeps
+// the gradients of the group's keys and values, and handles one head after another, with the head's
+// queries and the gradients of its outputs and queries. A head walks the keys tile by tile, so
+// every pair of a query and a key is visited once and each gradient has one owner.
 //
-// Floor: 10 E products for every pair that is seen (scores and gradients of probabilities, then
-// the gradients of values, keys and queries), and an exponential.
+// Floor: 10 E multiply-adds per visible pair (scores, gradients of probabilities, then of values,
+// keys and queries), and an exponential.
 #include "kernels/attention_cpu.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 struct tiles {
     float *q, *dy, *dq;     // [L, pitch] of one head
     float *lse, *delta;     // [L]
-    float *dkeys, *dvalues; // [L, pitch] of the group, after the W - 1 rows of positions before 0
+    float *dkeys, *dvalues; // [L, pitch] of the group, preceded by W - 1 rows of positions before 0
     float *p, *ds;          // [QUERIES, KEYS]
     struct dt_attention_keys tile;
 };
@@ -29,7 +29,7 @@ static struct tiles take_tiles(const struct dt_attention_shared *shared, struct 
     dt_take_arrays(arena, DT_KEYS, pitch,
                    (float **[]){&t.tile.keys, &t.tile.values, &t.tile.turned_keys,
                                 &t.tile.turned_values, NULL});
-    if (t.dkeys) // memory is there
+    if (t.dkeys) // not measuring
         t.dkeys += keep * pitch, t.dvalues += keep * pitch;
     return t;
 }
@@ -78,8 +78,8 @@ static void load_head(const struct dt_attention_backward_args *args,
     memset(t->dq, 0, (size_t)(L * pitch) * sizeof(float));
 }
 
-// One row: scores become probabilities, dp becomes ds, where columns [low, high) of `last` are
-// seen; zero elsewhere.
+// Turns a row of scores into probabilities and dp into ds in the visible columns [low, high) of
+// `last`; zero elsewhere.
 DT_CLONES
 static void slope(float *restrict p, float *restrict ds, int64_t low, int64_t high, int64_t last,
                   float lse, float delta)
@@ -95,18 +95,18 @@ static void slope(float *restrict p, float *restrict ds, int64_t low, int64_t hi
     memset(ds + high, 0, (size_t)(last - high) * sizeof *ds);
 }
 
-// A tile of queries from t0, `queries` of them, meets the tile of n keys from j.
+// A tile of `queries` queries from t0, and a tile of n keys from j.
 struct meeting {
     int64_t t0, queries, j, n;
     const int32_t *starts, *stops; // of the sequence
 };
 
-// Rows [i, i + PANEL) of p and ds, and what they add to dq.
+// Computes rows [i, i + PANEL) of p and ds, and adds their part to dq.
 static void meet_queries(const struct dt_attention_shared *shared, const struct meeting *m,
                          int64_t i, const struct tiles *t)
 {
     int64_t pitch = shared->pitch, begin = m->t0 + i, rows = dt_min_i64(m->queries - i, DT_PANEL);
-    // columns that some query of the panel sees
+    // columns visible to any query of the panel
     int64_t left = dt_max_i64(m->starts[begin] - m->j, 0) / DT_PANEL_KEYS * DT_PANEL_KEYS,
             right = dt_min_i64(m->n, m->stops[begin + rows - 1] - m->j);
     float *p = t->p + i * DT_KEYS, *ds = t->ds + i * DT_KEYS;
@@ -137,8 +137,8 @@ static void meet_queries(const struct dt_attention_shared *shared, const struct 
     dt_gemm_direct(shared->kernel, &product);
 }
 
-// What p and ds add to rows [i, i + PANEL) of the tile's gradients: from the first query that sees
-// one of these keys.
+// Adds the parts of p and ds to rows [i, i + PANEL) of the tile's gradients, from the first query
+// that sees one of these keys.
 static void meet_keys(const struct dt_attention_shared *shared, const struct meeting *m, int64_t i,
                       const struct tiles *t)
 {
@@ -181,8 +181,7 @@ static void run_head(const struct dt_attention_backward_args *args,
                            dt_view_at(&args->dq, p->b * L + i, h * args->in.width));
 }
 
-// Finishes the gradients of the group's key and value at position j: dk and dv, before 0 dk0 and
-// dv0.
+// Stores the gradients of the group's key and value at position j: dk and dv, before 0 dk0 and dv0.
 static void store_key(const struct dt_attention_backward_args *args,
                       const struct dt_attention_shared *shared, const struct piece *p, int64_t j,
                       const struct tiles *t)

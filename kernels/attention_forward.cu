@@ -1,20 +1,21 @@
 // Attention forward on CUDA: see attention.cuh. A block owns TILE queries of a head and walks the
 // keys that they see, tile by tile, with running maximum, sum and output in registers (online
-// softmax). Shared memory holds the queries, a tile of keys that the values then replace, and the
-// probabilities. The keys of a sequence are read once a tile of queries, from the L2 cache.
-// Floor: 4 E operations for every pair of a query and a key that it sees. On tensor cores, where
-// there is a form for them: attention_mma.cuh.
+// softmax). Shared memory holds the queries, a tile of keys, later of values, and the
+// probabilities. The keys of a sequence are read once per tile of queries, from the L2 cache.
+// Floor: 4 E operations per pair of a query and a visible key. attention_mma.cuh has the form for
+// tensor cores.
 #include "kernels/attention_mma.cuh"
 
-// The largest score of a row that has seen no key yet; finite, so that differences are numbers.
+// The maximum of a row before its first key; finite, so that differences are not NaN.
 static const float NOTHING = -3.0e38f;
 
-// A thread's running softmax of its R rows; all 16 threads of a row hold the same.
+// A thread's running softmax of its R rows; equal in all 16 threads of a row.
 template <int E, int R> struct running {
     float most[R], sum[R], out[R][E / ATTENTION_SIDE];
 };
 
-// Scores become probabilities against the largest so far; [low, high) of each row is seen.
+// Turns scores into probabilities relative to the maximum so far; [low, high) of each row is
+// visible.
 template <int E, int R>
 DT_DEVICE void soften(float (&score)[R][R], const int64_t (&low)[R], const int64_t (&high)[R],
                       running<E, R> &row)
@@ -80,13 +81,13 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
             low[r] = t < t0 + n ? starts[t] - j : 0;
             high[r] = t < t0 + n ? stops[t] - j : 0;
         }
-        __syncthreads(); // the values before are used, and q is there
+        __syncthreads(); // the previous values were read, and q has arrived
         attention_load<T, E, TILE>(in, shared, in.k, in.k0, tile, true, 1.0f, keys);
         __syncthreads();
         attention_scores<E, R>(q, keys, score);
         soften<E, R>(score, low, high, row);
         attention_put_pairs<R>(score, pairs);
-        __syncthreads(); // the keys are used
+        __syncthreads(); // the keys were read
         attention_load<T, E, TILE>(in, shared, in.v, in.v0, tile, false, 1.0f, keys);
         __syncthreads();
         attention_weigh<E, R, false>(pairs, keys, row.out);
@@ -107,15 +108,15 @@ __global__ static void __launch_bounds__(ATTENTION_THREADS)
     attention_store<T, E, TILE>(in, shared, a.y, mine, false, 1.0f, keys);
 }
 
-// The same on tensor cores. A thread holds two elements of rows g and g + 8 of its warp's 16 in
-// each of the products across a tile.
+// Forward on tensor cores. In each product across a tile a thread has two elements of rows g and g
+// + 8 of its warp's 16.
 template <int E>
 __global__ static void __launch_bounds__(MMA_THREADS)
     forward_mma_kernel(dt_attention_forward_args a, attention_shared shared)
 {
     constexpr int ROWS = MMA_ROWS<E>, PAIRS = ROWS / 8, TILE = ROWS * MMA_PITCH<E>;
     DT_SHARED_DYN(dt_bf16, q);
-    dt_bf16 *const stages = q + MMA_OWN * MMA_PITCH<E>; // of keys and values
+    dt_bf16 *const stages = q + MMA_OWN * MMA_PITCH<E>; // stages of keys and values
     const dt_attention_inputs &in = a.in;
     const attention_tile mine = attention_own<MMA_OWN>(in, in.n_head);
     const auto [b, h, at, n] = mine;
@@ -147,9 +148,9 @@ __global__ static void __launch_bounds__(MMA_THREADS)
                 p = dt_exp2(p * factor - largest * factor);
                 total += p;
             }
-            // 0 when the row sees its first key: what it has summed until then goes
+            // 0 at a row's first visible key, which discards the sum so far
             const float shrink = dt_exp2(most[r] * factor - largest * factor);
-            sum[r] = sum[r] * shrink + total; // of this thread's columns
+            sum[r] = sum[r] * shrink + total; // over this thread's columns
             most[r] = largest;
 #pragma unroll
             for (int i = 0; i < E / 8; i++)
@@ -170,7 +171,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     mma_store<E>(in, shared, a.y, mine, false, part, out);
 }
 
-// An element of k_last and v_last a thread.
+// One thread per element of k_last and v_last.
 template <class T>
 __global__ static void state_kernel(dt_attention_forward_args a, attention_shared shared)
 {

@@ -1,40 +1,39 @@
 // Attention of bf16 heads of 16, 32, 64, 128 or 256 channels on tensor cores: the algorithms of
 // attention_forward.cu and attention_backward.cu, with other tiles. Queries and keys are rotated
-// once, by a kernel before (attention_turn). A block is four warps and keeps 64 rows of a head in
-// shared memory (queries, or keys), each warp 16 of them with their sums in registers. Past them go
-// tiles of rows of the other kind in two stages: while tensor cores work on one, asynchronous
-// copies fill the other. The pairs that one product leaves are, rounded to bf16, an operand of the
-// next. Rotated queries and keys, probabilities and their gradients are rounded to bf16, sums
-// never. Only tiles at a border (the diagonal, a window's or a document's begin) look for pairs
-// that are not seen. Rows in shared memory are padded by 8, so that the eight rows of a matrix lie
-// in different banks.
+// once, by a kernel before (attention_turn). A block has four warps and keeps 64 rows of a head
+// (queries or keys) in shared memory, each warp 16 of them with their sums in registers. It walks
+// tiles of the other kind of rows in two stages: while tensor cores work on one tile, asynchronous
+// copies fill the next. The pairs that one product computes are rounded to bf16 as an operand of
+// the next. Rotated queries and keys, probabilities and their gradients are rounded to bf16, sums
+// never. Only tiles at a border (the diagonal, the start of a window or a document) test for masked
+// pairs. Rows in shared memory are padded by 8, so that the eight rows of a matrix are in different
+// banks.
 #pragma once
 
 #include "kernels/attention.cuh"
 
 enum {
-    MMA_OWN = 64, // rows of a block
+    MMA_OWN = 64, // rows per block
     MMA_WARPS = 4,
     MMA_THREADS = MMA_WARPS * DT_WARP,
 };
 
-// Rows of a tile: fewer of wider heads, so that sums and pairs stay in registers and two blocks
-// find room in a multiprocessor.
+// Rows per tile: fewer for wider heads, so that sums and pairs stay in registers and two blocks fit
+// on an SM.
 template <int E> constexpr int MMA_ROWS = E <= 64 ? 64 : 4096 / E;
 template <int E> constexpr int MMA_PITCH = E + 8; // of rows in shared memory
 
-// A score of a pair that is not seen. A power of two, so that its product with a factor is exact:
-// where a row has seen nothing yet, exponents are 0 and not the rounding of a large number.
+// The score of a masked pair. A power of two, so that its product with a factor is exact and
+// exponents of a row without visible keys are 0, not the rounding error of a large number.
 static const float MMA_UNSEEN = -0x1p126f;
 
-// Launchers ask for so many bytes of dynamic shared memory: `own` arrays of 64 rows and `tiles`
-// arrays of two stages take them.
+// Bytes of dynamic shared memory for `own` arrays of 64 rows and `tiles` arrays of two stages.
 template <int E> constexpr int64_t mma_bytes(int own, int tiles)
 {
     return (int64_t)sizeof(dt_bf16) * MMA_PITCH<E> * (own * MMA_OWN + 2 * tiles * MMA_ROWS<E>);
 }
 
-// Rows of a head in global memory: of position j >= 0 at now + j · stride, else at before + j ·
+// Rows of a head in global memory: position j >= 0 is at now + j · stride, j < 0 at before + j ·
 // before_stride.
 struct mma_source {
     const dt_bf16 *now, *before;
@@ -49,8 +48,8 @@ DT_DEVICE mma_source mma_from(const dt_attention_inputs &in, const dt_view &now,
             before ? (const dt_bf16 *)before + end + head * in.width : nullptr, now.stride, row};
 }
 
-// Begins to copy ROWS rows from position j on, which are all before 0 or none; rows of positions
-// outside [low, high) become zeros.
+// Begins to copy ROWS rows from position j on, either all before 0 or none; rows outside [low,
+// high) become zeros.
 template <int E, int ROWS>
 DT_DEVICE void mma_copy(const mma_source &source, int j, int low, int high, dt_bf16 *to)
 {
@@ -69,15 +68,15 @@ DT_DEVICE void mma_copy(const mma_source &source, int j, int low, int high, dt_b
     }
 }
 
-// Walks the tiles of keys and values of positions [low, end): use(first position, keys, and a tile
-// further the values), while the next tile is copied. `stages`: two of such pairs. Copies that were
-// begun before are there, too, when `use` is first called.
+// Walks the tiles of keys and values of positions [low, end) and calls use(first position, keys),
+// with the values one tile after the keys in memory, while the next tile is copied. `stages` has
+// two such pairs. Earlier copies have also arrived when `use` is first called.
 template <int E, class Use>
 DT_DEVICE void mma_walk(const mma_source &keys, const mma_source &values, int low, int end,
                         dt_bf16 *stages, const Use &use)
 {
     constexpr int ROWS = MMA_ROWS<E>, TILE = ROWS * MMA_PITCH<E>;
-    int j = low & -ROWS; // a tile lies before position 0 or not
+    int j = low & -ROWS; // no tile crosses position 0
     dt_bf16 *tile = stages;
     mma_copy<E, ROWS>(keys, j, low, end, tile);
     mma_copy<E, ROWS>(values, j, low, end, tile + TILE);
@@ -85,7 +84,7 @@ DT_DEVICE void mma_walk(const mma_source &keys, const mma_source &values, int lo
     for (; j < end; j += ROWS) {
         dt_bf16 *const next = tile == stages ? stages + 2 * TILE : stages;
         dt_copy_wait<0>();
-        __syncthreads(); // this tile is there, the one before is used
+        __syncthreads(); // this tile has arrived, the previous one was read
         if (j + ROWS < end) {
             mma_copy<E, ROWS>(keys, j + ROWS, low, end, next);
             mma_copy<E, ROWS>(values, j + ROWS, low, end, next + TILE);
@@ -96,7 +95,7 @@ DT_DEVICE void mma_walk(const mma_source &keys, const mma_source &values, int lo
     }
 }
 
-// Where a lane's row is for dt_mma_load: of A and of B by rows along k, or of B by its columns.
+// The offset of a lane's row for dt_mma_load: of A, and of B by rows along k, or of B by columns.
 template <int E> DT_DEVICE int mma_lane(bool columns)
 {
     const int lane = (int)threadIdx.x % DT_WARP;
@@ -104,7 +103,7 @@ template <int E> DT_DEVICE int mma_lane(bool columns)
                    : lane % 16 * MMA_PITCH<E> + lane / 16 * 8;
 }
 
-// pairs[n] += the warp's 16 of the own rows by rows 8 n … of a tile.
+// pairs[n] += the warp's 16 own rows times rows 8 n … of a tile.
 template <int E, int PAIRS>
 DT_DEVICE void mma_scores(const dt_bf16 *own, const dt_bf16 *tile, float (&pairs)[PAIRS][4])
 {
@@ -123,7 +122,7 @@ DT_DEVICE void mma_scores(const dt_bf16 *own, const dt_bf16 *tile, float (&pairs
     }
 }
 
-// sums[n] += pairs, rounded to bf16, by columns 8 n … of a tile's rows.
+// sums[n] += pairs, rounded to bf16, times columns 8 n … of a tile's rows.
 template <int E, int PAIRS>
 DT_DEVICE void mma_weigh(const float (&pairs)[PAIRS][4], const dt_bf16 *tile,
                          float (&sums)[E / 8][4])
@@ -144,8 +143,8 @@ DT_DEVICE void mma_weigh(const float (&pairs)[PAIRS][4], const dt_bf16 *tile,
     }
 }
 
-// Hides the scores of pairs that are not seen. Rows begin at position `row` for the warp, columns
-// at `column`: queries and keys, or `across` keys and queries. starts, stops: of the sequence.
+// Masks the scores of invisible pairs. The warp's rows begin at position `row`, columns at
+// `column`: queries and keys, or with `across` keys and queries. starts, stops: of the sequence.
 template <bool across, int PAIRS>
 DT_DEVICE void mma_hide(const int32_t *starts, const int32_t *stops, int length, int row,
                         int column, float (&pairs)[PAIRS][4])
@@ -160,8 +159,8 @@ DT_DEVICE void mma_hide(const int32_t *starts, const int32_t *stops, int length,
     }
 }
 
-// A thread's rows g and g + 8 of the warp's 16, times a factor each, turned back where rotated, to
-// a view. A pair (i, i + E/2) is in one thread, E/16 products apart.
+// Stores a thread's rows g and g + 8 of the warp's 16 to a view, each times a factor, and rotated
+// back if rotated. A pair (i, i + E/2) is in one thread, E/16 products apart.
 template <int E>
 DT_DEVICE void mma_store(const dt_attention_inputs &in, const attention_shared &shared,
                          const dt_view &to, const attention_tile &tile, bool rotated,
@@ -197,7 +196,7 @@ DT_DEVICE void mma_store(const dt_attention_inputs &in, const attention_shared &
     }
 }
 
-// Rotates rows of heads: row r of a view has position first + r % period. A warp takes a row.
+// Rotates rows of heads, one warp per row: row r of a view has position first + r % period.
 __global__ static void __launch_bounds__(MMA_THREADS)
     attention_turn_kernel(attention_shared shared, dt_view from, dt_view to, int64_t width,
                           int64_t first, int64_t period)
@@ -245,14 +244,14 @@ static inline dt_attention_inputs attention_turn(const dt_attention_inputs *in,
     return turned;
 }
 
-// Tells a launcher whether these kernels take such inputs; other arrays need pairs of elements.
+// For a launcher: whether these kernels support the inputs; other arrays need pairs of elements.
 static inline bool mma_fits(const dt_attention_inputs *in)
 {
     return dt_attention_on_mma(in->q.dtype, in->width) &&
            dt_aligned<8>(in->q, in->k, in->v, (const dt_bf16 *)in->k0, (const dt_bf16 *)in->v0);
 }
 
-// Launchers call it: runs run(E), where E is the width of the heads as a constant.
+// For a launcher: calls run(E) with the width of the heads as a constant.
 template <int E = 16, class F> static inline bool mma_switch(int64_t width, const F &run)
 {
     if (width == E)

@@ -437,7 +437,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (!dx0 && t < 0)
         return;
     float sum = find_dx(in, place, dy, t);
-    const int64_t row = t + keep - in.length; // of x_last
+    const int64_t row = t + keep - in.length; // row of x_last
     bool cut = !dx_last || row < 0;
     for (int64_t after = t + 1; after < in.length && !cut; after++)
         cut = starts(in, place, after);

@@ -23,7 +23,7 @@ typedef struct scan_device {
     int64_t sms;
     int64_t launch;       // issue slots between one launch's last block and the next launch's first
     int64_t start_tokens; // cost of a run's start: parameters, and no tile fetched ahead
-    int64_t least_steps;  // of a segment
+    int64_t least_steps;  // minimum steps of a segment
 } scan_device;
 
 // Large data-centre devices: 132 SMs of an H100 or H200, 108 of an A100; 2.3 µs at 1.755 GHz; a

@@ -19,7 +19,7 @@ struct call {
 struct dt_op_times {
     const struct dt_backend *backend;
     const struct dt_machine_limits *limits;
-    enum dt_lane lane;              // of ops
+    enum dt_lane lane;              // lane in which ops are counted
     uint64_t begin;                 // CPU: when the current op began
     struct dt_op_listener listener; // zeros: none
     // Only for devices:

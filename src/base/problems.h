@@ -7,7 +7,7 @@ enum { DT_PROBLEM_LINE = 2048 }; // bytes of a line; longer ones are cut
 
 struct dt_problems {
     int n;      // found
-    int hidden; // those of them that did not fit into text
+    int hidden; // found, but not in text, which was full
     size_t used;
     char text[DT_ERROR_MESSAGE - 1024]; // leaves room for the heading and the indentation
 };

@@ -23,7 +23,7 @@ struct dt_unit {
 struct dt_ring {
     struct dt_unit *units; // [n]
     int64_t n;             // 0: no ring, the array is whole
-    int64_t elements;      // of memory
+    int64_t elements;      // elements of memory
 };
 
 // Groups parts of the array, which end at part_ends [n] (ascending, multiples of 64), into units:

@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum { REPEATS = 5, SHOWN = 16 }; // ranks up to which the whole matrix is printed
-static const double slow = 0.7;   // of the median
+static const double slow = 0.7;   // as a share of the median
 
 // The partner of a rank in round k of a round-robin tournament of n; -1: none.
 static int opponent(int rank, int k, int n)

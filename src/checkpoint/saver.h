@@ -18,7 +18,7 @@ struct dt_saver_config {
     struct dt_comm *comm;               // borrowed, like all pointers here
     const struct dt_snapshot *snapshot; // the data to save
     const struct dt_dataset *train;
-    const char *dir;                // of the checkpoints
+    const char *dir;                // folder of the checkpoints
     int64_t keep;                   // see dt_checkpoint_prune
     bool best;                      // the checkpoint of state.best_step is kept and linked
     double timeout_s;               // a write without progress for this long ends the job

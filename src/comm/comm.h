@@ -38,8 +38,7 @@ enum dt_operation {
                        // other blocks are undefined afterwards
     DT_ALL_GATHER,     // data [size, count]: block r becomes that of rank r
     DT_BROADCAST,      // data [count]: becomes that of rank `peer`
-    DT_EXCHANGE,       // sends mine [count] to rank `peer`, receives data [count] from it; NULL
-                       // omits one
+    DT_EXCHANGE,       // sends mine [count] to `peer`, receives data [count]; either may be NULL
     DT_OPERATIONS
 };
 struct dt_operation_kind {
@@ -118,7 +117,7 @@ dt_status dt_comm_open(enum dt_comm_kind kind, struct dt_comm **comm);
 enum { DT_COMM_TIMEOUT_S = 600 };
 struct dt_comm_limits {
     double wait_s;  // in a collective: dt_comm_set_timeout
-    double start_s; // of MPI
+    double start_s; // for MPI to start
 };
 dt_status dt_comm_open_within(enum dt_comm_kind kind, const struct dt_comm_limits *limits,
                               struct dt_comm **comm);

@@ -143,7 +143,7 @@ static _Noreturn void expire(struct nccl_comm *nccl, const char *what, double ti
 
 struct progress {
     int64_t begun, done; // collectives
-    int peer;            // of a running exchange; -1: none
+    int peer;            // peer of a running exchange; -1: none
     double waited;
 };
 

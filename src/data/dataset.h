@@ -123,7 +123,7 @@ struct dt_shard {
     int64_t hash_block; // bytes per stored checksum, the largest of its kinds; 0: none
     // Decoded bytes of compressed datasets; 0: none.
     int64_t chunk_bytes;      // decoded at once, the largest of any dataset
-    int64_t compressed_bytes; // of all
+    int64_t compressed_bytes; // in total
     // The fingerprint. Tokens: the first and last checksum (without checksums: xxh64 of 16 KiB),
     // the last one xor the stored hash of /doc_starts. Pairs: xxh64 of the first row of /input_ids
     // and of the last row of /labels.

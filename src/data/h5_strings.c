@@ -16,7 +16,7 @@ enum {
 
 struct reference {
     uint32_t length;
-    uint64_t address; // of the heap
+    uint64_t address; // address of the heap
     uint32_t index;   // of the object in the heap
 } __attribute__((packed));
 _Static_assert(sizeof(struct reference) == DT_H5_REFERENCE, "as stored");

@@ -94,8 +94,8 @@ dt_status dt_model_config_check(struct dt_model_config *config);
 // Adds a line for each field of the architecture that differs from the checkpoint.
 void dt_model_config_compare(struct dt_problems *problems, const struct dt_model_config *now,
                              const struct dt_model_config *saved);
-static inline enum dt_dtype dt_model_frames_type(const struct dt_model_config *c) // of the array
-                                                                                  // `frames`
+static inline enum dt_dtype dt_model_frames_type(const struct dt_model_config *c) // type of the
+                                                                                  // array `frames`
 {
     return c->bytes.n > 0 ? DT_F32 : c->storage;
 }

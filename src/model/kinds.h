@@ -11,7 +11,7 @@
 struct dt_part {
     const struct dt_kind *kind;
     int64_t layer;               // of a block
-    int first_row;               // of its rows in the table
+    int first_row;               // its first row in the table
     struct dt_array_list states; // its recurrent state per sequence
     // Blocks and heads have a norm, which the model runs before them: r = residual + x, h =
     // RMSNorm(r). A part that needs h or dh in its own array plans them there.

@@ -61,7 +61,7 @@ struct dt_head_metrics {
     const char *name;
     double loss;
     const char *measure; // "accuracy" or "error"
-    double value;        // of it
+    double value;        // its value
 };
 static inline struct dt_head_metrics dt_head_metrics(const struct dt_outputs *heads,
                                                      const struct dt_loss_sum *sum, int k)

@@ -47,7 +47,7 @@ struct dt_optimizer {
     struct dt_model *model;
     struct dt_optimizer_states states; // device memory
     struct dt_buckets *buckets;        // borrowed; NULL: states are not sharded
-    float *gradients;        // of the pieces, compact, if the model's are a ring; else NULL
+    float *gradients;        // of the pieces, compact, if the model's are in a ring; else NULL
     dt_bf16 *copies;         // of the state "weights", with bf16 storage
     float *lr;               // [1], written by the caller before a step
     struct dt_loss_sum *sum; // [1], the global batch's loss

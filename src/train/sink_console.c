@@ -13,7 +13,7 @@
 struct console {
     struct dt_metrics_config config;
     bool live;
-    double start;        // of the first step seen
+    double start;        // time of the first step seen
     double tokens_per_s; // smoothed
 };
 

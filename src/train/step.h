@@ -24,8 +24,8 @@ struct dt_stepper_config {
     struct dt_optimizer_config optimizer;
     enum dt_dtype storage;     // of the model
     int64_t bucket_bytes;      // bytes of fp32 gradient
-    enum dt_dtype wire;        // of gradients between ranks
-    enum dt_sum_order order;   // of gradients and losses, over micro-batches and ranks
+    enum dt_dtype wire;        // type of gradients between ranks
+    enum dt_sum_order order;   // order of the sums over micro-batches and ranks
     bool between_devices;      // the device communicator sums them
     bool selftest;             // check communicators first
     enum dt_sharding shard;    // with several ranks
