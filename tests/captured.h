@@ -1,11 +1,11 @@
-// What this process writes to stderr, taken in by a pipe.
+// Captures what this process writes to stderr in a pipe.
 #pragma once
 
 #include "test.h"
 
 static int captured_ends[2], captured_stderr;
 
-// Puts `fd` in stderr's place.
+// Replaces stderr by `fd`.
 static inline void replace_stderr(int fd)
 {
     captured_stderr = dup(STDERR_FILENO);
@@ -18,7 +18,7 @@ static inline void restore_stderr(void)
     close(captured_stderr);
 }
 
-// What `fd`, which does not block, holds by now: at most 64 KiB, overwritten by the next call.
+// Reads what the non-blocking `fd` has: at most 64 KiB, valid until the next call.
 static inline const char *drain(int fd)
 {
     static char text[1 << 16];
@@ -37,7 +37,7 @@ static inline void capture_stderr(void)
     replace_stderr(captured_ends[1]);
 }
 
-// Ends it, and gives what was written since the last look by drain(captured_ends[0]).
+// Ends capturing, and returns what was written since the last drain(captured_ends[0]).
 static inline const char *captured(void)
 {
     restore_stderr();

@@ -1,4 +1,4 @@
-// A model's configuration as the keys' defaults give it, for tests that change a few of them.
+// A model's default configuration, for tests that change a few keys.
 #pragma once
 
 #include "model/model.h"

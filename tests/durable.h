@@ -1,6 +1,6 @@
-// What makes files last, in the order of the calls: "fsync NAME", "rename NAME" and "exchange
-// NAME", each with the last part of its path. These functions take the place of libc's in the
-// program that includes this.
+// Logs the calls that make files durable in order: "fsync NAME", "rename NAME" and "exchange NAME",
+// each with the last part of its path. These functions replace libc's in the program that includes
+// this.
 #pragma once
 
 #include "base/file.h"

@@ -1,4 +1,4 @@
-// A device whose copies are done as late as may be: not before the host waits for one.
+// A device whose copies are done as late as possible: when the host waits for one.
 #pragma once
 
 #include "backend/backend.h"

@@ -1,5 +1,5 @@
-// What tests of ops share: a backend, arrays between guard bands that are NaN until written, values
-// from a seed, and running an op on exactly the workspace that it asks for.
+// Shared by tests of ops: a backend, arrays between guard bands that are NaN until written, values
+// from a seed, and running an op on exactly the workspace that it requests.
 #pragma once
 
 #include "test.h"
@@ -37,7 +37,7 @@ static inline struct dt_backend open_cpu(int threads)
     return open_backend("cpu", threads);
 }
 
-// The arrays that are not released yet, of all files of the program.
+// Arrays that are not released yet, in all files of the program.
 enum { GUARDED_MOST = 1024 };
 __attribute__((weak)) char *guarded_all[GUARDED_MOST];
 __attribute__((weak)) int guarded_count;
@@ -68,7 +68,7 @@ static inline int64_t guarded_size(const void *data)
     return bytes;
 }
 
-// The start of the array in which `at` points.
+// The start of the array that `at` points into.
 static inline char *guarded_around(const void *at)
 {
     for (int i = 0; i < guarded_count; i++)
@@ -106,8 +106,8 @@ static inline void release_all(void)
         release(guarded_all[guarded_count - 1], "an array");
 }
 
-// [rows, width] at a stride: normal numbers times `scale`; what is between the rows stays fresh.
-// Drawn once and then used again and again, a prime number of them so that no two rows are alike.
+// [rows, width] at a stride: normal numbers times `scale`; gaps between rows stay fresh. A prime
+// number of values is drawn once and reused, so that no two rows are alike.
 enum { DRAWN = 65537 };
 
 static inline void *normal_rows(dt_dtype type, int64_t rows, int64_t width, int64_t stride,
@@ -159,7 +159,7 @@ static inline void set_at(const struct dt_view *view, int64_t row, int64_t col, 
     set(view->data, view->dtype, row * view->stride + col, value);
 }
 
-// Half the spacing of a storage type, relative: what rounding a result costs.
+// Half the relative spacing of a storage type: the error of rounding a result.
 static inline double rounding(dt_dtype type)
 {
     return type == DT_BF16 ? 0x1p-8 : 0x1p-24;
@@ -170,7 +170,7 @@ static inline int same_bits(const void *a, const void *b)
     return guarded_size(a) == guarded_size(b) && memcmp(a, b, (size_t)guarded_size(a)) == 0;
 }
 
-// Runs an op whose args have a workspace, on exactly what it asks for.
+// Runs an op on exactly the workspace that it requests.
 #define RUN_WITH_WORKSPACE(op, backend, args)                                                      \
     do {                                                                                           \
         (args)->workspace_bytes = dt_##op##_workspace(backend, args);                              \

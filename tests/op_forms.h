@@ -1,5 +1,5 @@
-// Every op behind one signature, for tests that loop over the ops: what dt_NAME,
-// dt_visit_NAME and dt_NAME_workspace do, by the op's index.
+// Every op with one signature, for tests that loop over the ops: dt_NAME, dt_visit_NAME and
+// dt_NAME_workspace by the op's index.
 #pragma once
 
 #include "backend/op_rows.h"

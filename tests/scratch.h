@@ -1,5 +1,5 @@
-// A scratch folder, made at the start of a test and removed at its end, and what tests do with the
-// files in it.
+// A scratch folder, created at the start of a test and removed at its end, and functions on files
+// in it.
 #pragma once
 
 #include "base/error.h"
@@ -29,7 +29,7 @@ static inline void remove_scratch(void)
     CHECK_OK(dt_remove_tree(scratch));
 }
 
-// A path in the scratch folder; so many of them live at a time.
+// A path in the scratch folder; only this many are valid at a time.
 __attribute__((format(printf, 1, 2))) static inline const char *in_scratch(const char *format, ...)
 {
     enum { LIVE = 4096 };

@@ -1,5 +1,5 @@
-// What tests of collectives send: numbers whose sums are exact in any order, and numbers that show
-// the order in which they were added.
+// Data for tests of collectives: numbers whose sums are exact in any order, and numbers whose sums
+// reveal the order of additions.
 #pragma once
 
 #include "comm/comm.h"
@@ -26,7 +26,7 @@ static inline void *new_exact(dt_dtype type, int64_t n, int rank, int round)
     return x;
 }
 
-// What `size` ranks make of element i.
+// The reduction of element i over `size` ranks.
 static inline double reduced(dt_dtype type, int64_t i, int size, int round, enum dt_reduce_op op)
 {
     double result = exact(type, i, 0, round);
@@ -48,7 +48,7 @@ static inline void check_reduced(const char *what, const void *x, dt_dtype type,
           (long long)(end - first), dt_dtype_name(type), round, op, (long long)wrong);
 }
 
-// Signed numbers of many sizes: their sums round differently in any other order.
+// Signed numbers of many magnitudes, whose sums round differently in any other order.
 static inline double leaf(dt_dtype type, int64_t i, int rank)
 {
     uint32_t h = ((uint32_t)i * 2654435761u) ^ ((uint32_t)(rank + 1) * 2246822519u);

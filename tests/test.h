@@ -1,6 +1,6 @@
-// The whole test framework: checks that say what was expected and what came, and an exit code.
-// A test is a plain main that calls CHECK… and ends with `return test_end();`, with no files open
-// but those that it began with.
+// The whole test framework: checks that print the expected and the actual value, and an exit code.
+// A test is a plain main that calls CHECK… and ends with `return test_end();`, leaving no files
+// open.
 #pragma once
 
 #include <dirent.h>
@@ -49,7 +49,7 @@ __attribute__((weak)) int test_failures;
               "%s is %.9g, not %.9g (tolerance %g)", #got, got_, want_, tol_);                     \
     } while (0)
 
-// Checks for calls that give a dt_status, and for the error that they leave (base/error.h).
+// Checks for calls that return a dt_status, and for their error (base/error.h).
 #define CHECK_OK(call)                                                                             \
     do {                                                                                           \
         int status_ = (call);                                                                      \
@@ -72,8 +72,8 @@ __attribute__((weak)) int test_failures;
         dt_error_clear();                                                                          \
     } while (0)
 
-// What was open at the start of the program, a byte for each descriptor; what libraries keep until
-// its end is opened later, so a test of these sets `test_ignores_descriptors`.
+// Descriptors that were open at the start of the program, a byte each. Libraries may open files and
+// keep them until the end; their tests set `test_ignores_descriptors`.
 __attribute__((weak)) char test_descriptors[TEST_DESCRIPTORS];
 __attribute__((weak)) int test_ignores_descriptors;
 

@@ -1,4 +1,4 @@
-// Reads a trace as written by train/timeline.h, and checks what every reader of such a file needs.
+// Reads a trace written by train/timeline.h, and checks what readers of such files rely on.
 #pragma once
 
 #include "test.h"

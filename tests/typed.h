@@ -1,4 +1,4 @@
-// Numbers of any storage type behind doubles.
+// Access to numbers of any storage type as doubles.
 #pragma once
 
 #include "base/dtype.h"

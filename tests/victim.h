@@ -1,5 +1,5 @@
-// What the programs share that train nothing and in which one rank meets its fate: the
-// communicator, the end of the process wired as in main.c, common fates and their time.
+// Shared by test programs that do not train and in which one rank fails on purpose: the
+// communicator, the end of the process as in main.c, common failures and their time.
 #pragma once
 
 #include "base/clock.h"
@@ -26,7 +26,7 @@ static void die(const struct dt_error *error)
     dt_comm_abort(comm, (int)error->code);
 }
 
-// Waits until this rank's heartbeats say where it is, and have reached all.
+// Waits until this rank's heartbeats report its position and have reached all ranks.
 static void wait_for_beats(void)
 {
     const volatile int64_t *number =
@@ -35,7 +35,7 @@ static void wait_for_beats(void)
         dt_sleep(0.01);
 }
 
-// The time at which the rank meets its fate, for the script that waits for the end of the job: the
+// Records the time of the failure for the script that waits for the end of the job: the
 // modification time of this file in the working directory.
 static void mark_fate(void)
 {
@@ -44,7 +44,7 @@ static void mark_fate(void)
         _exit(1);
 }
 
-// What these words say, and nothing for another.
+// Executes the failure named by `fate`; does nothing for other words.
 static dt_status suffer(const char *fate)
 {
     if (strcmp(fate, "kill") == 0)

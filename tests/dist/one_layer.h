@@ -1,4 +1,5 @@
-// A model whose elements are what counts: one small layer and a vocabulary of any size.
+// A model of which only the number of elements matters: one small layer and a vocabulary of any
+// size.
 #pragma once
 
 #include "default_model.h"

@@ -1,16 +1,16 @@
-// Damaged copies of a small HDF5 file, for fuzz_hdf5: each follows from the file's name, a number
-// and a seed alone.
+// Damaged copies of a small HDF5 file, for fuzz_hdf5: a pure function of the file's name, a number
+// and a seed.
 #pragma once
 
 #include "base/error.h"
 
 #include <stdint.h>
 
-// A piece of metadata with a signature of its own, and its checksum in files of the newer format.
+// A piece of metadata with a signature and, in files of the newer format, a checksum.
 struct hdf5_block {
     int64_t at;
-    int64_t size; // bytes that the checksum covers; 0: none was found
-    int64_t sum;  // where it is: after them, or among them, where it counts as zeros
+    int64_t size; // bytes that the checksum covers; 0: no checksum
+    int64_t sum;  // its offset: after these bytes, or among them, where it counts as zeros
 };
 
 struct hdf5_seed {
@@ -26,6 +26,6 @@ enum { MUTANT_GROWTH = 4096 }; // the most bytes that a mutant has more than its
 dt_status hdf5_seed_read(const char *folder, const char *name, struct hdf5_seed *seed);
 void hdf5_seed_free(struct hdf5_seed *seed);
 // Writes mutant `number` to `bytes`, [seed->size + MUTANT_GROWTH], and returns its size. Number 0
-// is the file as it is.
+// is the unchanged file.
 int64_t hdf5_mutate(const struct hdf5_seed *seed, uint64_t run_seed, int64_t number,
                     uint8_t *bytes);

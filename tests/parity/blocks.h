@@ -1,4 +1,4 @@
-// Blocks that a multiprocessor of a GPU runs side by side (blocks.cu).
+// Blocks that an SM of a GPU runs concurrently (blocks.cu).
 #pragma once
 
 #include <stdbool.h>
@@ -10,10 +10,10 @@ extern "C" {
 
 struct blocks_measured {
     int expected; // by cudaOccupancyMaxActiveBlocksPerMultiprocessor
-    int least;    // of all multiprocessors' most
+    int least;    // the least of all SMs' maxima
 };
 
-// Of 128 threads with so many bytes of dynamic shared memory; false where a call of CUDA failed.
+// Measures blocks of 128 threads with this much dynamic shared memory; false if a CUDA call failed.
 bool blocks_measure(int64_t shared_bytes, struct blocks_measured *found);
 
 #ifdef __cplusplus

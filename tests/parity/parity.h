@@ -1,9 +1,9 @@
 // Every op on two backends in one process. A case fills one args struct over guarded host arrays
 // from a seed; the tested backend runs it on copies with their guard bands, several times (threads
 // of the CPU, orders of the simulated device's threads), which must give the same bits; then the
-// backend whose results count as right runs it, and both results are compared. That is, for the
-// CPU, loops in double precision straight from the formulas of kernels/NAME.h, and for CUDA the
-// CPU. A file here owns one family of ops: the double-precision form, the cases, their tolerances.
+// reference backend runs it, and both results are compared. The reference of the CPU is loops in
+// double precision directly from the formulas of kernels/NAME.h, that of CUDA is the CPU. Each file
+// has one family of ops: the double-precision form, the cases, their tolerances.
 #pragma once
 
 #include "op_fixture.h"
@@ -16,9 +16,9 @@ enum { PARITY_RUNS = 4 };
 
 struct parity {
     const char *name;                      // of the tested backend: cpu, simt or cuda
-    struct dt_backend right;               // whose results the others are compared with
-    struct dt_backend tested[PARITY_RUNS]; // one a run: the same, or the CPU with other threads
-    int order[PARITY_RUNS];                // of the simulated device's threads, one a run
+    struct dt_backend right;               // the reference
+    struct dt_backend tested[PARITY_RUNS]; // one per run: the same, or the CPU with other threads
+    int order[PARITY_RUNS];                // orders of the simulated device's threads, one per run
     int runs;
     struct dt_stream *stream; // of tested[0], NULL for the CPU
     char *workspace;          // of the tested device, between guard bands, for all cases
@@ -27,12 +27,12 @@ struct parity {
     double slack;         // on tolerances: a GPU's fast exp, log and division are less precise
     bool model;           // shapes of the 130M model, not the awkward ones
     bool list;            // only name the cases
-    bool one_run;         // of `runs`, another one each case: where all would take long
+    bool one_run;         // only one of `runs`, another one in each case, if all would take long
     bool run_only;        // PARITY(…) runs once on the tested backend and compares nothing
     int only_case, cases; // 0: all; counted so far
-    int first_case;       // those before it are left out
-    int every;            // only each such case: 1 for all
-    char text[192];       // what the case is, and its number
+    int first_case;       // earlier cases are skipped
+    int every;            // runs every n-th case; 1: all
+    char text[192];       // description and number of the case
     bool done[N_OPS];
 };
 
@@ -47,22 +47,22 @@ enum {
     MODEL_VOCAB = 50280
 };
 
-// Begins a case with its description; false: it was not asked for. Releases the arrays of the one
-// before.
+// Begins a case with its description; false: not selected. Releases the arrays of the previous
+// case.
 bool parity_case(struct parity *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// How close an array that is written must come; one that is not named: the same values.
+// Tolerance of a written array; arrays that are not named must have the same values.
 struct parity_out {
     const char *field;
-    // |got - want| <= each · max(floor, |want|) and one rounding to storage; floor 0 means 1, and
-    // floors are one an element. Nothing given: the same value.
+    // |got - want| <= each · max(floor, |want|) plus one rounding to storage; floor 0 means 1. If
+    // nothing is given, values must be equal.
     double each, floor;
     const double *floors;
-    // And, where given, of the 2-norm, relative, `stored`; no element by more than 30 times that of
-    // their root mean square.
+    // If given, the relative tolerance of the 2-norm of `stored`; no element may be off by more
+    // than 30 times this share of their root mean square.
     double norm;
-    int64_t rows; // instead of those of the op's rows, where given
-    bool part;    // of a struct: [width] of `type` from byte `from` on are compared
+    int64_t rows; // replaces the op's rows if given
+    bool part;    // part of a struct: compares [width] of `type` from byte `from` on
     size_t from;
     dt_dtype type;
     int64_t width;
@@ -77,13 +77,13 @@ struct parity_out {
         parity_compare((p), OP_##op, parity_outs + 1,                                              \
                        (int)(sizeof parity_outs / sizeof *parity_outs) - 1, parity_args);          \
     } while (0)
-#define OTHERS(...) OUT(, __VA_ARGS__) // all that are not named
+#define OTHERS(...) OUT(, __VA_ARGS__) // all other arrays
 #define OUT(name, ...)                                                                             \
     {                                                                                              \
         .field = #name, __VA_ARGS__                                                                \
     }
 
-// Whether every case runs: else what two of them give cannot be compared.
+// Whether every case runs; otherwise results of two cases cannot be compared.
 static inline bool runs_all(const struct parity *p)
 {
     return p->only_case == 0 && p->first_case <= 1 && p->every == 1 && !p->list;
@@ -92,7 +92,7 @@ static inline bool runs_all(const struct parity *p)
 void parity_compare(struct parity *p, enum op_index op, const struct parity_out *outs, int n_outs,
                     void *args);
 
-// The double-precision forms, one an op.
+// The double-precision form of each op.
 #define REFERENCE(op)                                                                              \
     dt_status reference_##op(struct dt_device *device, const struct dt_##op##_args *a,             \
                              struct dt_stream *stream);
@@ -119,7 +119,7 @@ void parity_rnn(struct parity *p);
 void parity_ssd(struct parity *p);
 void parity_gated(struct parity *p);
 
-// ---- what the families share
+// ---- shared by the families
 
 // Half the spacing of bf16 is what rounding a result to storage may cost in the norm.
 static inline double stored(dt_dtype type, double tolerance)
@@ -143,7 +143,7 @@ double *dense_array(const float *x, int64_t n);
 void store_view(const struct dt_view *to, const double *from);
 void store_array(float *to, int64_t n, const double *from, bool add);
 
-// Where an op adds to a gradient, numbers to add to; else an array that is not yet written.
+// If an op adds to a gradient, an array of numbers; else an unwritten array.
 float *gradient_array(int64_t n, bool accumulate, uint32_t seed);
 
 // What an op with several inputs reads, or their gradients: views, then fp32 arrays.
@@ -170,7 +170,7 @@ struct objective {
     int64_t n_last; // 0: y alone
 };
 // The objective's derivative along a random direction of x[n], against the gradient: off by at most
-// `tolerance` times the gradient's norm, which such a direction meets about once.
+// `tolerance` times the gradient's norm, the typical size of such a derivative.
 void check_direction(const struct parity *p, const char *name, double *x, const double *gradient,
                      int64_t n, const struct objective *objective, double tolerance);
 

@@ -1,5 +1,5 @@
-// What the selective scan (scan.c) and state-space duality (ssd.c) are checked for alike. Included
-// by each of them after
+// Checks shared by the selective scan (scan.c) and state-space duality (ssd.c). Each includes this
+// after defining
 //   name, input_name    of the op, of its inputs that have gradients: enum {…, C_, …, INPUTS}
 //   SHOWS               the inputs in whose gradients a NaN of any input is seen: bits
 //   FORGET(forward)     so that it keeps nothing for backward
@@ -83,8 +83,8 @@ static void check_near(const struct parity *p, const char *what, float got, floa
           "%s: %s is %g, in one part %g", p->text, what, (double)got, (double)want);
 }
 
-// A sequence in two parts, h_last of the first going in as h0 of the second in place, gives y and
-// h_last of the whole, fp32, to the tolerance; 0: the same bits.
+// A sequence in two parts, with h_last of the first as h0 of the second in place, gives y and
+// h_last of the whole within the tolerance in fp32; 0: the same bits.
 static void check_carry(struct parity *p, const struct shape *s, int64_t first, double tolerance)
 {
     if (!parity_case(p, "%s: a sequence in two parts, the first of %d", name, (int)first))
@@ -120,7 +120,7 @@ static void check_carry(struct parity *p, const struct shape *s, int64_t first, 
                    (float)get_at(&whole.forward.y, i / y->cols, i % y->cols), tolerance);
 }
 
-// Without states forward alone; h_last may be h0 itself, whatever the segments.
+// Forward only, without states: h_last may be h0 itself with any segments.
 static void check_h_last_over_h0(struct parity *p, const struct shape *s)
 {
     if (!parity_case(p, "%s: h_last over h0, no states, L %d", name, (int)s->length))

@@ -1,5 +1,5 @@
-// Kernels with planted bugs, and right ones that use all of the model; each returns what
-// DT_LAUNCHED said.
+// Kernels with planted bugs, and correct ones that use the whole model; each returns the status of
+// DT_LAUNCHED.
 #pragma once
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// What the parts of the host execution model know of each other.
+// Shared by the parts of the host execution model.
 #pragma once
 
 #include "simt.h"
@@ -13,11 +13,11 @@ enum { WARP = 32, MAX_THREADS = 1024 };
 // allowed more, and of that how much for arrays that are not dynamic.
 enum { SHARED_LIMIT = 48 << 10, SHARED_MOST = 227 << 10, SHARED_ARRAYS = 1 << 10 };
 
-// The first thing that went wrong on the calling thread since DT_LAUNCHED or take_fault last asked;
-// later ones are not kept.
+// Records the first fault of the calling thread since DT_LAUNCHED or take_fault was last called;
+// later ones are dropped.
 void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool faulty(void);
-// Copies the fault to `text` and forgets it; false where there is none.
+// Copies the fault to `text` and clears it; false if there is none.
 bool take_fault(char *text, size_t size);
 
 int thread_index(void); // in its block

@@ -1,5 +1,5 @@
-// Races, in the build that looks for them (dt_simt_race, SIMT_RACES): what the parts of the host
-// execution model tell race.cpp. In the other build each call is nothing.
+// Events that the host execution model reports to race.cpp in the build that detects races
+// (dt_simt_race, SIMT_RACES). In other builds the calls are empty.
 #pragma once
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-// Kernels with planted races, each with a twin that has what orders the accesses (`ordered`), and
-// such as look like races and are none.
+// Kernels with planted races, each with a correct twin (`ordered`), and kernels that only look like
+// races.
 #pragma once
 
 #include "base/error.h"

@@ -1,8 +1,8 @@
 // The host execution model: what kernels/device.cuh takes from CUDA, for a C++ compiler. Every CUDA
 // thread is a fiber, blocks run one after another, all on one thread of the host. It shows that
-// indexing, barriers and shuffles are right; it says nothing of speed. A launch that went wrong (a
-// barrier not reached by all, a shuffle without its lanes, a write past a shared array) is what
-// DT_LAUNCHED then fails with.
+// indexing, barriers and shuffles are correct, but nothing about speed. After a faulty launch (a
+// barrier not reached by all, a shuffle without its lanes, a write past a shared array) DT_LAUNCHED
+// fails.
 #pragma once
 
 #include "base/dtype.h"

@@ -1,6 +1,6 @@
-// How the tests steer the host execution model: in which order the threads of the next launches
-// run. Each order has found bugs that the others let pass. Asynchronous copies arrive at once in
-// ascending and random order, and as late as they may in the two others.
+// Sets the order in which the host execution model runs the threads of the next launches. Each
+// order has found bugs that the others missed. Asynchronous copies arrive immediately in ascending
+// and random order, and as late as allowed in the other two.
 #pragma once
 
 #include <stdint.h>
@@ -12,8 +12,8 @@ extern "C" {
 enum simt_order {
     SIMT_ASCENDING,
     SIMT_DESCENDING,
-    SIMT_RANDOM,     // drawn again each time that all threads have had a turn
-    SIMT_WARP_AHEAD, // a warp, drawn at random, runs to its barrier before another begins
+    SIMT_RANDOM,     // redrawn after all threads have had a turn
+    SIMT_WARP_AHEAD, // a random warp runs to its barrier before another begins
     SIMT_ORDERS
 };
 

@@ -1,4 +1,4 @@
-// Where in the source a return address lies.
+// The source location of a return address.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Calls of libdtrain_step that both of its tests make.
+// Calls of libdtrain_step used by both of its tests.
 #pragma once
 
 #include "dtrain_step.h"
@@ -19,7 +19,7 @@ static inline dtrain_step *open_step(const char *path, int32_t weights, int32_t 
     return step;
 }
 
-// What a stream is fed: position t of a sequence that `seed` names.
+// The input of a stream: position t of a sequence determined by `seed`.
 struct feed {
     float frame[64];
     int32_t ids[4];

@@ -1,6 +1,5 @@
-// What the code of this program allocates and has not freed. Its calls are wrapped when it is
-// linked (-Wl,--wrap=…), those inside of shared libraries are not: what these keep for later is no
-// leak.
+// Counts memory that this program's code has allocated and not freed. Its calls are wrapped at link
+// time (-Wl,--wrap=…); calls inside shared libraries are not, since what these cache is no leak.
 #pragma once
 
 #include <pthread.h>

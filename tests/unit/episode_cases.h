@@ -1,5 +1,5 @@
-// What tests of the readers of episodes share: their windows and columns, scanning and changing the
-// shards in the scratch folder.
+// Shared by tests of episode readers: windows and columns, and scanning and changing shards in the
+// scratch folder.
 #pragma once
 
 #include "data/loader.h"

@@ -1,4 +1,4 @@
-// What the loader's tests write and open: four shards of known tokens in every layout, and pairs.
+// Data of the loader's tests: four shards of known tokens in every layout, and pairs.
 #pragma once
 
 #include "base/log.h"

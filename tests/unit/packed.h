@@ -1,4 +1,4 @@
-// What dtrain pack has written, as text.
+// Reads the output of dtrain pack as text.
 #pragma once
 
 #include "data/h5_reader.h"

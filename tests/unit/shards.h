@@ -1,4 +1,4 @@
-// Shards for tests, written with the HDF5 library itself into the scratch folder.
+// Shards for tests, written directly with the HDF5 library into the scratch folder.
 #pragma once
 
 #include "data/statistics.h"

@@ -1,5 +1,5 @@
-// A checkpoint of the small model, with a state and a dataset of awkward values: what the tests of
-// saving and loading share.
+// A checkpoint of the small model, with a state and a dataset of awkward values, for tests of
+// saving and loading.
 #pragma once
 
 #include "checkpoint/checkpoint.h"

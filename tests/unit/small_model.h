@@ -1,5 +1,5 @@
-// A model of awkward sizes with its table and random arrays: what the tests of Hugging Face
-// directories and checkpoints share.
+// A model of awkward sizes with its table and random arrays, for tests of Hugging Face directories
+// and checkpoints.
 #pragma once
 
 #include "base/rng.h"

@@ -1,6 +1,6 @@
-// Tests over the simulated device, each in a process of its own: the runtime reads its environment
-// once, and stays broken once broken. A test runs in one order of the device's threads and streams
-// or in all of them.
+// Tests on the simulated device, each in a separate process, since the runtime reads its
+// environment once and stays broken after a failure. A test runs in one order of the device's
+// threads and streams, or in all.
 #pragma once
 
 #include "test.h"
@@ -11,8 +11,8 @@
 
 enum { ORDERS = 4, SEEN = 10, LIMIT_S = 120 };
 
-// `seen`: in how many orders at least the test ends with SEEN, as it shows what is wrong in the
-// program under test; 0: it must not.
+// `seen`: the minimum number of orders in which the test must end with SEEN, because it shows a
+// planted bug; 0: it must never do so.
 struct test_case {
     const char *name;
     void (*test)(void);

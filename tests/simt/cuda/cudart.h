@@ -1,7 +1,7 @@
-// What the parts of the simulated CUDA runtime know of each other. All work becomes tasks, each
-// behind the tasks that it waits for; one thread of the process, the device's, runs those that can
-// run. A stream is its newest task, an event the task that it was recorded as. One lock guards
-// everything; it is held but while a task runs and while a host thread waits.
+// Shared by the parts of the simulated CUDA runtime. All work becomes tasks, each after the tasks
+// that it waits for; one thread, the device's, runs the tasks that are ready. A stream is its
+// newest task, an event the task that it was recorded as. One lock guards everything; it is
+// released only while a task runs and while a host thread waits.
 #pragma once
 
 #include "cuda_runtime_api.h"

@@ -1,6 +1,6 @@
-// What tests over the simulated device share: the backend "cuda", arrays of tests/op_fixture.h
-// copied to the device with their guard bands and back, and a look into the library that stands in
-// for cuBLASLt.
+// Shared by tests on the simulated device: the backend "cuda", arrays of tests/op_fixture.h copied
+// with their guard bands to the device and back, and variables of the library that replaces
+// cuBLASLt.
 #pragma once
 
 #include "op_fixture.h"

@@ -1,5 +1,5 @@
-// Work on a stream of the simulated device, for the libraries that stand in for cuBLASLt and NCCL:
-// as a kernel launch puts it there.
+// Enqueues work on a stream of the simulated device like a kernel launch, for the libraries that
+// replace cuBLASLt and NCCL.
 #pragma once
 
 #include <stdbool.h>
@@ -10,10 +10,10 @@
 extern "C" {
 #endif
 
-// Behind what `stream` (a cudaStream_t) holds; where the stream is being captured, into the graph.
-// The device's thread calls `run` on a copy of the `bytes` bytes at `context`, again and again
-// until it returns true; between two calls other streams go on. At each launch of a graph it starts
-// from a fresh copy. Not from within `run`.
+// Enqueues after the work on `stream` (a cudaStream_t) or, during a capture, into the graph. The
+// device's thread calls `run` on a copy of the `bytes` bytes at `context` repeatedly until it
+// returns true; other streams continue between calls. Each launch of a graph starts from a fresh
+// copy. Must not be called by `run`.
 void simt_enqueue(const char *name, void *stream, bool (*run)(void *context), const void *context,
                   size_t bytes);
 

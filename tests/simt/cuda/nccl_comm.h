@@ -1,6 +1,6 @@
-// The simulated NCCL: what its rooms share. nccl.c is the interface, nccl_meeting.c the memory in
-// which the ranks meet, nccl_collective.c the work on the device's thread, nccl_settings.c the
-// faults and the algorithms that the environment asks for.
+// Shared by the files of the simulated NCCL: nccl.c is the interface, nccl_meeting.c the memory
+// shared by ranks, nccl_collective.c the work on the device's thread, nccl_settings.c faults and
+// algorithms requested by the environment.
 #pragma once
 
 #include <nccl.h>
