@@ -84,6 +84,9 @@ void golden_open(const char *path, struct golden *golden)
     golden->muon = momentum != NULL;
     golden->momentum = momentum ? strtod(momentum, NULL) : 0;
     golden->groups = dt_safetensors_metadata(golden->file, "lr_groups");
+    const char *batches = dt_safetensors_metadata(golden->file, "batches");
+    golden->batches = batches ? atoi(batches) : golden->steps;
+    golden->segments = dt_safetensors_metadata(golden->file, "segments");
     golden->state = strcmp(metadata(golden, "state"), "true") == 0;
     const char *text = metadata(golden, "lr");
     for (int k = 0; k < golden->steps; k++) {

@@ -16,8 +16,10 @@ struct golden {
     double lr[GOLDEN_STEPS], beta1, beta2, eps, weight_decay, grad_clip;
     bool muon;
     double momentum;
-    const char *groups; // of rates, as factors
-    bool state;         // before.LAYER.STATE are there
+    const char *groups;   // of rates, as factors
+    bool state;           // before.LAYER.STATE are there
+    int batches;          // that the steps use in turn
+    const char *segments; // lengths, "64 512"; NULL: none
 };
 
 void golden_open(const char *path, struct golden *golden);
@@ -33,6 +35,7 @@ struct golden_run {
     int64_t micro;                    // sequences a micro-batch, divides B
     enum dt_recompute recompute;
     enum dt_dtype storage;
+    int64_t segment; // positions of a pass; 0: all
 };
 
 // What the steps left.

@@ -4,6 +4,7 @@
 #include "golden.h"
 
 #include "train/optimizer.h"
+#include "train/segments.h"
 #include "typed.h"
 
 #include <stdlib.h>
@@ -15,6 +16,7 @@ struct trainer {
     struct dt_model *model;
     struct dt_span all; // of the parameters' elements
     struct dt_optimizer optimizer;
+    struct dt_segments segments;
     int64_t elements, positions; // positions: B * T
     int64_t n_micro;
     struct dt_model_state **before; // [n_micro], or NULL: no initial state
@@ -78,8 +80,13 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
 {
     const struct golden *golden = run->golden;
     struct dt_model_config config = golden->config;
-    struct dt_model_shape shape = {
-        .sequences = run->micro, .length = golden->length, .training = true};
+    const struct dt_input_config batch = {.sequences = golden->batch,
+                                          .length = golden->length,
+                                          .micro = run->micro,
+                                          .segment = run->segment};
+    struct dt_model_shape shape = {.sequences = run->micro,
+                                   .length = run->segment > 0 ? run->segment : golden->length,
+                                   .training = true};
     const struct dt_optimizer_config optimizer = {.beta1 = (float)golden->beta1,
                                                   .beta2 = (float)golden->beta2,
                                                   .eps = (float)golden->eps,
@@ -109,6 +116,7 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
         for (int64_t i = 0; i < t->n_micro; i++)
             t->before[i] = load_state(t, i * run->micro, run->micro);
     }
+    golden_must(dt_segments_create(run->backend, t->model, &shape, &batch, &t->segments));
     golden_must(dt_optimizer_create(run->backend, t->model, &optimizer,
                                     &(struct dt_pieces){&t->all, 1, 0, t->elements},
                                     &t->optimizer));
@@ -117,6 +125,7 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
 static void trainer_close(struct trainer *t)
 {
     dt_optimizer_destroy(&t->optimizer);
+    dt_segments_destroy(&t->segments);
     for (int i = 0; i < DT_BATCH_ARRAYS; i++)
         free(t->arrays[i]);
     for (int64_t i = 0; t->before && i < t->n_micro; i++)
@@ -135,10 +144,10 @@ static void load_batch(struct trainer *t, int step)
         snprintf(name, sizeof name, "batch.%s", spec->name);
         if (spec->optional && !dt_safetensors_find(t->golden->file, name))
             continue;
-        float *values = need_tensor(t->golden, name, t->golden->steps * elements);
+        float *values = need_tensor(t->golden, name, t->golden->batches * elements);
         if (!t->arrays[i])
             t->arrays[i] = malloc((size_t)dt_array_bytes(spec, t->positions));
-        put(t->arrays[i], spec->type, values + step * elements, elements);
+        put(t->arrays[i], spec->type, values + step % t->golden->batches * elements, elements);
         free(values);
     }
     memset(t->optimizer.sum, 0, sizeof *t->optimizer.sum);
@@ -156,6 +165,13 @@ static struct dt_model_input input_rows(const struct trainer *t, int64_t sequenc
     return input;
 }
 
+static void forward(struct trainer *t, const struct dt_pass *window, int64_t segment,
+                    struct dt_pass *part)
+{
+    golden_must(dt_segments_pass(&t->segments, window, segment, part));
+    golden_must(dt_model_forward(t->model, part));
+}
+
 // Forward, loss, backward of micro-batch `index`; its logits into those of the batch, where not
 // NULL.
 static void micro_step(struct trainer *t, int64_t index, float *logits)
@@ -163,14 +179,22 @@ static void micro_step(struct trainer *t, int64_t index, float *logits)
     int64_t micro = t->run->micro, length = t->golden->length, at = index * micro * length;
     struct dt_pass pass = {.input = input_rows(t, micro, length, at),
                            .before = t->before ? t->before[index] : NULL,
-                           .accumulate = index > 0};
-    golden_must(dt_model_forward(t->model, &pass));
+                           .accumulate = index > 0},
+                   part;
+    const int64_t last = t->segments.n - 1;
+    for (int64_t i = 0; i <= last; i++)
+        forward(t, &pass, i, &part);
     if (logits) {
         struct dt_view rows = {.data = logits + at * t->golden->config.vocab_size};
         golden_must(dt_model_logits(t->model, &pass, &rows));
     }
-    golden_must(dt_model_loss(t->model, &pass, 1.0 / (double)t->positions, t->optimizer.sum));
-    golden_must(dt_model_backward(t->model, &pass));
+    for (int64_t i = last; i >= 0; i--) {
+        if (i < last)
+            forward(t, &pass, i, &part);
+        golden_must(
+            dt_segments_loss(&t->segments, &part, 1.0 / (double)t->positions, t->optimizer.sum));
+        golden_must(dt_model_backward(t->model, &part));
+    }
 }
 
 static float *copy_of(const float *from, int64_t n)

@@ -8,8 +8,8 @@ A family of kinds is one file FAMILY.py and one folder FAMILY/ of small golden f
 3. FAMILY.py writes FAMILY/NAME.safetensors; commit both. CMake makes them the test golden_FAMILY.
 
 A golden file: metadata model.KEY are the model, B, T, steps and the optimizer; tensors (all F32) are the weights to start
-from by name, batch.ARRAY [steps, B, T, width] for every array that the model reads, before.LAYER.STATE [B, …] if a state
-is carried in, and what must come out: after.LAYER.STATE of the first step, golden.loss and golden.grad_norm [steps],
+from by name, batch.ARRAY [steps or batches, B, T, width] for every array that the model reads, before.LAYER.STATE [B, …] if a state
+is carried in, and what must come out: after.LAYER.STATE of the first step (not of segments), golden.loss and golden.grad_norm [steps],
 golden.grad.NAME of the first step, golden.final_norm.NAME, and golden.logits [B, T, V] of a language model.
 golden.c and test_golden.c read them; the test also runs every file in windows of one position.
 """
@@ -31,8 +31,9 @@ IGNORED = -100
 DEFAULTS = dict(d_model=20, vocab_size=19, norm_eps=1e-5, tie_embeddings=True)
 RUN = dict(B=1, T=77, steps=STEPS, reset=False, state=False, ignored=False, lr=4e-3, beta1=0.9, beta2=0.95, eps=1e-8,
            weight_decay=0.1, grad_clip=1.0)
-# For Muon its momentum; factors of the rate, pattern to factor, in order. Not written where a case has none.
-CHOSEN = ("momentum", "lr_groups")
+# For Muon its momentum; factors of the rate, pattern to factor, in order; how many batches there are, which the steps use in
+# turn; lengths of segments. Not written where a case has none.
+CHOSEN = ("momentum", "lr_groups", "batches", "segments")
 NEVER_DECAYED = ("A_log",)  # of two or more dimensions
 MUON = (3.4445, -4.7750, 2.0315)
 
@@ -223,12 +224,15 @@ class AdamW:
 
 
 def resets(c, generator):
-    """[steps, B, T]: at random, and where it is awkward: at 0, twice in a row, closer than the taps, at the end."""
-    reset = (torch.rand((c["steps"], c["B"], c["T"]), generator=generator) < 0.05).double()
+    """[steps, B, T]: at random, and where it is awkward: at 0, twice in a row, closer than the taps, at the end, at borders of
+    segments."""
+    reset = (torch.rand((c["steps"], c["B"], c["T"]), generator=generator) < min(0.05, 4 / c["T"])).double()
     reset[:, 0, 0] = 1
     reset[:, 0, -1] = 1
     if c["T"] > 40:
         reset[:, -1, [5, 6, 8, 32]] = 1
+    if "segments" in c:
+        reset[:, -1, [511, 640, 1536]] = 1
     return reset
 
 
@@ -241,12 +245,13 @@ def train(model, batches, state, rates):
     """The steps; returns what the golden file holds besides the inputs."""
     optimizer, losses, norms, out = AdamW(model), [], [], {}
     for k, rate in enumerate(rates):
-        loss, logits, after = model.forward({name: array[k] for name, array in batches.items()}, state)
+        loss, logits, after = model.forward({name: array[k % len(array)] for name, array in batches.items()}, state)
         loss.backward()
         if k == 0:
-            if logits is not None:
-                out["golden.logits"] = logits.detach()
-            out |= model.state_tensors("after", after)
+            if "segments" not in model.c:
+                if logits is not None:
+                    out["golden.logits"] = logits.detach()
+                out |= model.state_tensors("after", after)
             out |= {f"golden.grad.{name}": w.grad.clone() for name, w in model.w.items()}
         losses.append(loss.item())
         norms.append(optimizer.step(rate))
@@ -271,9 +276,10 @@ def text(value):
 def make(path, model, generator):
     """The golden file of a model that `generator` has just made."""
     c = model.c
-    batches = model.ends.batches(c, generator)
+    inputs = c | {"steps": c.get("batches", c["steps"])}
+    batches = model.ends.batches(inputs, generator)
     if c["reset"]:
-        batches["reset"] = resets(c, generator)
+        batches["reset"] = resets(inputs, generator)
     state, rates = model.random_state(generator), learning_rates(c)
     tensors = {key: w.detach().clone() for key, w in model.w.items()}
     tensors |= {f"batch.{name}": array for name, array in batches.items()}
@@ -281,8 +287,7 @@ def make(path, model, generator):
         tensors |= model.state_tensors("before", state)
     tensors |= train(model, batches, state, rates)
     metadata = {f"model.{key}": text(c[key]) for key in model.keys}
-    if "momentum" in c:
-        metadata["momentum"] = text(c["momentum"])
+    metadata |= {key: text(c[key]) for key in ("momentum", "batches", "segments") if key in c}
     if "lr_groups" in c:
         metadata["lr_groups"] = " ".join(f"{pattern}:{factor}x" for pattern, factor in c["lr_groups"].items())
     metadata |= {key: text(c[key]) for key in RUN} | {"lr": " ".join(repr(r) for r in rates)}

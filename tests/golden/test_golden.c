@@ -1,7 +1,7 @@
 // dtrain's model and training step against the float64 reference, one golden file an argument:
 // losses, logits, every gradient tensor, gradient norms, states, and what the updates leave; whole,
 // in micro-batches and a position at a time; every recompute mode and thread count to the same
-// bits; and bf16.
+// bits; and bf16. Files of long windows are run whole and in segments.
 //
 // Tensors are compared by the norm of the difference over the norm of the tensor: a single element
 // may be the small rest of a long sum, and its own relative error then says nothing about the code.
@@ -166,6 +166,21 @@ static void check_windows(struct golden_run run, const struct tolerance *toleran
     }
 }
 
+// The window as a whole, then in segments of each length that the file names.
+static void check_segments(struct golden_run run)
+{
+    char name[32], *lengths = (char *)run.golden->segments;
+    run_name = name;
+    do {
+        struct golden_trace trace;
+        snprintf(name, sizeof name, "segments of %d", (int)run.segment);
+        golden_train(&run, &trace);
+        check_reference(run.golden, &trace, &fp32);
+        golden_trace_free(&trace);
+        run.segment = strtoll(lengths, &lengths, 10);
+    } while (run.segment > 0);
+}
+
 static void check_file(const char *path, const struct dt_backend *backend,
                        const struct dt_backend *threaded)
 {
@@ -173,7 +188,12 @@ static void check_file(const char *path, const struct dt_backend *backend,
     golden_open(path, &golden);
     const char *slash = strrchr(path, '/');
     case_name = slash ? slash + 1 : path;
-    struct golden_run run = {&golden, backend, golden.batch, DT_RECOMPUTE_NONE, DT_F32};
+    struct golden_run run = {&golden, backend, golden.batch, DT_RECOMPUTE_NONE, DT_F32, 0};
+    if (golden.segments) {
+        check_segments(run);
+        golden_close(&golden);
+        return;
+    }
     bool mamba2 = strstr(golden.config.layers, "mamba2");
     const struct tolerance *precise = mamba2 ? &fp32_mamba2 : &fp32;
     check_run(run, "fp32", precise, threaded);
