@@ -52,7 +52,7 @@ static inline int64_t attention_share(const dt_attention_inputs *in, bool backwa
 // A thread owns one frequency, and makes the angles of ATTENTION_ROWS positions: in double up to
 // the turn, so that far positions are as exact as near ones.
 __global__ static void attention_angles_kernel(attention_shared shared, int64_t rows, int64_t half,
-                                               double rope_base)
+                                               int64_t first, double rope_base)
 {
     const double turn = 6.283185307179586;
     int64_t i = threadIdx.x, row = (int64_t)blockIdx.x * ATTENTION_ROWS;
@@ -60,7 +60,7 @@ __global__ static void attention_angles_kernel(attention_shared shared, int64_t 
         return;
     double frequency = rope_base > 0 ? pow(rope_base, -(double)i / (double)half) : 0;
     for (int64_t end = dt_least(row + ATTENTION_ROWS, rows); row < end; row++) {
-        double angle = (double)(row - shared.before) * frequency;
+        double angle = (double)(first + row) * frequency;
         float x = (float)(angle - rint(angle / turn) * turn);
         shared.angles[row * 2 * half + i] = cosf(x);
         shared.angles[row * 2 * half + half + i] = sinf(x);
@@ -127,7 +127,7 @@ static inline void attention_prepare(const dt_attention_inputs *in, const attent
     const int64_t rows = shared.before + in->length;
     DT_LAUNCH((attention_angles_kernel), dt_blocks(rows, ATTENTION_ROWS),
               (unsigned)(dt_div_up(in->width / 2, DT_WARP) * DT_WARP), 0, stream, shared, rows,
-              in->width / 2, in->rope_base);
+              in->width / 2, in->at - shared.before, in->rope_base);
     DT_LAUNCH((attention_ranges_kernel), dt_blocks(in->batch, 1), DT_WARP, 0, stream, *in, shared);
 }
 

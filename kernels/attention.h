@@ -5,8 +5,10 @@
 //   s_tj = q'_ht · k'_gj / sqrt(E)                        for the j that position t sees
 //   lse_ht = log Σ_j exp(s_tj)       p_tj = exp(s_tj - lse_ht)       y_ht = Σ_j p_tj v_gj
 // rotate turns the pair (x_i, x_{i + E/2}), i < E/2, by the angle t · rope_base^(-2i / E), as in
-// Hugging Face's Llama. Only differences of positions matter, so the first position of a call is 0
-// and no angle grows from call to call.
+// Hugging Face's Llama. Only differences of positions matter: each call counts its own from 0, and
+// angles are those of at + t. Calls without `at` have no angle that grows from call to call. Calls
+// over parts of a sequence, each with its place in it as `at`, give the bits of one call over all
+// of it, where parts begin at multiples of DT_ATTENTION_PART.
 //
 // Causal: position t sees j in (t - W, t], but nothing before the last t' <= t where reset[t'] = 1
 // (a document starts at t'). Without a reset up to t, it also sees positions -1, -2, … of an
@@ -35,7 +37,11 @@
 
 #include <stdbool.h>
 
-enum { DT_ATTENTION_HEAD_MAX = 256, DT_ATTENTION_WINDOW_MAX = 1 << 24 };
+enum {
+    DT_ATTENTION_HEAD_MAX = 256,
+    DT_ATTENTION_WINDOW_MAX = 1 << 24,
+    DT_ATTENTION_PART = 64 // the longest tile of queries on GPUs; CPUs take any part
+};
 
 struct dt_attention_inputs {
     int64_t batch, length;            // B, L
@@ -43,6 +49,7 @@ struct dt_attention_inputs {
     int64_t window;                   // W
     double rope_base;                 // 0: no rotation
     bool both;                        // ways; false: causal
+    int64_t at;                       // place of the first position; 0 but in a part of a sequence
     struct dt_view q, k, v;
     const void *k0, *v0;   // NULL: nothing was before, or W = 1
     const int32_t *count0; // in [0, W-1]
@@ -91,6 +98,7 @@ static inline int64_t dt_attention_kept(const struct dt_attention_inputs *in)
     RANGE(G, in.n_kv_head, 1, H)                                                \
     RANGE(W, in.window, 1, DT_ATTENTION_WINDOW_MAX)                             \
     NUMBER(in.rope_base, 0.0, HUGE_VAL)                                         \
+    RANGE(P, in.at, 0, INT64_C(1) << 53)                                        \
     MULTIPLE(in.width, 2) MULTIPLE(in.n_head, G)                                \
     LET(kept, B * dt_attention_kept(&a->in))                                    \
     STORAGE(T, in.q.dtype)                                                      \

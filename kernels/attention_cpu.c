@@ -11,7 +11,7 @@
 
 enum {
     CHUNK = 192,  // queries times heads of a group whose outputs stay in cache
-    ANGLES = 256, // positions whose angles follow from one another
+    ANGLES = 256, // places whose angles follow from one another, a power of two
 };
 
 // ---- what both passes share
@@ -32,20 +32,24 @@ struct dt_attention_shared dt_attention_share(const struct dt_attention_inputs *
     return shared;
 }
 
-// From one position to the next an angle's cosine and sine turn by its frequency, in double.
-static void fill_angles(const struct dt_attention_shared *shared, int64_t from, int64_t to)
+// The angles of places [from, from + ANGLES), as far as this call has them. From one place to the
+// next a cosine and a sine turn by their frequency, in double.
+static void fill_angles(const struct dt_attention_shared *shared, int64_t from)
 {
-    int64_t half = shared->in->width / 2;
+    const struct dt_attention_inputs *in = shared->in;
+    int64_t half = in->width / 2, first = in->at - shared->before,
+            to = dt_min_i64(from + ANGLES, in->at + in->length);
     double turn_cos[DT_ATTENTION_HEAD_MAX / 2], turn_sin[DT_ATTENTION_HEAD_MAX / 2];
     double c[DT_ATTENTION_HEAD_MAX / 2], s[DT_ATTENTION_HEAD_MAX / 2];
-    double base = shared->in->rope_base, frequency = base > 0 ? 1 : 0,
+    double base = in->rope_base, frequency = base > 0 ? 1 : 0,
            ratio = base > 0 ? pow(base, -1.0 / (double)half) : 1;
     for (int64_t i = 0; i < half; i++, frequency *= ratio) {
-        double first = (double)(from - shared->before) * frequency;
+        double angle = (double)from * frequency;
         turn_cos[i] = cos(frequency), turn_sin[i] = sin(frequency);
-        c[i] = cos(first), s[i] = sin(first);
+        c[i] = cos(angle), s[i] = sin(angle);
     }
-    for (int64_t row = from; row < to; row++) {
+    for (int64_t place = from; place < to; place++) {
+        int64_t row = dt_max_i64(place - first, 0); // places before `first` write what it replaces
         float *cosines = shared->angles + row * 2 * half, *sines = cosines + half;
 #pragma omp simd
         for (int64_t i = 0; i < half; i++) {
@@ -97,10 +101,10 @@ static void fill_both(const struct dt_attention_inputs *in, int64_t b, int32_t *
 void dt_attention_prepare(const struct dt_attention_shared *shared)
 {
     const struct dt_attention_inputs *in = shared->in;
-    int64_t rows = shared->before + in->length;
+    int64_t first = (in->at - shared->before) & -(int64_t)ANGLES;
 #pragma omp for schedule(static) nowait
-    for (int64_t from = 0; from < rows; from += ANGLES)
-        fill_angles(shared, from, dt_min_i64(from + ANGLES, rows));
+    for (int64_t from = first; from < in->at + in->length; from += ANGLES)
+        fill_angles(shared, from);
 #pragma omp for schedule(static)
     for (int64_t b = 0; b < in->batch; b++)
         if (in->both)
@@ -294,6 +298,14 @@ static void soften(float *restrict score, int64_t first, int64_t low, int64_t hi
     *most = largest;
 }
 
+// Where the tile of keys that position j is in ends: at a multiple of KEYS places, so that the
+// order of sums does not depend on where the call begins.
+static int64_t tile_end(const struct dt_attention_inputs *in, int64_t j)
+{
+    int64_t past = (in->at + j) % DT_KEYS;
+    return j + DT_KEYS - (past < 0 ? past + DT_KEYS : past);
+}
+
 // A panel of queries from `i` of the chunk, rows from `row`, on keys [j, end).
 static void attend(const struct dt_attention_shared *shared, const struct piece *p, int64_t i,
                    int64_t row, int64_t j, int64_t end, const struct tiles *t)
@@ -367,8 +379,8 @@ DT_OP_CPU(attention_forward)
             p.starts = shared.starts + p.b * in->length;
             p.stops = shared.stops + p.b * in->length;
             load_queries(&shared, &p, &t);
-            for (int64_t j = p.starts[p.begin]; j < p.stops[p.end - 1]; j += DT_KEYS) {
-                int64_t end = dt_min_i64(j + DT_KEYS, p.stops[p.end - 1]);
+            for (int64_t j = p.starts[p.begin], end; j < p.stops[p.end - 1]; j = end) {
+                end = dt_min_i64(tile_end(in, j), p.stops[p.end - 1]);
                 dt_attention_load_keys(&shared, p.b, p.g, j, end - j, &t.tile);
                 for (int64_t q = 0; q < p.end - p.begin; q += DT_PANEL)
                     for (int64_t r = 0; r < shared.heads; r++)

@@ -162,6 +162,7 @@ static struct dt_attention_inputs inputs(const struct attention *m, const struct
                                         .window = m->window,
                                         .rope_base = m->rope_base,
                                         .both = m->both,
+                                        .at = pass->at,
                                         .q = a->q,
                                         .k = a->k,
                                         .v = a->v,

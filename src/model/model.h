@@ -144,7 +144,7 @@ struct dt_pass {
     const struct dt_model_state *dafter;
     struct dt_model_state *dbefore;
     // The window of which `input` is the part from position `at` on, and `before` and `after` are
-    // states within it, but at its ends; NULL: the input is a whole window.
+    // states within it, but at its ends; NULL and 0: the input is a whole window.
     const struct dt_model_input *window;
     int64_t at;
     // Where other ranks have the parts before and after this one: in forward moves `before` and

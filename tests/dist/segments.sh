@@ -49,7 +49,7 @@ run mixture-64 "${mix[@]}" model.segment=64
 check "losses of a mixture's sources" near <(slots mixture) <(slots mixture-64) 1e-6
 
 for segment in 0 64; do
-    check "eval, $segment" "$dtrain" eval small.ini run.name=mamba-mamba "${long[@]}" model.segment=$segment --positions --documents >eval-$segment.json 2>eval.log
+    check "eval, $segment" "$dtrain" eval small.ini run.name=mamba-attention-mlp model.layers="mamba attention mlp" "${long[@]}" model.segment=$segment --positions --documents >eval-$segment.json 2>eval.log
 done
 by_position() {
     sed 's/.*"loss_by_position"//' "eval-$1.json"

@@ -385,20 +385,26 @@ static void compare(struct parity *p, const struct shape *s)
 
 // Parts of a sequence, one of them a single position, with keys and values carried between them,
 // give what the whole gives, to the rounding of angles and sums; the state that they leave is the
-// same to the bit.
-static void check_carry(struct parity *p, int64_t window, dt_dtype type, enum resets resets)
+// same to the bit. So is all of it where parts know their `places`.
+static void check_carry(struct parity *p, int64_t window, dt_dtype type, enum resets resets,
+                        bool places)
 {
+    enum { PARTS = 4, P = DT_ATTENTION_PART };
     const int64_t width = type == DT_BF16 ? 16 : 8; // on tensor cores, and not
-    const struct shape s = {1, 70, 2, 1, width, window, type, .before = true, .resets = resets};
-    const int64_t begin[] = {0, 19, 20, 53, 70};
-    if (!parity_case(p, "attention: a sequence in parts, W %d %s, resets %d", (int)window,
-                     dt_dtype_name(type), resets))
+    const int64_t begins[][PARTS + 1] = {
+        {0, 19, 20, 53, 70}, {0, 19, 20, 211, 230}, {0, P, 2 * P, 3 * P, 3 * P + 9}};
+    const int64_t *begin = begins[!places ? 0 : p->is_cpu ? 1 : 2];
+    const struct shape s = {
+        1, begin[PARTS], 2, 1, width, window, type, .before = true, .resets = resets};
+    if (!parity_case(p, "attention: a sequence in parts, W %d %s, resets %d%s", (int)window,
+                     dt_dtype_name(type), resets, places ? ", places" : ""))
         return;
     struct op op = make_op(&s), parts = make_op(&s);
     p->run_only = true;
     forward(p, &op.forward);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < PARTS; i++) {
         struct dt_attention_forward_args f = parts.forward;
+        f.in.at = places ? begin[i] : 0;
         f.in.length = begin[i + 1] - begin[i];
         f.in.q = dt_view_rows(f.in.q, begin[i], begin[i + 1]);
         f.in.k = dt_view_rows(f.in.k, begin[i], begin[i + 1]);
@@ -419,7 +425,11 @@ static void check_carry(struct parity *p, int64_t window, dt_dtype type, enum re
         worst = fmax(worst,
                      fabs(get_at(&op.forward.y, i / op.forward.y.cols, i % op.forward.y.cols) -
                           get_at(&parts.forward.y, i / op.forward.y.cols, i % op.forward.y.cols)));
-    CHECK(worst <= (type == DT_BF16 ? 2e-2 : 1e-5), "%s: y differs by %g", p->text, worst);
+    CHECK(worst <= (places            ? 0
+                    : type == DT_BF16 ? 2e-2
+                                      : 1e-5),
+          "%s: y differs by %g", p->text, worst);
+    CHECK(!places || same_bits(parts.forward.lse, op.forward.lse), "%s: lse differs", p->text);
     CHECK(same_bits(parts.forward.in.k0, op.forward.k_last), "%s: k_last differs", p->text);
     CHECK(same_bits(parts.forward.in.v0, op.forward.v_last), "%s: v_last differs", p->text);
     CHECK(same_bits(parts.forward.in.count0, op.forward.count_last), "%s: count_last differs",
@@ -471,8 +481,11 @@ void parity_attention(struct parity *p)
                                    k ? DT_F32 : DT_BF16, .before = true, .wide = true,
                                    .resets = k ? MANY : NO_RESETS, .dkv = DH_LAST | DH0});
     for (int resets = NO_RESETS; resets < RESETS; resets++) {
-        check_carry(p, 24, DT_F32, (enum resets)resets);
-        check_carry(p, 2, DT_BF16, (enum resets)resets);
-        check_carry(p, 100, DT_F32, (enum resets)resets);
+        for (int places = 0; places <= 1; places++) {
+            check_carry(p, 24, DT_F32, (enum resets)resets, places);
+            check_carry(p, 2, DT_BF16, (enum resets)resets, places);
+            check_carry(p, 100, DT_F32, (enum resets)resets, places);
+        }
+        check_carry(p, 60, DT_BF16, (enum resets)resets, true);
     }
 }
