@@ -146,7 +146,8 @@ const struct dt_command dt_cmd_pack = {
         "Writes HDF5 shards (DIR/train-00000.h5 …, DIR/val-00000.h5 …) from files, or from all "
         "files in folders. Within folders, hidden files are skipped and, with --format text, "
         "binary files too. TASK makes rows of pairs (input_ids and labels) of a synthetic task of "
-        "the papers: induction, selective-copy, mqar or parity (a file of that name: ./mqar).",
+        "the papers: induction, selective-copy, mqar, latch or parity (a file of that name: "
+        "./mqar).",
     .min_words = 1,
     .max_words = INT_MAX,
     .options = options,

@@ -10,6 +10,10 @@
 //   value (V/2 … V - 1), all distinct; each key comes again after the pairs, its answer the value.
 //   It comes g pairs of tokens after the first pairs, g drawn without repetition with probability
 //   proportional to g^(0.01 - 1), the published power law. The rest is random.
+// latch [Bengio et al. 1994; Hochreiter & Schmidhuber 1997, experiment 3]: the first `items` tokens
+//   are all the same one of 1 … V - 2; 0s follow, in place of the papers' noise, and V - 1 is the
+//   last token. The answer, at the last position, is the first token, so a model must keep it over
+//   the whole row. Row r has the answer 1 + r mod (V - 2).
 // parity [Hahn 2020; Grazzi et al. 2024]: random bits; the answer at each position is the parity
 //   of the bits so far.
 #include "data/tasks.h"
@@ -165,6 +169,30 @@ static void fill_mqar(const struct dt_task_shape *s, uint64_t seed, int side, in
     }
 }
 
+static dt_status check_latch(const struct dt_task_shape *s)
+{
+    if (s->vocab >= 3 && s->items >= 1 && s->length > s->items)
+        return DT_OK;
+    return DT_FAIL(DT_USER,
+                   "give a --vocab of at least 3, --items of at least 1, and a larger --length",
+                   "latch has no rows of %" PRId64 " tokens below %" PRId64
+                   " that begin with %" PRId64 " to keep",
+                   s->length, s->vocab, s->items);
+}
+
+static void fill_latch(const struct dt_task_shape *s, uint64_t seed, int side, int64_t row,
+                       int32_t *ids, int32_t *labels, int64_t *scratch)
+{
+    int64_t last = s->length - 1;
+    int32_t kept = (int32_t)(1 + row % (s->vocab - 2));
+    (void)seed, (void)side, (void)scratch;
+    for (int64_t i = 0; i < last; i++)
+        ids[i] = i < s->items ? kept : 0;
+    ids[last] = (int32_t)(s->vocab - 1);
+    ignore_all(labels, s->length);
+    labels[last] = kept;
+}
+
 static dt_status check_parity(const struct dt_task_shape *s)
 {
     if (s->length >= 1 && s->vocab == 2)
@@ -193,6 +221,7 @@ const struct dt_task dt_tasks[] = {
      fill_induction},
     {"selective-copy", "tokens among noise, in their order", {4096, 16, 16}, check_copy, fill_copy},
     {"mqar", "the values of keys that come again", {512, 8192, 64}, check_mqar, fill_mqar},
+    {"latch", "the token that the row began with", {100, 4, 3}, check_latch, fill_latch},
     {"parity", "the parity of the bits so far", {40, 2, 1}, check_parity, fill_parity},
     {0},
 };

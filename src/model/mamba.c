@@ -45,6 +45,9 @@ static const struct dt_config_key shared_fields[] = {
              .json = "conv_kernel"),
     DT_FIELD(WHOLE, struct dt_mamba_values, expand, "2", 1, 64,
              "inner channels as a multiple of d_model", .json = "expand"),
+    DT_FIELD(REAL, struct dt_mamba_values, dt_init_min, "0", 0, 1,
+             "step sizes begin between this and 100 times this, so that states keep up to 1 / "
+             "dt_init_min positions; 0: 0.001, as published"),
     {0},
 };
 const struct dt_kind_keys dt_mamba_keys = {shared_fields, sizeof(struct dt_mamba_values)};
@@ -100,10 +103,17 @@ float dt_mamba_init_a_log(const struct dt_param *row, int64_t i, struct dt_philo
 // softplus(bias) is log-uniform [state-spaces/mamba, mamba_simple.py].
 float dt_mamba_init_dt_bias(const struct dt_param *row, int64_t i, struct dt_philox *rng)
 {
-    (void)row, (void)i;
-    const double low = log(0.001), high = log(0.1);
-    double step = fmax(exp(low + (high - low) * (double)dt_philox_uniform(rng)), 1e-4);
+    (void)i;
+    const double low = log(0.001 * (double)row->init_scale),
+                 high = log(0.1 * (double)row->init_scale);
+    double step = exp(low + (high - low) * (double)dt_philox_uniform(rng));
     return (float)(step + log(-expm1(-step)));
+}
+
+double dt_mamba_dt_scale(const struct dt_model_config *config)
+{
+    double least = dt_mamba_values(config)->dt_init_min;
+    return least > 0 ? least / 0.001 : 1;
 }
 
 static void create(struct dt_part *part, const struct dt_build *build)
@@ -119,7 +129,8 @@ static void create(struct dt_part *part, const struct dt_build *build)
         dt_build_row(build, part, "mixer.A_log", dt_mamba_init_a_log, 0, 2, (int64_t[]){E, N});
     dt_params_keep(build->params, m->a_log);
     m->d_skip = dt_build_row(build, part, "mixer.D", dt_init_one, 0, 1, &E);
-    m->dt_bias = dt_build_row(build, part, "mixer.dt_proj.bias", dt_mamba_init_dt_bias, 0, 1, &E);
+    m->dt_bias = dt_build_row(build, part, "mixer.dt_proj.bias", dt_mamba_init_dt_bias,
+                              dt_mamba_dt_scale(config), 1, &E);
     m->dt_proj = dt_build_linear(build, part, "mixer.dt_proj.weight", R, E, 1 / sqrt((double)R));
     m->x_proj =
         dt_build_linear(build, part, "mixer.x_proj.weight", E, R + 2 * N, 1 / sqrt((double)E));

@@ -103,7 +103,8 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->gated_norm = dt_build_row(build, part, "mixer.norm.weight", dt_init_one, 0, 1, &E);
     m->a_log = dt_build_row(build, part, "mixer.A_log", init_a_log, 0, 1, &H);
     m->d_skip = dt_build_row(build, part, "mixer.D", dt_init_one, 0, 1, &H);
-    m->dt_bias = dt_build_row(build, part, "mixer.dt_bias", dt_mamba_init_dt_bias, 0, 1, &H);
+    m->dt_bias = dt_build_row(build, part, "mixer.dt_bias", dt_mamba_init_dt_bias,
+                              dt_mamba_dt_scale(config), 1, &H);
     m->ssm_state = dt_build_state(build, part, "ssm_state", DT_F32, E * N);
     m->conv = dt_build_conv(
         build, part, W, dt_mamba_values(config)->d_conv); // after ssm_state, the order in memory

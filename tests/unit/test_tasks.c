@@ -107,6 +107,24 @@ static void test_mqar(void)
     CHECK_NEAR(mean, want, 5 * sqrt((square / weight - want * want) / DRAWS));
 }
 
+static void test_latch(void)
+{
+    const struct dt_task *task = dt_task_find("latch");
+    struct dt_task_shape shape = {.length = 20, .vocab = 6, .items = 5};
+    int rows_of[6] = {0};
+    for (int64_t row = 0; row < ROWS; row++) {
+        fill(task, &shape, 0, row);
+        rows_of[ids[0]]++;
+        for (int i = 1; i < 19; i++)
+            CHECK_INT(ids[i], i < 5 ? ids[0] : 0);
+        CHECK_INT(ids[19], 5);
+        CHECK_INT(labels[19], ids[0]);
+        CHECK_INT(answers(&shape), 1);
+    }
+    for (int i = 1; i < 5; i++)
+        CHECK_INT(rows_of[i], ROWS / 4);
+}
+
 static void test_parity(void)
 {
     const struct dt_task *task = dt_task_find("parity");
@@ -125,8 +143,10 @@ static void test_refused(void)
         const char *name;
         struct dt_task_shape shape;
     } cases[] = {
-        {"induction", {2, 16, 1}},       {"induction", {256, 2, 1}}, {"selective-copy", {9, 16, 5}},
-        {"selective-copy", {64, 2, 16}}, {"mqar", {31, 8192, 8}},    {"mqar", {64, 16, 8}},
+        {"induction", {2, 16, 1}},      {"induction", {256, 2, 1}},
+        {"selective-copy", {9, 16, 5}}, {"selective-copy", {64, 2, 16}},
+        {"mqar", {31, 8192, 8}},        {"mqar", {64, 16, 8}},
+        {"latch", {5, 6, 5}},           {"latch", {9, 2, 1}},
         {"parity", {40, 3, 1}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -188,7 +208,7 @@ static void test_pack(void)
 int main(void)
 {
     make_scratch();
-    RUN(test_induction, test_copy, test_mqar, test_parity, test_refused, test_pack);
+    RUN(test_induction, test_copy, test_mqar, test_latch, test_parity, test_refused, test_pack);
     remove_scratch();
     return test_end();
 }
