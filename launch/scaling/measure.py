@@ -181,7 +181,7 @@ class Job:
         wire = 2 if self.resolved.get("comm.dtype") == "bf16" else 4
         self.job = {"gradient_bytes": wire * self.parameters,
                     "bucket_bytes": wire / 4 * 1e6 * float(self.resolved.get("comm.bucket_mb", 25))}
-        self.job["sharded"] = self.resolved.get("optim.shard") not in ("false", None)
+        self.job["shard"] = self.resolved.get("optim.shard", "false").replace("true", "states")
         bf16 = re.search(r"^model: .* bf16 storage", text, re.M) is not None
         self.job["weight_bytes"] = (2 if bf16 else 4) * self.parameters
         self.job["ahead"] = (not self.on_cpu and self.resolved.get("comm.backend") != "mpi"

@@ -3,8 +3,9 @@
 A point is a number of ranks that was measured: mode (strong or weak), ranks, hosts, sequences (of one rank),
 micro_batches, compute_ms, exposed_ms, data_ms, step_ms, jitter_ms (the spread of steps), oversubscribed, turns (threads per core).
 A collective is a row of `dtrain bench --comm --json`. The job: gradient_bytes (as they are sent),
-bucket_bytes, sharded (optim.shard), weight_bytes (as they are then gathered), ahead (sharded weights are gathered during the next forward pass), ranks_per_host
-(most ranks measured on one host).
+bucket_bytes, shard (optim.shard: false, states, gradients or weights), weight_bytes (as they are then gathered), ahead
+(with states or gradients: weights are gathered during the next forward pass), ranks_per_host (most ranks measured on
+one host).
 """
 import itertools
 import math
@@ -20,6 +21,8 @@ ASSUMPTIONS = [
     "time; with optim.shard half of an all-reduce, and half of one of the weights (bf16 where storage is) after the "
     "update, between GPUs "
     "during the next forward pass, which needs the buckets evenly over its time",
+    "with optim.shard = gradients each micro-batch sends its gradients and waits for them; with weights each pass also "
+    "gathers them, a bucket while it computes with the one before, and only a step's first bucket with nothing to do",
     "during a step a collective is slower than alone by one factor, the same on every number of ranks",
     "stragglers: the step times of ranks vary independently and normally, and all wait for the slowest; the spread is "
     "fitted to the time exposed (to the steps of one rank where only that was measured)",
@@ -88,28 +91,46 @@ def slowest(ranks):
     return max(0.0, statistics.NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))) if ranks > 1 else 0.0
 
 
-def exposed_ms(parameters, job, ranks, last_pass_ms):
-    """What is left of the communication when the last backward pass ends, bucket by bucket."""
+def pipeline_ms(parts, compute_ms, gather_ms, reduce_ms, waits):
+    """What a pass waits for. It computes with one part after another; a part is gathered while the one before is
+    computed with (the first has arrived, or is waited for) and reduced after it, one collective at a time."""
+    network = arrived = gather_ms if waits else 0.0
+    computed = 0.0
+    for i in range(parts):
+        begins = max(computed, arrived)
+        if gather_ms and i + 1 < parts:
+            network = arrived = max(network, begins) + gather_ms
+        computed = begins + compute_ms / parts
+        if reduce_ms:
+            network = max(network, computed) + reduce_ms
+    return max(computed, network) - compute_ms
+
+
+def exposed_ms(parameters, job, ranks, pass_ms, micro_batches=1):
+    """What a step's passes, each of one micro-batch, and its update wait for, bucket by bucket."""
     if ranks == 1:
         return 0.0
-    buckets = max(1, math.ceil(job["gradient_bytes"] / job["bucket_bytes"]))
-    part = 2 if job["sharded"] else 1  # a reduce-scatter or an all-gather is half of an all-reduce
+    shard, buckets = job["shard"], max(1, math.ceil(job["gradient_bytes"] / job["bucket_bytes"]))
+    part = 1 if shard == "false" else 2  # a reduce-scatter or an all-gather is half of an all-reduce
     each, gather = (collective_ms(parameters, job, ranks, job[key] / buckets) * parameters["contention"] / part
                     for key in ("gradient_bytes", "weight_bytes"))
-    backward = BACKWARD * last_pass_ms
-    forward = last_pass_ms - backward if job["ahead"] else 0.0
-    done = 0.0
-    for i in range(1, buckets + 1):
-        done = max(done, backward * i / buckets) + each
-    gathered = max((i + 1) * gather - forward * i / buckets for i in range(buckets))
-    return done - backward + (gathered if job["sharded"] else 0)
+    backward = BACKWARD * pass_ms
+    forward = pass_ms - backward
+    if shard == "weights":
+        turns = [pipeline_ms(buckets, forward, gather, 0.0, waits=i == 0)
+                 + pipeline_ms(buckets, backward, gather, each, waits=False) for i in range(min(micro_batches, 2))]
+        return turns[0] + (micro_batches - 1) * turns[-1]
+    sent = (micro_batches if shard == "gradients" else 1) * pipeline_ms(buckets, backward, 0.0, each, waits=False)
+    hidden = forward if job["ahead"] else 0.0
+    gathered = max((i + 1) * gather - hidden * i / buckets for i in range(buckets))
+    return sent + (0.0 if shard == "false" else gathered)
 
 
 def predict(parameters, job, ranks, sequences, micro_batches=1, turns=1.0):
     """One step. turns: more ranks than cores take turns, in computing and in communicating."""
     compute = turns * (parameters["fixed_ms"] + parameters["ms_per_sequence"] * sequences
                        + (parameters["beside_ms"] if ranks > 1 else 0))
-    exposed = exposed_ms(parameters, job, ranks, compute / turns / micro_batches) * turns
+    exposed = exposed_ms(parameters, job, ranks, compute / turns / micro_batches, micro_batches) * turns
     straggler = parameters["straggler_ms"] * slowest(ranks) * turns
     return {"ranks": ranks, "sequences": sequences, "compute_ms": compute, "exposed_ms": exposed,
             "straggler_ms": straggler, "data_ms": parameters["data_ms"],
@@ -122,7 +143,8 @@ def fit_waits(parameters, job, points):
     best = math.inf
     for factor in (2 ** (k / 64) for k in range(-64, 321)):
         trial = dict(parameters, contention=factor)
-        left = [(p["exposed_ms"] - exposed_ms(trial, job, p["ranks"], p["compute_ms"] / p["micro_batches"]))
+        left = [(p["exposed_ms"] - exposed_ms(trial, job, p["ranks"], p["compute_ms"] / p["micro_batches"],
+                                               p["micro_batches"]))
                 / p["step_ms"] for p in points]
         spread = [slowest(p["ranks"]) / p["step_ms"] for p in points]
         straggler = max(0.0, sum(a * b for a, b in zip(left, spread)) / sum(b * b for b in spread))

@@ -144,7 +144,7 @@ import model
 random.seed(1)
 true = {"within": [12.0, 2e-4], "between": None, "straggler_ms": 1.5, "contention": 1.8, "data_ms": 0.01,
         "ms_per_sequence": 6.0, "fixed_ms": 4.0, "beside_ms": 3.0}
-job = {"gradient_bytes": 120e6, "weight_bytes": 120e6, "bucket_bytes": 25e6, "ranks_per_host": 8, "sharded": False,
+job = {"gradient_bytes": 120e6, "weight_bytes": 120e6, "bucket_bytes": 25e6, "ranks_per_host": 8, "shard": "false",
        "ahead": False}
 points, collectives = [], []
 for ranks in (1, 2, 4, 8, 16):
@@ -169,13 +169,24 @@ assert max(abs(h["error"]) for h in held_out) < 0.03, held_out
 for ranks in (64, 4096):
     got, want = (model.predict(p, job, ranks, 8)["step_ms"] for p in (found, true))
     assert abs(got / want - 1) < 0.02, (ranks, got, want)
-whole, halves = (model.exposed_ms(true, dict(job, sharded=s), 8, 0.0) for s in (False, True))
+def exposed(ms, parameters=true, micro_batches=1, **options):
+    return model.exposed_ms(parameters, dict(job, **options), 8, ms, micro_batches)
+whole, halves = (exposed(0.0, shard=s) for s in ("false", "states"))
 assert abs(whole / halves - 1) < 1e-9, (whole, halves)  # nothing to hide behind
 fast = dict(true, within=[0, 2e-4])  # without a start, bytes alone count: half of them in fp32, a quarter in bf16
-fp32, bf16 = (model.exposed_ms(fast, dict(job, sharded=True, weight_bytes=w), 8, 0.0) for w in (120e6, 60e6))
+fp32, bf16 = (exposed(0.0, fast, shard="states", weight_bytes=w) for w in (120e6, 60e6))
 assert abs(bf16 / fp32 - 0.75) < 1e-9, (bf16, fp32)
-ahead = [model.exposed_ms(true, dict(job, sharded=True, ahead=True), 8, ms) for ms in (0.0, 1e6)]
+ahead = [exposed(ms, shard="states", ahead=True) for ms in (0.0, 1e6)]
 assert abs(ahead[0] / halves - 1) < 1e-9 and abs(5 * ahead[1] / whole - 1) < 1e-6, (ahead, whole)  # one of five buckets
+# Three micro-batches send gradients three times, and receive the weights once, or twice each but for the turns.
+assert abs(exposed(0.0, micro_batches=3, shard="gradients") / (2 * whole) - 1) < 1e-9
+assert abs(exposed(0.0, micro_batches=3, shard="states") / whole - 1) < 1e-9
+spread = exposed(0.0, micro_batches=3, shard="weights")
+assert abs(spread / (whole / 10 * (3 * 5 + 5 + 5 * 4)) - 1) < 1e-9, (spread, whole)  # in units of half a bucket of five
+# Where computing takes longer, only the first bucket's weights and each micro-batch's last gradients are waited for.
+spread = exposed(1e6, micro_batches=3, shard="weights")
+assert abs(spread / (whole / 10 * (3 + 1)) - 1) < 1e-6, (spread, whole)
+assert exposed(60.0, shard="states") < exposed(60.0, shard="weights") < exposed(0.0, shard="weights")
 slow = model.fit(points[:4], collectives, job, network=[50, 1])
 assert model.collective_ms(slow, job, 16, 1e9) > 1800 and model.collective_ms(slow, job, 8, 1e9) < 400
 PY
