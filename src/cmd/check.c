@@ -306,6 +306,14 @@ static void print_sizes(const struct dt_job *job, const struct dt_params *params
         printf("all sizes of products are multiples of %d\n", TILE);
 }
 
+static void print_lengths(const char *key, const struct dt_fit_length *fits, int n)
+{
+    for (int i = 0; i < n; i++)
+        printf("  %s = %-*lld model.recompute = %-6s %8.1f GiB\n", key, 26 - (int)strlen(key),
+               (long long)fits[i].length, dt_recompute_name[fits[i].recompute],
+               (double)fits[i].bytes / 0x1p30);
+}
+
 dt_status dt_cmd_print_proposal(const struct dt_job *job, const char *device)
 {
     struct dt_proposal p;
@@ -322,11 +330,11 @@ dt_status dt_cmd_print_proposal(const struct dt_job *job, const char *device)
                (double)p.batches[i].bytes / 0x1p30);
     if (p.n_batches == 0)
         printf("  none: not one sequence fits\n");
+    if (p.n_segments > 0)
+        printf("longest segment of such a window, data.micro_batch = 1:\n");
+    print_lengths("model.segment", p.segments, p.n_segments);
     printf("longest window, data.micro_batch = 1:\n");
-    for (int i = 0; i < p.n_windows; i++)
-        printf("  data.seq_len = %-14lld model.recompute = %-6s %8.1f GiB\n",
-               (long long)p.windows[i].length, dt_recompute_name[p.windows[i].recompute],
-               (double)p.windows[i].bytes / 0x1p30);
+    print_lengths("data.seq_len", p.windows, p.n_windows);
     if (p.n_windows == 0)
         printf("  none: the model does not fit\n");
     print_sizes(job, &params);

@@ -208,28 +208,37 @@ static dt_status budget_of(const struct dt_job *job, struct dt_device_info *info
     return DT_OK;
 }
 
-// Finds the longest segment that fits into `free` bytes, evened out over the window, or the
-// shortest that the model allows; *bytes: its memory.
-static dt_status search_segment(const struct dt_job *job, int64_t free, int64_t *segment,
-                                int64_t *bytes)
+static dt_status plan_of_segment(void *context, int64_t segment, int64_t *bytes)
 {
-    struct dt_job trial = *job;
-    int64_t length = job->settings.data.seq_len, unit = dt_segment_unit(&job->backend);
+    struct dt_job trial = *(const struct dt_job *)context;
+    trial.model.segment = segment;
+    return plan_of_job(&trial, trial.model.recompute, trial.micro_batch, bytes);
+}
+
+dt_status dt_fit_segment(dt_segment_plan plan, void *context, int64_t length, int64_t unit,
+                         int64_t free, int64_t *segment, int64_t *bytes)
+{
     *segment = 0;
     for (int64_t n = 1;; n += dt_ceil_div(n, 8)) {
-        int64_t needed = 0;
-        trial.model.segment = n == 1 ? 0 : dt_round_up(dt_ceil_div(length, n), unit);
-        dt_status status = plan_of_job(&trial, trial.model.recompute, trial.micro_batch, &needed);
+        int64_t needed = 0, tried = n == 1 ? 0 : dt_round_up(dt_ceil_div(length, n), unit);
+        dt_status status = plan(context, tried, &needed);
         if (status != DT_OK && *segment > 0) { // attention sees further than that
             dt_error_clear();
             return DT_OK;
         }
         DT_TRY(status);
-        *segment = dt_job_segment(&trial);
+        *segment = tried > 0 && tried < length ? tried : length;
         *bytes = needed;
         if (needed <= free || *segment <= unit)
             return DT_OK;
     }
+}
+
+static dt_status search_segment(const struct dt_job *job, int64_t free, int64_t *segment,
+                                int64_t *bytes)
+{
+    return dt_fit_segment(plan_of_segment, (void *)job, job->settings.data.seq_len,
+                          dt_segment_unit(&job->backend), free, segment, bytes);
 }
 
 // Chooses the fewest segments that fit the memory of this rank.

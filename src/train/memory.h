@@ -38,3 +38,10 @@ typedef dt_status (*dt_fit_plan)(void *context, enum dt_recompute recompute, int
 dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch,
                         enum dt_sum_order order, int64_t free,
                         struct dt_fit found[DT_RECOMPUTE_BLOCK + 1], int *n_found);
+// Gives the bytes that segments of this length need; 0: the whole window.
+typedef dt_status (*dt_segment_plan)(void *context, int64_t segment, int64_t *bytes);
+// The longest segment of a window of `length` positions that fits into `free` bytes, of as few
+// segments as that allows, or the shortest that the model can have, a multiple of `unit`; `length`
+// where the whole window fits. *bytes: what is then needed, more than `free` where none fits.
+dt_status dt_fit_segment(dt_segment_plan plan, void *context, int64_t length, int64_t unit,
+                         int64_t free, int64_t *segment, int64_t *bytes);

@@ -24,11 +24,13 @@ struct search {
     const struct dt_job *job;
     const struct dt_backend *gpu; // the plan is for it; NULL: for the job's own device
     enum dt_dtype storage;
-    bool host; // the plan's host memory counts, too
+    bool host;                   // the plan's host memory counts, too
+    enum dt_recompute recompute; // of_segment
 };
 
+// `length` 0: the job's windows. `segment` < 0: the job's segments.
 static dt_status bytes_of(const struct search *search, enum dt_recompute recompute,
-                          int64_t micro_batch, int64_t length, int64_t *bytes)
+                          int64_t micro_batch, int64_t length, int64_t segment, int64_t *bytes)
 {
     struct dt_job trial = *search->job;
     struct dt_memory_plan plan = {0};
@@ -40,6 +42,8 @@ static dt_status bytes_of(const struct search *search, enum dt_recompute recompu
         trial.settings.data.seq_len = length;
         trial.local_batch = micro_batch;
     }
+    if (segment >= 0)
+        trial.model.segment = segment;
     DT_TRY(dt_job_memory(&trial, &plan));
     *bytes = dt_memory_plan_bytes(&plan, search->host);
     return DT_OK;
@@ -48,7 +52,13 @@ static dt_status bytes_of(const struct search *search, enum dt_recompute recompu
 static dt_status of_batch(void *context, enum dt_recompute recompute, int64_t micro_batch,
                           int64_t *bytes)
 {
-    return bytes_of(context, recompute, micro_batch, 0, bytes);
+    return bytes_of(context, recompute, micro_batch, 0, -1, bytes);
+}
+
+static dt_status of_segment(void *context, int64_t segment, int64_t *bytes)
+{
+    const struct search *search = context;
+    return bytes_of(search, search->recompute, 1, 0, segment, bytes);
 }
 
 // The longest window of this kind that fits, a multiple of WINDOW_UNIT; 0: none.
@@ -59,7 +69,7 @@ static dt_status longest_window(const struct search *search, enum dt_recompute r
     *bytes = 0;
     while (high - low > 1) {
         int64_t needed, middle = low + (high - low) / 2;
-        DT_TRY(bytes_of(search, recompute, 1, middle * WINDOW_UNIT, &needed));
+        DT_TRY(bytes_of(search, recompute, 1, middle * WINDOW_UNIT, -1, &needed));
         if (needed <= free) {
             low = middle;
             *bytes = needed;
@@ -102,7 +112,7 @@ dt_status dt_propose(const struct dt_job *job, const char *device, struct dt_pro
                             .host = !device[0] && job->backend.table->unified};
     struct dt_planned_tables room;
     struct dt_backend gpu;
-    int64_t enough = 0;
+    int64_t longest = 0;
     *p = (struct dt_proposal){0};
     DT_TRY(budget(job, device, p));
     if (device[0]) {
@@ -117,11 +127,20 @@ dt_status dt_propose(const struct dt_job *job, const char *device, struct dt_pro
     for (int kind = 0; kind <= DT_RECOMPUTE_BLOCK; kind++) {
         int64_t length = 0, bytes;
         DT_TRY(longest_window(&search, (enum dt_recompute)kind, p->bytes, &length, &bytes));
-        if (length <= enough)
-            continue;
-        p->windows[p->n_windows].recompute = (enum dt_recompute)kind;
-        p->windows[p->n_windows].length = enough = length;
-        p->windows[p->n_windows++].bytes = bytes;
+        if (length > longest)
+            p->windows[p->n_windows++] =
+                (struct dt_fit_length){(enum dt_recompute)kind, longest = length, bytes};
+    }
+    const struct dt_backend *backend = search.gpu ? search.gpu : &job->backend;
+    longest = 0;
+    for (int kind = 0; kind <= DT_RECOMPUTE_BLOCK; kind++) {
+        int64_t window = job->settings.data.seq_len, length, bytes;
+        search.recompute = (enum dt_recompute)kind;
+        DT_TRY(dt_fit_segment(of_segment, &search, window, dt_segment_unit(backend), p->bytes,
+                              &length, &bytes));
+        if (length < window && bytes <= p->bytes && length > longest)
+            p->segments[p->n_segments++] =
+                (struct dt_fit_length){(enum dt_recompute)kind, longest = length, bytes};
     }
     return DT_OK;
 }

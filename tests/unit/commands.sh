@@ -84,6 +84,17 @@ DTRAIN_MAX_ISA=plain run 0 --check --propose mamba.ini run.precision=auto
 says 'fp32 storage' out.txt
 DTRAIN_MAX_ISA=plain run 0 --check --propose --device h200-141 mamba.ini run.precision=auto # a GPU prefers bf16
 says 'bf16 storage' out.txt
+# A window that fits on neither whole: segments, longer on the larger device and with more recomputation.
+shorter=0
+for device in rtx3070-8 h100-80; do
+    run 0 --check --propose --device $device mamba.ini model.layers='mamba*24' model.d_model=1024 data.seq_len=1048576
+    mapfile -t segments < <(sed -n 's/^  model.segment = \([0-9]*\) .*/\1/p' out.txt)
+    check "--propose: segments on $device: ${segments[*]}" [ ${#segments[@]} -eq 3 -a "${segments[0]}" -gt "$shorter" -a "${segments[0]}" -lt "${segments[1]}" \
+        -a "${segments[1]}" -lt "${segments[2]}" -a $((segments[0] % 64)) -eq 0 ]
+    shorter=${segments[0]}
+done
+run 0 --check --propose --device h100-80 mamba.ini
+check "--propose: no segments of a window that fits" [ "$(grep -c segment out.txt)" -eq 0 ]
 
 # The sizes of the ready configurations, in millions of parameters.
 run 0 --check --propose --device h200-141 "$(dirname "$0")/../../launch/caduceus.ini" data.train=synthetic:random data.val= \
