@@ -51,11 +51,12 @@ static dt_status open_pairs(struct dt_reader *reader, const struct dt_scan_rules
                        "%s: /input_ids is [%" PRId64 ", %" PRId64 "], /labels is [%" PRId64
                        ", %" PRId64 "]",
                        path, ids[0], ids[1], labels[0], labels[1]);
-    bool cut = rules->carry && seq_len > 0 && ids[1] > seq_len && ids[1] % seq_len == 0;
+    bool carries = rules->carry || rules->whole; // the state, from each piece of a row to the next
+    bool cut = carries && seq_len > 0 && ids[1] > seq_len && ids[1] % seq_len == 0;
     if (ids[1] < 1 || (seq_len > 0 && ids[1] != seq_len && !cut))
         return DT_FAIL(DT_USER,
-                       rules->carry ? "set data.seq_len to the length of the rows, or a divisor"
-                                    : "set data.seq_len to the length of the rows",
+                       carries ? "set data.seq_len to the length of the rows, or a divisor"
+                               : "set data.seq_len to the length of the rows",
                        "%s: rows are %" PRId64 " tokens long, data.seq_len is %" PRId64, path,
                        ids[1], seq_len);
     struct pairs *own;

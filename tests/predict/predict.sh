@@ -45,6 +45,10 @@ for kind in mamba mamba2 attention gru lstm mlp chained numbers pooled; do
 done
 check "windows of another length" "$dtrain" predict runs/gru data.seq_len=7 -o seven.h5 >seven.log 2>&1
 check "… give the same" "$tool" "$(newest runs/gru)" robomimic.h5 64 seven.h5 obs/a actions >tool.log 2>&1
+# With model.segment a pass has a segment, whose state goes on to the next: the same in the memory of a segment.
+check "segments of 7 frames" "$dtrain" predict runs/gru data.seq_len=1048576 model.segment=7 -o segments.h5 >segments.log 2>&1
+check "… give what windows of 7 give" cmp segments.h5 seven.h5
+check "… 7 frames at a time" grep -q '^passes: .* 7 frames at a time' <("$dtrain" predict runs/gru data.seq_len=1048576 model.segment=7 --check -o x.h5)
 check "all episodes of --data" "$dtrain" predict runs/gru --data robomimic.h5 --check -o all.h5 >plan.txt 2>&1
 check "the plan: $(cat plan.txt)" grep -q '1 file (robomimic), 13 episodes of 317 frames' plan.txt
 check "… an eighth of them side by side" grep -q '^passes: 2 side by side, 16 frames at a time, in 7 groups, on 1 rank$' plan.txt
@@ -139,6 +143,12 @@ sed 's/^vocab_size = .*/vocab_size = 128/; s/^seq_len = .*/seq_len = 24/; s/^blo
 check "pairs train" "$dtrain" pairs.ini data.train=same.h5 data.val=pairs.h5 run.name=pairs >train.log 2>&1 || cat train.log >&2
 check "pairs" "$dtrain" predict runs/pairs -o pairs-1.h5 >pairs.log 2>&1
 check "pairs: the log-probabilities of each row" "$tool" "$(newest runs/pairs)" pairs.h5 24 pairs-1.h5 >tool.log 2>&1
+
+# Rows longer than a segment, and tokens.
+check "pairs in segments" "$dtrain" predict runs/pairs model.segment=8 -o pairs-8.h5 >pairs.log 2>&1
+check "pairs in segments: the log-probabilities of each row" "$tool" "$(newest runs/pairs)" pairs.h5 24 pairs-8.h5 >tool.log 2>&1
+check "tokens in segments" "$dtrain" predict runs/tokens data.seq_len=1048576 model.segment=64 -o tokens-64.h5 >tokens.log 2>&1
+check "tokens in segments: the log-probabilities of one pass" "$tool" "$(newest runs/tokens)" "$shard" 16384 tokens-64.h5 >tool.log 2>&1
 
 refused "a file that exists" 'gru-1.h5 exists' "$dtrain" predict runs/gru -o gru-1.h5
 check "--force replaces it" "$dtrain" predict runs/gru -o gru-1.h5 --force >force.log 2>&1
