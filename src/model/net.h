@@ -65,14 +65,14 @@ struct dt_array_spec dt_state_gradient(const struct dt_array_spec *state);
 // The same of gradients of states, pass->dafter or dbefore.
 float *dt_pass_gradient(const struct dt_pass *pass, const struct dt_part *block,
                         const struct dt_model_state *gradient, int index);
-// What a part says to the relay of a pass, if there is one: that it is about to read array `index`
-// of `before` or of the gradient `dafter`, or has written that of `after` or `dbefore`. Backward
-// says nothing of states when it runs forward again.
+// Tells the relay of a pass, if there is one, that a part is about to read array `index` of
+// `before` or of its gradient `dafter`, or has written array `index` of `after` or `dbefore`. What
+// backward recomputes moves no states.
 enum dt_relayed { DT_BEFORE, DT_AFTER, DT_GRADIENT_AFTER, DT_GRADIENT_BEFORE };
 dt_status dt_pass_relay(const struct dt_pass *pass, const struct dt_part *part, int index,
                         enum dt_relayed what);
 dt_status dt_pass_relay_all(const struct dt_pass *pass, const struct dt_part *part,
-                            enum dt_relayed what); // of the part
+                            enum dt_relayed what); // all arrays of the part
 // Announces that the gradient of a row is complete.
 dt_status dt_pass_ready(const struct dt_pass *pass, int row);
 dt_status dt_pass_measure(const struct dt_pass *pass, int64_t workspace);

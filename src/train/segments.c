@@ -15,7 +15,7 @@ static int64_t segments_of(const struct dt_input_config *batch)
     return batch->segment > 0 ? dt_ceil_div(batch->length, batch->segment) : 1;
 }
 
-// Borders whose states are kept: those before the segments of a rank.
+// How many states before its segments a rank keeps.
 static int64_t borders_of(const struct dt_model_shape *shape, const struct dt_input_config *batch)
 {
     int64_t ranks = ranks_of(batch), n = segments_of(batch) / ranks - (ranks == 1);

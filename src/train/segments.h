@@ -3,8 +3,8 @@
 // the last to the first: it runs a segment forward again from its border, and hands the gradient of
 // that state to the segment before. So gradients are those of the whole window. Forward alone needs
 // no more than two states. A window of one segment is its own: nothing is copied or kept. All
-// memory stays at one address, for captured graphs. With comm.context the ranks of a group run the
-// segments in turn (train/relay.h), each as many.
+// memory stays at one address, for captured graphs. With comm.context the ranks of a group take
+// turns (train/relay.h): each runs as many segments as the others.
 #pragma once
 
 #include "base/round.h"
@@ -17,10 +17,11 @@ struct dt_segments {
     struct dt_input_config config;
     struct dt_model_shape shape; // of the model
     int64_t n;                   // segments of a window that this rank runs
-    int64_t place, step;         // which of the window's: place, place + step, …
-    int64_t kept;                // borders
-    // Alone: of border i, after segment i, state i % kept. In a group: of the border before this
-    // rank's segment k state k % kept, and after it one of two more, k % 2.
+    int64_t place, step;         // these are segments place, place + step, … of the window
+    int64_t kept;                // states that backward needs; all that there are without training
+    // A rank that runs all segments keeps the state after segment i in states[i % kept]. In a group
+    // the state before this rank's segment k is states[k % kept], and the state after it is sent
+    // from states[kept + k % 2].
     struct dt_model_state **states;
     struct dt_relay_state relay;
     struct dt_model_state *gradients[2]; // of border i, i % 2; training
