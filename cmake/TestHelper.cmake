@@ -23,7 +23,6 @@ endfunction()
 # --long there: their runs check figures, texts and scripts, which a sanitizer does not look at.
 set(DT_SANITIZED_SCRIPTS
     dist_mixture
-    dist_muon
     dist_reproducible
     dist_resume
     dist_rings
