@@ -33,8 +33,7 @@ set(DT_SANITIZED_SCRIPTS
     options
     simt_faults
     simt_nccl_faults
-    simt_predict
-    simt_train)
+    simt_predict)
 function(dt_script_label name label)
   if(DTRAIN_SANITIZE AND NOT name IN_LIST DT_SANITIZED_SCRIPTS)
     set(${label} "${${label}};long" PARENT_SCOPE)
