@@ -4,6 +4,7 @@
 //
 // Floor: 4 E products for every pair of a query and a key that it sees, and an exponential.
 #include "kernels/attention_cpu.h"
+#include "kernels/documents_cpu.h"
 
 #include <float.h>
 #include <math.h>
@@ -78,19 +79,14 @@ static int64_t fill_causal(const struct dt_attention_inputs *in, int64_t b, int3
     return first;
 }
 
-// Does the same both ways: from the end, as far as the document reaches. Padding is documents of
-// one position.
+// Does the same both ways: a position sees its document, as far as the window reaches.
 static void fill_both(const struct dt_attention_inputs *in, int64_t b, int32_t *starts,
                       int32_t *stops)
 {
-    int64_t L = in->length, end = L, counted = in->mask ? 0 : L;
+    int64_t L = in->length, counted = dt_counted_rows(in->mask ? in->mask + b * L : NULL, L);
     const uint8_t *reset = in->reset ? in->reset + b * L : NULL;
-    for (int64_t t = 0; t < L && in->mask; t++)
-        counted = in->mask[b * L + t] ? t + 1 : counted;
-    for (int64_t first = L; end > 0; end = first) { // the document before `end`
-        first = end - 1;
-        while (first > 0 && first < counted && !(reset && reset[first]))
-            first--;
+    for (int64_t end = L, first; end > 0; end = first) {
+        first = dt_document_first(reset, counted, end);
         for (int64_t t = first; t < end; t++) {
             starts[t] = (int32_t)dt_max_i64(first, t - in->window + 1);
             stops[t] = (int32_t)dt_min_i64(end, t + in->window);

@@ -1,5 +1,6 @@
 // Reversal on the CPU: one thread per sequence's map; rows shared among the threads.
 #include "kernels/cpu.h"
+#include "kernels/documents_cpu.h"
 #include "kernels/storage_cpu.h"
 
 #include <string.h>
@@ -8,19 +9,13 @@ enum { ROWS = 64 };
 
 static void fill_map(const struct dt_reverse_map_args *args, int64_t b)
 {
-    int64_t L = args->length, end = L;
-    const uint8_t *reset = args->reset ? args->reset + b * L : NULL,
-                  *mask = args->mask ? args->mask + b * L : NULL;
+    int64_t L = args->length, counted = dt_counted_rows(args->mask ? args->mask + b * L : NULL, L);
+    const uint8_t *reset = args->reset ? args->reset + b * L : NULL;
     int32_t *map = args->map + b * L;
-    for (; mask && end > 0 && !mask[end - 1]; end--)
-        map[end - 1] = (int32_t)(end - 1);
-    while (end > 0) { // the document before `end`
-        int64_t start = end - 1;
-        while (start > 0 && !(reset && reset[start]))
-            start--;
-        for (int64_t t = start; t < end; t++)
-            map[t] = (int32_t)(start + end - 1 - t);
-        end = start;
+    for (int64_t end = L, first; end > 0; end = first) {
+        first = dt_document_first(reset, counted, end);
+        for (int64_t t = first; t < end; t++)
+            map[t] = (int32_t)(first + end - 1 - t);
     }
 }
 
