@@ -194,20 +194,22 @@ dt_status dt_pass_relay(const struct dt_pass *pass, const struct dt_part *part, 
 {
     const bool gradient = what == DT_GRADIENT_AFTER || what == DT_GRADIENT_BEFORE,
                sends = what == DT_AFTER || what == DT_GRADIENT_BEFORE;
+    const struct dt_relay *relay = gradient ? pass->gradient_relay : pass->relay;
+    if (!relay)
+        return DT_OK;
     const struct dt_model_state *const states[] = {
         [DT_BEFORE] = pass->before,
         [DT_AFTER] = pass->after,
         [DT_GRADIENT_AFTER] = pass->dafter,
         [DT_GRADIENT_BEFORE] = pass->dbefore,
     };
-    const struct dt_relay *relay = gradient ? pass->gradient_relay : pass->relay;
-    const struct dt_array_spec *array = &part->states.arrays[index],
-                               of_gradient = dt_state_gradient(array);
+    struct dt_array_spec array = part->states.arrays[index];
     void *data = dt_model_state_array(states[what], part->layer, index);
-    return relay && data
-               ? relay->move(relay->context, sends, gradient, data,
-                             dt_array_bytes(gradient ? &of_gradient : array, pass->input.sequences))
-               : DT_OK;
+    if (gradient)
+        array = dt_state_gradient(&array);
+    return data ? relay->move(relay->context, sends, gradient, data,
+                              dt_array_bytes(&array, pass->input.sequences))
+                : DT_OK;
 }
 
 dt_status dt_pass_relay_all(const struct dt_pass *pass, const struct dt_part *part,

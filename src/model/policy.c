@@ -288,8 +288,7 @@ static dt_status pool_windows(const struct policy *p, const struct dt_pass *pass
 static dt_status carry(struct dt_part *part, const struct dt_pass *pass, struct dt_view h)
 {
     const struct policy *p = (struct policy *)part;
-    if (!starts(pass))
-        DT_TRY(dt_pass_relay_all(pass, part, DT_BEFORE));
+    DT_TRY(dt_pass_relay_all(pass, part, DT_BEFORE));
     if (ends(pass))
         return DT_OK;
     for (enum dt_pool pool = DT_POOL_MEAN; pool < DT_POOLS; pool++)
@@ -417,8 +416,7 @@ static dt_status windows_backward(const struct policy *p, const struct dt_pass *
                                 *dbefore = starts(pass) ? NULL : pass->dbefore,
                                 *dafter = ends(pass) ? NULL : pass->dafter;
     bool adds[DT_POOLS] = {false};
-    if (!ends(pass))
-        DT_TRY(dt_pass_relay_all(pass, part, DT_GRADIENT_AFTER));
+    DT_TRY(dt_pass_relay_all(pass, part, DT_GRADIENT_AFTER));
     for (int k = 0; k < p->outputs.n && ends(pass); k++) {
         enum dt_pool pool = p->outputs.list[k].pool;
         struct dt_linear linear = linear_of(p, k);
@@ -449,7 +447,7 @@ static dt_status windows_backward(const struct policy *p, const struct dt_pass *
             first = false;
         }
     }
-    return starts(pass) ? DT_OK : dt_pass_relay_all(pass, part, DT_GRADIENT_BEFORE);
+    return dt_pass_relay_all(pass, part, DT_GRADIENT_BEFORE);
 }
 
 // Computes the loss of the outputs per position or, with `windows`, of pooled outputs.
