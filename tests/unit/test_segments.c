@@ -87,6 +87,47 @@ static void test_model(const char *layers, const char *heads, enum dt_recompute 
     random_pass_close(&p);
 }
 
+// Two ranks run the six segments of a window in turn. A state that is sent stays while the rank
+// runs its next segment, and those that arrive stay until backward.
+static void test_group(void)
+{
+    const struct dt_model_config config = random_pass_config("tokens", "mamba*2", "lm");
+    const struct dt_model_shape shape = {.training = true};
+    struct random_pass p;
+    random_pass_open(&p, 1);
+    random_pass_create(&p, &config, B, L);
+    for (int rank = 0; rank < 2; rank++) {
+        struct dt_comm comm = {.info = {.rank = rank, .size = 2}};
+        const struct dt_input_config batch = {
+            .sequences = B, .length = L, .micro = B, .segment = 29, .context = 2, .comm = &comm};
+        struct dt_segments segments;
+        struct dt_pass part[3];
+        CHECK_OK(dt_segments_create(&p.backend, p.model, &shape, &batch, &segments));
+        CHECK_INT(segments.n, 3);
+        for (int k = 0; k < 3; k++) {
+            const struct dt_pass *a = &part[k];
+            CHECK_OK(dt_segments_pass(&segments, &p.pass, k, &part[k]));
+            CHECK_INT(a->at, (2 * k + rank) * 29);
+            CHECK(dt_segments_own(&segments, a->at) &&
+                      dt_segments_own(&segments, a->at + a->input.length - 1) &&
+                      !dt_segments_own(&segments, (2 * k + 1 - rank) * 29),
+                  "rank %d, segment %d", rank, k);
+            CHECK(!a->before == (rank == 0 && k == 0) && !a->after == (rank == 1 && k == 2) &&
+                      a->relay && a->gradient_relay,
+                  "rank %d, segment %d: what moves", rank, k);
+            CHECK(!a->before || a->dbefore != a->dafter, "rank %d, segment %d: gradients", rank, k);
+            for (int other = 0; other < k; other++)
+                CHECK(a->before != part[other].before && a->before != part[other].after &&
+                          a->after != part[other].before,
+                      "rank %d: segments %d and %d share a state", rank, k, other);
+            CHECK(k == 0 || a->after != part[k - 1].after,
+                  "rank %d, segment %d overwrites what is being sent", rank, k);
+        }
+        dt_segments_destroy(&segments);
+    }
+    random_pass_close(&p);
+}
+
 int main(void)
 {
     static const char *const layers[] = {"mamba*2", "mamba2*2", "gru*2", "lstm*2", "attention*2"};
@@ -104,5 +145,6 @@ int main(void)
     for (int64_t segment = 64; segment <= 166; segment += 102)
         for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
             test_model("mamba*2", pools[i], DT_RECOMPUTE_NONE, segment, 8);
+    test_group();
     return test_end();
 }
