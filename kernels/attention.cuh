@@ -303,14 +303,14 @@ template <int R> DT_DEVICE void attention_put_pairs(const float (&pairs)[R][R], 
             to[(ty * R + r) * PAIRS + tx + ATTENTION_SIDE * c] = pairs[r][c];
 }
 
-// For a launcher: floats of shared memory of `rows` tiles of rows and one of pairs.
+// Launchers call this: the floats that `rows` tiles of rows and one of pairs take in shared memory.
 template <int E, int TILE> constexpr int64_t attention_floats(int rows)
 {
     return (int64_t)rows * TILE * (E + 4) + TILE * (TILE + 4);
 }
 
-// For a launcher: runs the statement with T, the padded width E and TILE, which fit 99 KB of shared
-// memory with four tiles of rows.
+// Launchers call this. It runs the statement with T, the padded width E and TILE, which fit 99 KB
+// of shared memory with four tiles of rows.
 #define ATTENTION_SWITCH(in, T, E, TILE, ...)                                                      \
     DT_STORAGE_SWITCH((in)->q.dtype, T, ATTENTION_WIDTH_SWITCH(in, E, TILE, __VA_ARGS__))
 #define ATTENTION_WIDTH_SWITCH(in, E, TILE, ...)                                                   \

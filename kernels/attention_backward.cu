@@ -222,7 +222,7 @@ __global__ static void __launch_bounds__(MMA_THREADS)
     mma_store<E>(in, shared, a.dq, mine, true, scale, sums);
 }
 
-// For heads of 256 the sums of dk and dv exceed a thread's registers, so each kernel computes one
+// The sums of dk and dv of heads of 256 exceed a thread's registers: there each kernel computes one
 // of the two.
 template <int E, bool DK, bool DV>
 __global__ static void __launch_bounds__(MMA_THREADS)

@@ -9,7 +9,7 @@
 // The maximum of a row before its first key; finite, so that differences are not NaN.
 static const float NOTHING = -3.0e38f;
 
-// A thread's running softmax of its R rows; equal in all 16 threads of a row.
+// A thread's running softmax of its R rows; the 16 threads of a row hold equal values.
 template <int E, int R> struct running {
     float most[R], sum[R], out[R][E / ATTENTION_SIDE];
 };

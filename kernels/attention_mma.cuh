@@ -244,14 +244,14 @@ static inline dt_attention_inputs attention_turn(const dt_attention_inputs *in,
     return turned;
 }
 
-// For a launcher: whether these kernels support the inputs; other arrays need pairs of elements.
+// Tells a launcher whether these kernels support the inputs; other arrays need pairs of elements.
 static inline bool mma_fits(const dt_attention_inputs *in)
 {
     return dt_attention_on_mma(in->q.dtype, in->width) &&
            dt_aligned<8>(in->q, in->k, in->v, (const dt_bf16 *)in->k0, (const dt_bf16 *)in->v0);
 }
 
-// For a launcher: calls run(E) with the width of the heads as a constant.
+// Launchers call this. It calls run(E) with the width of the heads as a constant.
 template <int E = 16, class F> static inline bool mma_switch(int64_t width, const F &run)
 {
     if (width == E)

@@ -33,8 +33,9 @@ static inline dt_status dt_launched(cudaError_t error, const char *op, const cha
                           op, cudaGetErrorString(error));
 }
 
-// For a launcher: allows later launches of `kernel` this many bytes of dynamic shared memory; false
-// if the device has less. Every GPU allows 48 KB, including all of a kernel's arrays, without this.
+// Launchers call this. It allows later launches of `kernel` this many bytes of dynamic shared
+// memory, and returns false if the device has less. Every GPU allows 48 KB, including all of a
+// kernel's arrays, without this.
 template <class... P> static inline bool dt_allow_shared(void (*kernel)(P...), int64_t bytes)
 {
     const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
@@ -80,8 +81,8 @@ template <class T> DT_DEVICE T *dt_at(dt_view view, int64_t row, int64_t col = 0
         }                                                                                          \
     } while (0)
 
-// For a launcher: runs the statement with N = most if arrays may be accessed that many elements at
-// a time (dt_aligned), else with N = 1.
+// Launchers call this. It runs the statement with N = most if arrays may be accessed that many
+// elements at a time (dt_aligned), else with N = 1.
 #define DT_WIDE_SWITCH(wide, N, most, ...)                                                         \
     do {                                                                                           \
         if (wide) {                                                                                \
@@ -234,8 +235,8 @@ template <class T, int N> DT_DEVICE void dt_unpack(const dt_packed<T, N> &packed
     dt_load<N>(reinterpret_cast<const T *>(&packed), out);
 }
 
-// For a launcher: may rows at `p`, `stride` elements of `size` bytes apart, be accessed N elements
-// at a time? There is nothing to access at NULL.
+// Tells a launcher whether rows at `p`, `stride` elements of `size` bytes apart, may be accessed N
+// elements at a time. There is nothing to access at NULL.
 template <int N>
 static inline bool dt_aligned_rows(const void *p, int64_t stride, int64_t size = sizeof(float))
 {
@@ -259,7 +260,7 @@ template <int N, class... A> static inline bool dt_aligned(const A &...arrays)
     return (... && dt_aligned_one<N>(arrays));
 }
 
-// For a launcher: carves a workspace into arrays aligned to DT_CARVED bytes; with `at` NULL it only
+// Carves a launcher's workspace into arrays aligned to DT_CARVED bytes. If `at` is NULL, it only
 // measures.
 enum { DT_CARVED = 256 };
 struct dt_carver {

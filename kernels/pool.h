@@ -24,7 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Which hidden state of a window an output reads: every position's (NONE), or one pooled from all.
+// An output reads the hidden state of every position (NONE), or one pooled from the whole window.
 enum dt_pool { DT_POOL_NONE, DT_POOL_MEAN, DT_POOL_LAST, DT_POOL_MAX, DT_POOLS };
 
 struct dt_pool_forward_args {

@@ -501,10 +501,11 @@ DT_DEVICE void scan_pass_through(const scan_passing &passing, int64_t state, con
 }
 
 #ifdef __CUDACC__
-// For a launcher that relies on several blocks of `kernel` per SM: requests as much of the L1 cache
-// as possible as shared memory. The driver does so by itself, but may choose less so that the
-// kernel can start beside one that still runs (CUDA C++ Programming Guide, compute capability 7.x,
-// shared memory). This is a hint and an attribute of the kernel, so it may be set during a capture.
+// A launcher that relies on several blocks of `kernel` per SM calls this. It requests as much of
+// the L1 cache as possible as shared memory. The driver does so by itself, but may choose less so
+// that the kernel can start beside one that still runs (CUDA C++ Programming Guide, compute
+// capability 7.x, shared memory). This is a hint and an attribute of the kernel, so it may be set
+// during a capture.
 template <class... P> static inline void scan_prefer_shared(void (*kernel)(P...))
 {
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -512,7 +513,7 @@ template <class... P> static inline void scan_prefer_shared(void (*kernel)(P...)
         (void)cudaGetLastError(); // then the driver chooses
 }
 
-// For a launcher: blocks of `kernel` per SM; 0 if CUDA cannot tell.
+// Tells a launcher how many blocks of `kernel` an SM holds; 0 if CUDA cannot tell.
 template <class... P>
 static inline int scan_blocks_held(void (*kernel)(P...), int threads, int64_t shared_bytes)
 {

@@ -15,10 +15,8 @@ struct dt_crash_note {
 // handlers. A thread that computes for `limit_s` seconds inside the library ends the process in the
 // same way; waiting for a disk does not count. main calls this once, after MPI has installed its
 // handlers. Sanitizer builds catch nothing, because the sanitizer's report says more.
-enum {
-    DT_CRASH_LIMIT_S = 20
-}; // a call takes at most a second, even with millions of links or
-   // chunks
+// (A call takes at most a second, even with millions of links or chunks.)
+enum { DT_CRASH_LIMIT_S = 20 };
 void dt_crash_catch(double limit_s);
 
 // The calling thread enters and leaves the library; only one thread at a time may be inside. `note`

@@ -43,7 +43,7 @@ static int open_launchers_terminal(void)
     return fd;
 }
 
-// Columns of the terminal behind stderr; 0: none.
+// Columns of the terminal that stderr writes to; 0 if it is no terminal.
 static int terminal_columns(void)
 {
     struct winsize window;

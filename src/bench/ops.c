@@ -22,7 +22,7 @@ struct row {
     const char *op;
     char shape[80]; // for GEMM with the layer's name
     struct dt_op_cost cost;
-    int64_t calls; // in all measured steps; 0 if a step does not run the op
+    int64_t calls; // total over the measured steps; 0 if a step does not run the op
     struct dt_bench_clock clock;
 };
 

@@ -11,7 +11,7 @@
 struct part {
     enum dt_operation operation; // DT_REDUCE_SCATTER and DT_ALL_GATHER: one block per rank
     int64_t n_rows, missing;     // its rows (the sums: 1); those not yet ready in this step
-    int64_t elements;            // in all blocks
+    int64_t elements;            // total over the blocks
     struct dt_span out, in;      // elements that its collective reads and writes on this rank
     enum dt_dtype wire_type;
     void *data;             // device memory to sum or gather

@@ -18,8 +18,8 @@ enum dt_peer_state {
     DT_PEER_SPOKE,   // has reported the end of the job, or is about to
 };
 
-// What a rank reports of itself; peers forward it unchanged. The thread fills in all but the first
-// three fields at each tick.
+// What a rank reports about itself; peers forward it unchanged. The thread fills in all but the
+// first three fields at each tick.
 struct dt_beat {
     int64_t number; // counts its beats; a higher number replaces a lower one
     int32_t rank;

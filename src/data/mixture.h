@@ -32,7 +32,7 @@ struct dt_source {
     double weight;             // as given; default 1
     bool epochs;               // the weight is a number of epochs
     int64_t first_shard, n_shards;
-    int64_t windows, tokens; // in all its shards
+    int64_t windows, tokens; // total over its shards
 };
 
 struct dt_mixture {

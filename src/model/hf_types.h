@@ -28,8 +28,8 @@ struct dt_hf_member {
     bool (*add)(cJSON *json, const char *name, const struct dt_model_config *config);
 };
 
-// A field with a fixed value in all models of a type, for which config.json has no member. A model
-// whose kinds do not read the field counts as having that value.
+// A field that every model of a type has with the same value, so config.json has no member for it.
+// A model whose kinds do not read the field counts as having that value.
 struct dt_hf_fixed {
     const char *key, *value; // of [model]
 };

@@ -127,7 +127,7 @@ static uint32_t key_of(float score)
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Records sort by score; equal records are identical in all fields.
+// Records sort by score; records that compare equal are identical.
 static uint64_t record(double score, bool is_of_class, double weight)
 {
     return (uint64_t)key_of((float)score) << 32 | (is_of_class ? 0x80000000u : 0) |
