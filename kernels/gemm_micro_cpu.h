@@ -14,7 +14,7 @@
 #define MULTIPLY(sum, a, b) sum += (a) * (b)
 #endif
 
-_Static_assert(MOST_ROWS % ROWS == 0 && MOST_COLUMNS % (VECTORS * LANES) == 0, "the edge has room");
+_Static_assert(ROWS <= MOST_ROWS && VECTORS * LANES <= MOST_COLUMNS, "the edge has room");
 
 typedef float NAME(vector)
     __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
@@ -169,10 +169,13 @@ static const struct dt_gemm_kernel NAME(kernel) = {
     .rows = ROWS,
     .columns = VECTORS * LANES,
     .pair = PAIR,
+    .whole_k = 1,
+    .turn_k = 4,
     .multiply = NAME(multiply),
     .direct = NAME(direct),
     .fill_a = NAME(fill_a),
     .fill_b = NAME(fill_b),
+    .turn = turn_fours,
 };
 
 #undef NAME

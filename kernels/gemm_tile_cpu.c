@@ -1,7 +1,8 @@
-// The fp32 product. For each block of k, B and then a few hundred rows of A are copied into panels
-// as wide as the inner product (gemm_micro_cpu.h) reads them; bf16 is widened on the way. A panel
-// of B stays in L1 while it is multiplied with all panels of A, which stay in L2. Panels also avoid
-// the cache conflicts of rows 4 KB apart, as in operands of weight gradients.
+// The product with fp32 sums. For each block of k, B and then a few hundred rows of A are copied
+// into panels as wide as the inner product (gemm_micro_cpu.h, gemm_amx_cpu.h) reads them; bf16 is
+// widened on the way where the inner product takes fp32. A panel of B stays in L1 while it is
+// multiplied with all panels of A, which stay in L2. Panels also avoid the cache conflicts of rows
+// 4 KB apart, as in operands of weight gradients.
 #include "kernels/gemm_tile_cpu.h"
 
 #include "kernels/storage_cpu.h"
@@ -15,7 +16,7 @@ enum {
     BLOCK_K = 256,
     BLOCK_M = 256, // rounded up to whole panels; with BLOCK_K half of a 512 KB L2
     MOST_COLUMNS = DT_DIRECT_COLUMNS, // columns per panel of B
-    MOST_ROWS = DT_DIRECT_ROWS,       // rows per panel of A
+    MOST_ROWS = 32,                   // rows per panel of A
     LINE = 16,                        // floats per cache line
     AHEAD = 32,                       // elements of a row that are prefetched at a time
     STRIP = 8,                        // rows along k read at a time
@@ -34,11 +35,18 @@ struct panels {
 struct dt_gemm_kernel {
     int64_t rows, columns; // per panel of A; columns per panel of B
     int64_t pair;          // elements of k per panel element: 1, bf16: 2
+    int64_t whole_k;       // panels are padded with zeros to a multiple of this k
+    int64_t turn_k;        // multiples of k that `turn` takes
+    bool a_along;          // panels of A are [rows, BLOCK_K] even where A is transposed
+    void (*open)(void);    // prepares the calling thread for `multiply`, or NULL
+    void (*close)(void);
     void (*multiply)(const struct panels *panels, bool trans_a, int64_t columns);
     void (*direct)(const struct dt_gemm_direct *product);
     // fills whole panels from rows along k, [k, size]
     void (*fill_a)(float *to, const struct dt_view *from, int64_t k, int64_t size);
     void (*fill_b)(float *to, const struct dt_view *from, int64_t k, int64_t size);
+    // transposes `panel` rows along k, `ld` bytes apart, into a panel [k, panel]
+    void (*turn)(float *to, const char *from, int64_t ld, int64_t k, int64_t panel, bool widen);
 };
 
 static inline void prefetch(struct dt_soon *soon)
@@ -61,6 +69,9 @@ DT_INLINE float pair(dt_bf16 low, dt_bf16 high)
 {
     return dt_float_of_bits(low | (uint32_t)high << 16);
 }
+
+static void turn_fours(float *to, const char *from, int64_t ld, int64_t k, int64_t panel,
+                       bool widen);
 
 #define NAME(x) x##_plain
 #define TARGET
@@ -95,11 +106,15 @@ DT_INLINE float pair(dt_bf16 low, dt_bf16 high)
 #define MULTIPLY(sum, a, b)                                                                        \
     sum = (vector_bf16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_ps(a), (__m512bh)(b))
 #include "kernels/gemm_micro_cpu.h"
+
+#include "kernels/gemm_amx_cpu.h"
 #endif
 
 const struct dt_gemm_kernel *dt_gemm_kernel(enum dt_cpu_isa isa, enum dt_dtype type)
 {
 #ifdef __x86_64__
+    if (isa >= DT_ISA_AMX_BF16 && type == DT_BF16)
+        return &kernel_amx;
     if (isa >= DT_ISA_AVX512_BF16 && type == DT_BF16)
         return &kernel_bf16;
     if (isa >= DT_ISA_AVX512)
@@ -138,6 +153,7 @@ struct operand {
     bool along;
     int64_t k, size;
     int64_t panel, pitch; // width of a panel; floats between panels
+    bool rows;            // a panel is [panel, BLOCK_K], else [k, panel]
     int64_t pair;         // the kernel's
 };
 
@@ -157,11 +173,22 @@ static void fill_edge(float *to, const struct operand *x)
 {
     int64_t whole = x->size / x->panel, width = x->size - whole * x->panel;
     to += whole * x->pitch;
-    for (int64_t p = 0; p < dt_ceil_div(x->k, x->pair) && width > 0; p++, to += x->panel) {
-        for (int64_t i = 0; i < width; i++)
-            to[i] = element(x, whole * x->panel + i, p);
-        memset(to + width, 0, (size_t)(x->panel - width) * sizeof *to);
-    }
+    for (int64_t p = 0; p < dt_ceil_div(x->k, x->pair) && width > 0; p++)
+        for (int64_t i = 0; i < x->panel; i++)
+            to[x->rows ? i * BLOCK_K + p : p * x->panel + i] =
+                i < width ? element(x, whole * x->panel + i, p) : 0.0f;
+}
+
+// Sets panel elements from the last one along k to a multiple of `whole_k` to zero.
+static void pad_k(float *to, const struct operand *x, int64_t whole_k)
+{
+    int64_t k = dt_ceil_div(x->k, x->pair), rest = dt_round_up(k, whole_k) - k;
+    for (int64_t i = 0; i < x->size && rest > 0; i += x->panel, to += x->pitch)
+        if (x->rows)
+            for (int64_t r = 0; r < x->panel; r++)
+                memset(to + r * BLOCK_K + k, 0, (size_t)rest * sizeof *to);
+        else
+            memset(to + k * x->panel, 0, (size_t)(rest * x->panel) * sizeof *to);
 }
 
 typedef float loose_float __attribute__((aligned(2), may_alias)); // or a pair of bf16
@@ -241,7 +268,7 @@ DT_INLINE void turn(float *to, const char *from, int64_t ld, int64_t k, int64_t 
 }
 
 // Transposes one panel, a cache line of four rows at a time.
-DT_CLONES static void turn_panel(float *to, const char *from, int64_t ld, int64_t k, int64_t panel,
+DT_CLONES static void turn_fours(float *to, const char *from, int64_t ld, int64_t k, int64_t panel,
                                  bool widen)
 {
     DT_BOOL_SWITCH(!widen, wide, turn(to, from, ld, k, panel, wide));
@@ -257,16 +284,16 @@ DT_CLONES void dt_gemm_turn(float *to, int64_t to_row, const float *from, int64_
 }
 
 // Rows along k into panels [k, panel].
-static void fill_turned(float *to, const struct operand *x)
+static void fill_turned(const struct dt_gemm_kernel *kernel, float *to, const struct operand *x)
 {
     int64_t size = dt_dtype_size(x->view.dtype), k = dt_ceil_div(x->k, x->pair),
-            fours = x->k / x->pair / 4 * 4;
+            whole = x->k / x->pair / kernel->turn_k * kernel->turn_k;
     for (int64_t j = 0; j < x->size; j += x->panel, to += x->pitch) {
         int64_t left = x->size - j, p = 0;
         if (left >= x->panel) {
-            turn_panel(to, dt_view_at(&x->view, j, 0), x->view.stride * size, fours, x->panel,
-                       size * x->pair == 2);
-            p = fours;
+            kernel->turn(to, dt_view_at(&x->view, j, 0), x->view.stride * size, whole, x->panel,
+                         size * x->pair == 2);
+            p = whole;
         }
         for (; p < k; p++)
             for (int64_t i = 0; i < x->panel; i++)
@@ -284,6 +311,7 @@ static void fill_a(const struct dt_gemm_kernel *kernel, const struct dt_gemm_arg
                         .size = m,
                         .panel = kernel->rows,
                         .pitch = pitch_a(kernel),
+                        .rows = !g->trans_a || kernel->a_along,
                         .pair = kernel->pair};
     if (a.along) {
         fill_along(to, &a);
@@ -291,6 +319,7 @@ static void fill_a(const struct dt_gemm_kernel *kernel, const struct dt_gemm_arg
         kernel->fill_a(to, &a.view, k, m);
         fill_edge(to, &a);
     }
+    pad_k(to, &a, kernel->whole_k);
 }
 
 static void fill_b(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *g, float *to,
@@ -305,11 +334,12 @@ static void fill_b(const struct dt_gemm_kernel *kernel, const struct dt_gemm_arg
                         .pitch = pitch_b(kernel),
                         .pair = kernel->pair};
     if (b.along) {
-        fill_turned(to, &b);
+        fill_turned(kernel, to, &b);
     } else {
         kernel->fill_b(to, &b.view, k, g->c.cols);
         fill_edge(to, &b);
     }
+    pad_k(to, &b, kernel->whole_k);
 }
 
 // Panels that reach past the tile are multiplied into a local array.
@@ -349,6 +379,8 @@ void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args
 {
     float *a = tile->workspace, *b = a + floats_of_a(kernel), *c = tile->c.data;
     int64_t rows = dt_round_up(BLOCK_M, kernel->rows), k = dt_gemm_k(tile); // rows copied at a time
+    if (kernel->open)
+        kernel->open();
     for (int64_t p = 0; p < k; p += BLOCK_K * kernel->pair) {
         int64_t here = dt_min_i64(BLOCK_K * kernel->pair, k - p);
         struct panels block = {.k = dt_ceil_div(here, kernel->pair),
@@ -364,6 +396,8 @@ void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args
             multiply_block(kernel, &block, tile->trans_a, m, tile->c.cols);
         }
     }
+    if (kernel->close)
+        kernel->close();
 }
 
 void dt_gemm_direct(const struct dt_gemm_kernel *kernel, const struct dt_gemm_direct *product)

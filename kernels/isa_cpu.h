@@ -1,6 +1,6 @@
 // The instruction set that the kernels use on this CPU. The environment variable DTRAIN_MAX_ISA
-// limits it to plain, avx2, avx512 or avx512_bf16. The bits of a run depend on it, so all ranks
-// must have the same.
+// limits it to plain, avx2, avx512, avx512_bf16 or amx_bf16. The bits of a run depend on it, so all
+// ranks must have the same.
 #pragma once
 
 #include "base/error.h"
@@ -8,7 +8,14 @@
 #include <stdbool.h>
 
 // Each includes the ones before it.
-enum dt_cpu_isa { DT_ISA_PLAIN, DT_ISA_AVX2, DT_ISA_AVX512, DT_ISA_AVX512_BF16, DT_ISA_COUNT };
+enum dt_cpu_isa {
+    DT_ISA_PLAIN,
+    DT_ISA_AVX2,
+    DT_ISA_AVX512,
+    DT_ISA_AVX512_BF16,
+    DT_ISA_AMX_BF16, // a matrix unit, for bf16
+    DT_ISA_COUNT
+};
 
 // Checks DTRAIN_MAX_ISA. Call before any other function of this header.
 dt_status dt_cpu_isa_open(void);
@@ -21,5 +28,5 @@ const char *dt_cpu_isa_name(void); // "avx512 bf16"
 // take up to 8 % more.
 static inline bool dt_cpu_prefers_bf16(void)
 {
-    return dt_cpu_isa() == DT_ISA_AVX512_BF16 || dt_cpu_isa() == DT_ISA_AVX2;
+    return dt_cpu_isa() >= DT_ISA_AVX512_BF16 || dt_cpu_isa() == DT_ISA_AVX2;
 }

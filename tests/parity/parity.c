@@ -623,7 +623,7 @@ static int usage(void)
         "  FAMILY   such as scan or policy; all when none is named\n"
         "  --model  the shapes of the 130M model in place of small, awkward ones\n"
         "  --order  of the simulated device's threads: all, ascending, descending, random, warp\n"
-        "  --isa    DTRAIN_MAX_ISA for the CPU: avx512, avx2, plain\n"
+        "  --isa    DTRAIN_MAX_ISA for the CPU: avx512_bf16, avx512, avx2, plain\n"
         "  --list   the cases with their numbers; --case runs one of them, --from\n"
         "           it and those after it, --every each Nth\n"
         "Exit code 3: \"the device is lost in case N\", and later cases did not run.\n");
