@@ -22,8 +22,8 @@ struct plan {
     const struct dt_gemm_kernel *kernel;
     int64_t tile_m, tile_n, part_k;
     int64_t tiles_m, tiles_n, parts;
-    int64_t scratch, staged; // bytes of a thread's areas of the workspace
-    int64_t sums;            // bytes of the sums of parts, [parts, m, n]
+    int64_t scratch; // bytes of a thread's area of the workspace
+    int64_t sums;    // bytes of the sums of parts, [parts, m, n]
 };
 
 static int64_t aligned(int64_t bytes)
@@ -64,16 +64,35 @@ static int64_t extent(int64_t i, int64_t piece, int64_t size)
     return dt_min_i64(piece, size - i * piece);
 }
 
+// Piece `index`: a tile of C, or a tile's sum over a part of k, which goes to `sums`. The first
+// piece is the largest.
+static struct dt_gemm_args piece(const struct plan *p, const struct dt_gemm_args *g, int64_t index,
+                                 float *sums)
+{
+    int64_t part = index % p->parts, i = index / p->parts / p->tiles_n,
+            j = index / p->parts % p->tiles_n;
+    int64_t m0 = i * p->tile_m, n0 = j * p->tile_n, k0 = part * p->part_k;
+    int64_t m = extent(i, p->tile_m, g->c.rows), n = extent(j, p->tile_n, g->c.cols),
+            k = extent(part, p->part_k, dt_gemm_k(g));
+    struct dt_gemm_args tile = *g;
+    tile.a = g->trans_a ? dt_view_block(g->a, k0, m0, k, m) : dt_view_block(g->a, m0, k0, m, k);
+    tile.b = g->trans_b ? dt_view_block(g->b, n0, k0, n, k) : dt_view_block(g->b, k0, n0, k, n);
+    if (p->parts > 1) {
+        tile.c = dt_view_of(sums + part * g->c.rows * g->c.cols, g->c.rows, g->c.cols, DT_F32);
+        tile.accumulate = false;
+    }
+    tile.c = dt_view_block(tile.c, m0, n0, m, n);
+    return tile;
+}
+
 static struct plan plan_of(const struct dt_gemm_args *g)
 {
-    int64_t size = (int64_t)sizeof(float);
     struct plan p = {.kernel = dt_gemm_kernel(dt_cpu_isa(), g->a.dtype)};
     cut(&p, g);
-    p.scratch = aligned(dt_gemm_tile_workspace(p.kernel, p.tile_n));
+    struct dt_gemm_args tile = piece(&p, g, 0, NULL);
+    p.scratch = aligned(dt_gemm_tile_workspace(p.kernel, &tile));
     if (p.parts > 1)
-        p.sums = aligned(p.parts * g->c.rows * g->c.cols * size);
-    else if (g->c.dtype == DT_BF16)
-        p.staged = aligned(p.tile_m * p.tile_n * size);
+        p.sums = aligned(p.parts * g->c.rows * g->c.cols * (int64_t)sizeof(float));
     return p;
 }
 
@@ -83,50 +102,7 @@ DT_OP_CPU_WORKSPACE(gemm)
         return dt_gemm_rows_workspace(args);
     struct plan plan = plan_of(args);
     // ALIGN bytes for aligning the first area, since the workspace may start anywhere
-    return (plan.scratch + plan.staged) * device->threads + plan.sums + ALIGN;
-}
-
-// C (+)= fp32 rows.
-DT_INLINE void put_rows(void *c, int64_t ld, const float *from, int64_t rows, int64_t columns,
-                        bool accumulate, bool bf16)
-{
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) {
-            float x = from[i * columns + j];
-            dt_store(c, i * ld + j, accumulate ? dt_load(c, i * ld + j, bf16) + x : x, bf16);
-        }
-}
-
-// put_rows from row m0 and column n0 on.
-DT_CLONES static void put(const struct dt_gemm_args *g, int64_t m0, int64_t n0, const float *from,
-                          int64_t rows, int64_t columns)
-{
-    DT_STORAGE_SWITCH(
-        g->c.dtype, bf16,
-        put_rows(dt_view_at(&g->c, m0, n0), g->c.stride, from, rows, columns, g->accumulate, bf16));
-}
-
-// Computes piece `index`: a tile of C, or a tile's sum over a part of k.
-static void run_piece(const struct plan *p, const struct dt_gemm_args *g, int64_t index,
-                      float *sums, char *workspace)
-{
-    int64_t part = index % p->parts, i = index / p->parts / p->tiles_n,
-            j = index / p->parts % p->tiles_n;
-    int64_t m0 = i * p->tile_m, n0 = j * p->tile_n, k0 = part * p->part_k;
-    int64_t m = extent(i, p->tile_m, g->c.rows), n = extent(j, p->tile_n, g->c.cols),
-            k = extent(part, p->part_k, dt_gemm_k(g));
-    float *staged = (float *)(workspace + p->scratch);
-    struct dt_gemm_args tile = *g;
-    tile.a = g->trans_a ? dt_view_block(g->a, k0, m0, k, m) : dt_view_block(g->a, m0, k0, m, k);
-    tile.b = g->trans_b ? dt_view_block(g->b, n0, k0, n, k) : dt_view_block(g->b, k0, n0, k, n);
-    tile.workspace = workspace;
-    if (p->parts > 1)
-        tile.c = dt_view_of(sums + part * g->c.rows * g->c.cols, g->c.rows, g->c.cols, DT_F32);
-    tile.c = p->staged ? dt_view_of(staged, m, n, DT_F32) : dt_view_block(tile.c, m0, n0, m, n);
-    tile.accumulate = g->accumulate && p->parts == 1 && !p->staged;
-    dt_gemm_tile(p->kernel, &tile);
-    if (p->staged)
-        put(g, m0, n0, staged, m, n);
+    return plan.scratch * device->threads + plan.sums + ALIGN;
 }
 
 // Adds the sums of parts for a row of C in the order of k.
@@ -137,7 +113,7 @@ DT_CLONES static void finish_row(const struct plan *p, const struct dt_gemm_args
     for (int64_t part = 1; part < p->parts; part++)
         for (int64_t j = 0; j < g->c.cols; j++)
             row[j] += row[part * g->c.rows * g->c.cols + j];
-    put(g, i, 0, row, 1, g->c.cols);
+    dt_gemm_put(dt_view_block(g->c, i, 0, 1, g->c.cols), g->accumulate, row, g->c.cols);
 }
 
 static void multiply(int threads, const struct dt_gemm_args *args)
@@ -148,10 +124,13 @@ static void multiply(int threads, const struct dt_gemm_args *args)
     float *sums = (float *)aligned((int64_t)(intptr_t)args->workspace);
 #pragma omp parallel num_threads(threads)
     {
-        char *own = (char *)sums + plan.sums + omp_get_thread_num() * (plan.scratch + plan.staged);
+        char *own = (char *)sums + plan.sums + omp_get_thread_num() * plan.scratch;
 #pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < pieces; i++)
-            run_piece(&plan, args, i, sums, own);
+        for (int64_t i = 0; i < pieces; i++) {
+            struct dt_gemm_args tile = piece(&plan, args, i, sums);
+            tile.workspace = own;
+            dt_gemm_tile(plan.kernel, &tile);
+        }
 #pragma omp for
         for (int64_t i = 0; i < summed_rows; i++)
             finish_row(&plan, args, i, sums);

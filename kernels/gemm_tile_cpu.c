@@ -136,14 +136,27 @@ static int64_t pitch_b(const struct dt_gemm_kernel *kernel)
     return kernel->columns * BLOCK_K + PAD;
 }
 
-static int64_t floats_of_a(const struct dt_gemm_kernel *kernel)
+// Rows of A that are copied at a time.
+static int64_t rows_of_a(const struct dt_gemm_kernel *kernel)
 {
-    return dt_ceil_div(BLOCK_M, kernel->rows) * pitch_a(kernel);
+    return dt_round_up(BLOCK_M, kernel->rows);
 }
 
-int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n)
+static int64_t floats_of_a(const struct dt_gemm_kernel *kernel)
 {
-    int64_t floats = floats_of_a(kernel) + dt_ceil_div(n, kernel->columns) * pitch_b(kernel);
+    return rows_of_a(kernel) / kernel->rows * pitch_a(kernel);
+}
+
+static int64_t floats_of_b(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *tile)
+{
+    return dt_ceil_div(tile->c.cols, kernel->columns) * pitch_b(kernel);
+}
+
+int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *tile)
+{
+    int64_t beside = dt_gemm_k(tile) > BLOCK_K * kernel->pair ? tile->c.rows : rows_of_a(kernel);
+    int64_t floats = floats_of_a(kernel) + floats_of_b(kernel, tile) +
+                     (tile->c.dtype == DT_BF16 ? beside * tile->c.cols : 0);
     return floats * (int64_t)sizeof(float);
 }
 
@@ -342,58 +355,78 @@ static void fill_b(const struct dt_gemm_kernel *kernel, const struct dt_gemm_arg
     pad_k(to, &b, kernel->whole_k);
 }
 
-// Panels that reach past the tile are multiplied into a local array.
-static void multiply_edge(const struct dt_gemm_kernel *kernel, const struct panels *x, bool trans_a,
-                          int64_t m, int64_t n)
+// C (+)= fp32 rows, `pitch` floats apart.
+DT_INLINE void put_rows(const struct dt_view *c, const float *from, int64_t pitch, bool accumulate,
+                        bool bf16)
 {
-    float aside[MOST_ROWS * MOST_COLUMNS] = {0};
-    struct panels y = *x;
-    y.c = aside;
-    y.ldc = kernel->columns;
-    for (int64_t i = 0; i < m && x->goes_on; i++)
-        memcpy(aside + i * y.ldc, x->c + i * x->ldc, (size_t)n * sizeof *aside);
-    kernel->multiply(&y, trans_a, n);
-    for (int64_t i = 0; i < m; i++)
-        memcpy(x->c + i * x->ldc, aside + i * y.ldc, (size_t)n * sizeof *aside);
+    for (int64_t i = 0; i < c->rows; i++)
+        for (int64_t j = 0; j < c->cols; j++) {
+            float x = from[i * pitch + j];
+            int64_t at = i * c->stride + j;
+            dt_store(c->data, at, accumulate ? dt_load(c->data, at, bf16) + x : x, bf16);
+        }
 }
 
+DT_CLONES void dt_gemm_put(struct dt_view c, bool accumulate, const float *from, int64_t pitch)
+{
+    DT_STORAGE_SWITCH(c.dtype, bf16, put_rows(&c, from, pitch, accumulate, bf16));
+}
+
+// Multiplies panels of A and of B over a block of k: `panels->c` of m rows and n columns. What
+// reaches past them goes through a local array.
 static void multiply_block(const struct dt_gemm_kernel *kernel, const struct panels *block,
                            bool trans_a, int64_t m, int64_t n)
 {
+    float aside[MOST_ROWS * MOST_COLUMNS];
     struct panels x = *block;
     for (int64_t j = 0; j < n; j += kernel->columns, x.b += pitch_b(kernel)) {
         int64_t columns = dt_min_i64(kernel->columns, n - j);
-        bool whole = columns == kernel->columns;
         x.a = block->a;
         for (int64_t i = 0; i < m; i += kernel->rows, x.a += pitch_a(kernel)) {
-            x.c = block->c + i * x.ldc + j;
-            if (whole && m - i >= kernel->rows)
+            int64_t rows = dt_min_i64(kernel->rows, m - i);
+            float *c = block->c + i * block->ldc + j;
+            x.c = c, x.ldc = block->ldc;
+            if (rows == kernel->rows && columns == kernel->columns) {
                 kernel->multiply(&x, trans_a, columns);
-            else
-                multiply_edge(kernel, &x, trans_a, dt_min_i64(kernel->rows, m - i), columns);
+                continue;
+            }
+            x.c = aside, x.ldc = kernel->columns;
+            memset(aside, 0, sizeof aside);
+            for (int64_t r = 0; r < rows && x.goes_on; r++)
+                memcpy(aside + r * x.ldc, c + r * block->ldc, (size_t)columns * sizeof *c);
+            kernel->multiply(&x, trans_a, columns);
+            for (int64_t r = 0; r < rows; r++)
+                memcpy(c + r * block->ldc, aside + r * x.ldc, (size_t)columns * sizeof *c);
         }
     }
 }
 
+// Where C is bf16, sums of one block of k are stored from cache, and those of several stay beside C
+// until the last one.
 void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *tile)
 {
-    float *a = tile->workspace, *b = a + floats_of_a(kernel), *c = tile->c.data;
-    int64_t rows = dt_round_up(BLOCK_M, kernel->rows), k = dt_gemm_k(tile); // rows copied at a time
+    float *a = tile->workspace, *b = a + floats_of_a(kernel),
+          *beside = b + floats_of_b(kernel, tile);
+    const int64_t rows = rows_of_a(kernel), k = dt_gemm_k(tile), block_k = BLOCK_K * kernel->pair;
+    bool wide = tile->c.dtype == DT_F32;
     if (kernel->open)
         kernel->open();
-    for (int64_t p = 0; p < k; p += BLOCK_K * kernel->pair) {
-        int64_t here = dt_min_i64(BLOCK_K * kernel->pair, k - p);
+    for (int64_t p = 0; p < k; p += block_k) {
+        int64_t here = dt_min_i64(block_k, k - p);
         struct panels block = {.k = dt_ceil_div(here, kernel->pair),
                                .a = a,
                                .b = b,
-                               .ldc = tile->c.stride,
-                               .goes_on = tile->accumulate || p > 0};
+                               .ldc = wide ? tile->c.stride : tile->c.cols,
+                               .goes_on = (wide && tile->accumulate) || p > 0};
         fill_b(kernel, tile, b, p, here);
         for (int64_t i = 0; i < tile->c.rows; i += rows) {
             int64_t m = dt_min_i64(rows, tile->c.rows - i);
+            struct dt_view c = dt_view_rows(tile->c, i, i + m);
             fill_a(kernel, tile, a, i, p, m, here);
-            block.c = c + i * tile->c.stride;
-            multiply_block(kernel, &block, tile->trans_a, m, tile->c.cols);
+            block.c = wide ? c.data : beside + (k > block_k ? i * c.cols : 0);
+            multiply_block(kernel, &block, tile->trans_a, m, c.cols);
+            if (!wide && p + here == k)
+                dt_gemm_put(c, tile->accumulate, block.c, block.ldc);
         }
     }
     if (kernel->close)

@@ -1,6 +1,6 @@
-// Computes a tile of a matrix product in fp32 on the calling thread. bf16 operands are widened
-// where the CPU has no bf16 instructions. An element of C is one chain of additions in the order of
-// k, so its bits depend only on its row of A, its column of B and the instruction set.
+// Computes a tile of a matrix product with fp32 sums on the calling thread. bf16 operands are
+// widened where the CPU has no bf16 instructions. An element of C is one chain of additions in the
+// order of k, so its bits depend only on its row of A, its column of B and the instruction set.
 #pragma once
 
 #include "kernels/gemm.h"
@@ -11,12 +11,16 @@ struct dt_gemm_kernel; // the inner product for one instruction set
 // The kernel for operands of `type`; with DT_ISA_AVX512_BF16 it reads bf16 without widening.
 const struct dt_gemm_kernel *dt_gemm_kernel(enum dt_cpu_isa isa, enum dt_dtype type);
 
-// Bytes of workspace for a tile of n columns.
-int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel, int64_t n);
+// Bytes of workspace for a tile; no data is read.
+int64_t dt_gemm_tile_workspace(const struct dt_gemm_kernel *kernel,
+                               const struct dt_gemm_args *tile);
 
-// Computes what gemm.h says into an fp32 C; the workspace is aligned to 64 bytes. Tiles up to about
-// 512 x 512 are best.
+// Computes what gemm.h says; the workspace is aligned to 64 bytes. Tiles up to about 512 x 512 are
+// best.
 void dt_gemm_tile(const struct dt_gemm_kernel *kernel, const struct dt_gemm_args *tile);
+
+// c (+)= rows of fp32, `pitch` floats apart.
+void dt_gemm_put(struct dt_view c, bool accumulate, const float *from, int64_t pitch);
 
 // c [m, n] = keep · c + a · b on fp32 arrays in cache; keep 0: c is not read. n is a multiple of
 // 16. Fastest if m is a multiple of DT_DIRECT_ROWS, n a multiple of DT_DIRECT_COLUMNS, and the
