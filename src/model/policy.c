@@ -405,6 +405,18 @@ static dt_status chained_backward(const struct policy *p, const struct dt_pass *
     return DT_OK;
 }
 
+// Clears the gradients of heads.weight and heads.bias, of which pooled outputs write their own
+// rows, and those only in the pass that ends the window.
+static dt_status clear_gradients(const struct policy *p, const struct dt_pass *pass)
+{
+    const int rows[] = {p->all.row, p->bias};
+    for (int i = 0; i < 2 && !pass->measured; i++)
+        DT_TRY(dt_fill(pass->net->backend, dt_net_gradient(pass->net, rows[i]), 0,
+                       pass->net->params->rows[rows[i]].count * (int64_t)sizeof(float),
+                       pass->stream));
+    return DT_OK;
+}
+
 // Computes the gradient of h from that of the logits or, if the window continues in another pass,
 // of its pools. `first`: writes it, otherwise adds to it.
 static dt_status windows_backward(const struct policy *p, const struct dt_pass *pass,
@@ -416,6 +428,8 @@ static dt_status windows_backward(const struct policy *p, const struct dt_pass *
                                 *dbefore = starts(pass) ? NULL : pass->dbefore,
                                 *dafter = ends(pass) ? NULL : pass->dafter;
     bool adds[DT_POOLS] = {false};
+    if (first && !pass->accumulate)
+        DT_TRY(clear_gradients(p, pass));
     DT_TRY(dt_pass_relay_all(pass, part, DT_GRADIENT_AFTER));
     for (int k = 0; k < p->outputs.n && ends(pass); k++) {
         enum dt_pool pool = p->outputs.list[k].pool;

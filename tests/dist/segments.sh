@@ -84,4 +84,8 @@ for segment in 0 64; do
 done
 same_training "heads that pool" pools-0 pools-64
 check "their scores" near <(scores pools-0) <(scores pools-64) 1e-4
+alone=(pools.ini model.heads='shoulder:categorical*5@2/mean buttons:bernoulli*8/last')
+check "heads that pool alone" "$dtrain" "${alone[@]}" run.name=alone-0 >alone.log 2>&1
+check "in segments, gradients sharded" ranks 2 "${alone[@]}" run.name=alone-64 model.segment=64 optim.shard=gradients >alone.log 2>&1
+same_training "heads that pool alone" alone-0 alone-64
 finish
