@@ -185,6 +185,16 @@ dt_status dt_segments_loss(struct dt_segments *s, const struct dt_pass *part, do
     return scale > 0 ? DT_OK : keep(s, part, s->right, rows.right, 1);
 }
 
+dt_status dt_segments_again(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
+                            double scale, struct dt_loss_sum *sum, struct dt_pass *part)
+{
+    DT_TRY(dt_segments_pass(s, whole, k, part));
+    part->relay = NULL; // the states have moved
+    DT_TRY(dt_model_forward(s->model, part));
+    DT_TRY(dt_segments_settle(s));
+    return dt_segments_loss(s, part, scale, sum);
+}
+
 bool dt_segments_row_losses(const struct dt_segments *s, const struct dt_model_input *window,
                             struct dt_row_losses *rows)
 {

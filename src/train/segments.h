@@ -56,6 +56,10 @@ bool dt_segments_own(const struct dt_segments *segments, int64_t t);
 // dt_model_loss of such a pass, and keeps the losses of its positions.
 dt_status dt_segments_loss(struct dt_segments *segments, const struct dt_pass *part, double scale,
                            struct dt_loss_sum *sum);
+// Makes and runs the pass over segment k again, up to its loss, for backward through it: after
+// those over later segments.
+dt_status dt_segments_again(struct dt_segments *segments, const struct dt_pass *whole, int64_t k,
+                            double scale, struct dt_loss_sum *sum, struct dt_pass *part);
 // dt_model_row_losses of the window, after the losses of all segments.
 bool dt_segments_row_losses(const struct dt_segments *segments, const struct dt_model_input *window,
                             struct dt_row_losses *rows);

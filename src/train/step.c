@@ -362,17 +362,6 @@ dt_status dt_stepper_complete(struct dt_stepper *s)
     return dt_stream_sync(s->backend, s->stream);
 }
 
-// Runs segment i forward again up to its loss, before backward goes through it.
-static dt_status forward_again(struct dt_stepper *s, const struct dt_pass *window, int64_t i,
-                               double scale, struct dt_pass *part)
-{
-    DT_TRY(dt_segments_pass(&s->segments, window, i, part));
-    part->relay = NULL; // the states have moved
-    DT_TRY(dt_model_forward(s->model, part));
-    DT_TRY(dt_segments_settle(&s->segments));
-    return dt_segments_loss(&s->segments, part, scale, s->optimizer.sum);
-}
-
 // Runs one micro-batch. Gradients are accumulated over segments and micro-batches, by the model or
 // by a tree. The last micro-batch sends them as they become ready, and updates the weights. With a
 // ring each micro-batch sends its gradients, segment by segment, and their sums over ranks are
@@ -415,7 +404,7 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
         DT_TRY(dt_model_backward(s->model, &part));
         if (ring)
             DT_TRY(dt_buckets_wait(s->buckets));
-        DT_TRY(forward_again(s, &pass, i - 1, 1 / tokens, &part));
+        DT_TRY(dt_segments_again(&s->segments, &pass, i - 1, 1 / tokens, s->optimizer.sum, &part));
     }
     if (last && !ring)
         DT_TRY(dt_micro_tree_finish_sums(&s->tree, s->stream));

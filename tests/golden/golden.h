@@ -1,9 +1,11 @@
 // Golden files (reference.py says what is in them) and the passes that are compared with them: the
-// training step of dtrain's loop, on one rank, through the public headers of model and optimizer
-// only. A status other than DT_OK ends the test with the error's text.
+// training step of dtrain's loop, through the public headers of model and optimizer only, on one
+// rank or on ranks that share windows. A status other than DT_OK ends the test with the error's
+// text.
 #pragma once
 
 #include "base/safetensors.h"
+#include "comm/comm.h"
 #include "model/model.h"
 
 enum { GOLDEN_STEPS = 10 };
@@ -35,7 +37,10 @@ struct golden_run {
     int64_t micro;                    // sequences a micro-batch, divides B
     enum dt_recompute recompute;
     enum dt_dtype storage;
-    int64_t segment; // positions of a pass; 0: all
+    int steps;            // up to the file's
+    int64_t segment;      // positions of a pass; 0: all
+    struct dt_comm *comm; // its ranks train together, with the same results on each
+    int64_t context;      // so many ranks share each window; their groups divide B
 };
 
 // What the steps left.

@@ -1,6 +1,6 @@
-// The training steps on the batches of a golden file, as the training loop runs them on one rank:
-// forward, loss and backward of every micro-batch, then the optimizer. The backend is the CPU, so
-// the host reads and writes its memory.
+// The training steps on the batches of a golden file, as the training loop runs them: forward, loss
+// and backward of every micro-batch, sums over ranks, then the optimizer. The backend is the CPU,
+// so the host reads and writes its memory.
 #include "golden.h"
 
 #include "train/optimizer.h"
@@ -18,7 +18,7 @@ struct trainer {
     struct dt_optimizer optimizer;
     struct dt_segments segments;
     int64_t elements, positions; // positions: B * T
-    int64_t n_micro;
+    int64_t first, n_micro;      // this rank's sequences: from `first` on, in n_micro micro-batches
     struct dt_model_state **before; // [n_micro], or NULL: no initial state
     void *arrays[DT_BATCH_ARRAYS];  // that the model reads, of one step; NULL: not in the file
 };
@@ -80,10 +80,14 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
 {
     const struct golden *golden = run->golden;
     struct dt_model_config config = golden->config;
-    const struct dt_input_config batch = {.sequences = golden->batch,
+    const struct dt_comm_info *ranks = &run->comm->info;
+    const int64_t groups = ranks->size / run->context, sequences = golden->batch / groups;
+    const struct dt_input_config batch = {.sequences = sequences,
                                           .length = golden->length,
                                           .micro = run->micro,
-                                          .segment = run->segment};
+                                          .segment = run->segment,
+                                          .context = run->context,
+                                          .comm = run->comm};
     struct dt_model_shape shape = {.sequences = run->micro,
                                    .length = run->segment > 0 ? run->segment : golden->length,
                                    .training = true};
@@ -102,7 +106,8 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
     golden_must(dt_model_create(run->backend, &config, &shape, &t->model));
     t->elements = t->all.end = dt_model_params(t->model)->elements;
     t->positions = golden->batch * golden->length;
-    t->n_micro = golden->batch / run->micro;
+    t->first = ranks->rank / run->context * sequences;
+    t->n_micro = sequences / run->micro;
     const struct dt_params *params = dt_model_params(t->model);
     for (const struct dt_param *row = params->rows; row < params->rows + params->n; row++) {
         float *values = need_tensor(golden, row->name, row->file_count);
@@ -114,7 +119,7 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
     if (golden->state) {
         t->before = calloc((size_t)t->n_micro, sizeof(struct dt_model_state *));
         for (int64_t i = 0; i < t->n_micro; i++)
-            t->before[i] = load_state(t, i * run->micro, run->micro);
+            t->before[i] = load_state(t, t->first + i * run->micro, run->micro);
     }
     golden_must(dt_segments_create(run->backend, t->model, &shape, &batch, &t->segments));
     golden_must(dt_optimizer_create(run->backend, t->model, &optimizer,
@@ -165,36 +170,40 @@ static struct dt_model_input input_rows(const struct trainer *t, int64_t sequenc
     return input;
 }
 
-static void forward(struct trainer *t, const struct dt_pass *window, int64_t segment,
-                    struct dt_pass *part)
-{
-    golden_must(dt_segments_pass(&t->segments, window, segment, part));
-    golden_must(dt_model_forward(t->model, part));
-}
-
 // Forward, loss, backward of micro-batch `index`; its logits into those of the batch, where not
 // NULL.
 static void micro_step(struct trainer *t, int64_t index, float *logits)
 {
-    int64_t micro = t->run->micro, length = t->golden->length, at = index * micro * length;
+    int64_t micro = t->run->micro, length = t->golden->length;
+    int64_t at = (t->first + index * micro) * length, last = t->segments.n - 1;
+    double scale = 1.0 / (double)t->positions;
     struct dt_pass pass = {.input = input_rows(t, micro, length, at),
                            .before = t->before ? t->before[index] : NULL,
                            .accumulate = index > 0},
                    part;
-    const int64_t last = t->segments.n - 1;
-    for (int64_t i = 0; i <= last; i++)
-        forward(t, &pass, i, &part);
+    for (int64_t i = 0; i <= last; i++) {
+        golden_must(dt_segments_pass(&t->segments, &pass, i, &part));
+        golden_must(dt_model_forward(t->model, &part));
+    }
     if (logits) {
         struct dt_view rows = {.data = logits + at * t->golden->config.vocab_size};
         golden_must(dt_model_logits(t->model, &pass, &rows));
     }
-    for (int64_t i = last; i >= 0; i--) {
-        if (i < last)
-            forward(t, &pass, i, &part);
-        golden_must(
-            dt_segments_loss(&t->segments, &part, 1.0 / (double)t->positions, t->optimizer.sum));
+    golden_must(dt_segments_loss(&t->segments, &part, scale, t->optimizer.sum));
+    golden_must(dt_model_backward(t->model, &part));
+    for (int64_t i = last - 1; i >= 0; i--) {
+        golden_must(dt_segments_again(&t->segments, &pass, i, scale, t->optimizer.sum, &part));
         golden_must(dt_model_backward(t->model, &part));
     }
+    golden_must(dt_segments_settle(&t->segments));
+}
+
+static void sum_over_ranks(struct trainer *t)
+{
+    golden_must(
+        dt_allreduce(t->run->comm, dt_model_gradients(t->model), t->elements, DT_F32, DT_SUM));
+    golden_must(dt_allreduce(t->run->comm, t->optimizer.sum,
+                             sizeof *t->optimizer.sum / sizeof(double), DT_F64, DT_SUM));
 }
 
 static float *copy_of(const float *from, int64_t n)
@@ -210,11 +219,12 @@ void golden_train(const struct golden_run *run, struct golden_trace *trace)
     if (dt_safetensors_find(run->golden->file, "golden.logits"))
         trace->logits =
             malloc((size_t)(t.positions * run->golden->config.vocab_size) * sizeof(float));
-    for (int step = 0; step < run->golden->steps; step++) {
+    for (int step = 0; step < run->steps; step++) {
         const struct dt_update_control *control = t.optimizer.control;
         load_batch(&t, step);
         for (int64_t index = 0; index < t.n_micro; index++)
             micro_step(&t, index, step == 0 ? trace->logits : NULL);
+        sum_over_ranks(&t);
         *t.optimizer.lr = (float)run->golden->lr[step];
         golden_must(dt_optimizer_control(&t.optimizer, (double)t.positions, NULL));
         if (step == 0) { // before the update, which may write into them

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Golden files of windows that are run in segments: whole passes over 4,096 positions of two layers of every kind, and over
-4,091 with documents; windows that are pooled. All positions of a document are computed at once.
+4,091 with documents; windows that are pooled; several windows. All positions of a document are computed at once.
 
     segments.py            rewrites all files
     segments.py --check    compares these forms with those that go position by position
@@ -14,6 +14,7 @@ import mamba2
 import torch
 import torch.nn.functional as F
 from attention import Attention, sizes, turn
+from both import documents
 from pool import Pooled
 from policy import DEFAULTS as POLICY
 from reference import Language, Model, make
@@ -32,6 +33,7 @@ CASES |= {f"{kind}_documents": LONG | keys | dict(layers=f"{kind}*2", T=4091, re
 CASES["pooled"] = POLICY | LONG | KINDS["mamba"] | dict(
     layers="mamba*2", heads="a:categorical*3/mean b:categorical*4/last c:bernoulli*2/max", frame_size=2, vocab_size=1,
     T=4091, steps=10)
+CASES["groups"] = LONG | KINDS["mamba"] | KINDS["attention"] | dict(layers="mamba attention", B=4, T=4091, reset=True)
 
 
 class LongPooled(Pooled):
@@ -80,8 +82,11 @@ class Documents:
         return getattr(self.block, name)
 
     def forward(self, c, w, x, reset, state):
-        starts = [0] + [t for t in range(1, x.shape[1]) if reset is not None and reset[0, t]]
-        return torch.cat([self.run(c, w, x[:, s:e], state) for s, e in zip(starts, starts[1:] + [x.shape[1]])], 1), state
+        return torch.cat([self.sequence(c, w, x[b:b + 1], None if reset is None else reset[b], [s[b:b + 1] for s in state])
+                          for b in range(x.shape[0])]), state
+
+    def sequence(self, c, w, x, reset, state):
+        return torch.cat([self.run(c, w, x[:, s:e], state) for s, e in documents(torch.ones(x.shape[1]), reset)], 1)
 
     def run(self, c, w, x, state):
         return self.block.forward(c, w, x, None, state)[0]
