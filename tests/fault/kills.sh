@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# One run under comm.reduce = reproducible that is killed N times at random (one rank, all ranks, or mpirun; at any
-# instant from its start-up on) and resumed each time on another random number of ranks, with another random optim.shard:
-# no checkpoint is lost, and it ends with the curve and the bits of a run that was left alone.
-#   kills.sh DTRAIN INTERPOSE N [SEED [RANKS …]]     a seed of 0: a random one
+# One run that is killed N times at random (one rank, all ranks, or mpirun; at any instant from its start-up on) and
+# resumed each time on another random number of ranks, with another random optim.shard: no checkpoint is lost. Under
+# comm.reduce = reproducible it ends with the curve and the bits of a run that was left alone. With splits in which ranks
+# share windows, whose sums are never those bits, it ends with the same losses.
+#   kills.sh DTRAIN INTERPOSE N [SEED [RANKS:CONTEXT …]]     a seed of 0: a random one
 library=$2 kills=$3 seed=${4:-0}
 [ "$seed" != 0 ] || seed=$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')
-ranks=("${@:5}")
-[ ${#ranks[@]} -gt 0 ] || ranks=(1 2 4)
+splits=("${@:5}")
+[ ${#splits[@]} -gt 0 ] || splits=(1:1 2:1 4:1)
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 export OMPI_MCA_odls_base_sigkill_timeout=1
@@ -21,7 +22,13 @@ keep = 3
 END
 # A block of the norm for each of four ranks: there is something to spread.
 sed -i -e 's/^d_model = .*/d_model = 136/;s/^seq_len = .*/seq_len = 16/' -e "s/^steps = .*/&0/;s/^precision = .*/&\nthreads = 1/" -e "s/^batch = .*/&\nmicro_batch = 2/" -e "s/^every = 1$/every = 1\neval_every = 50\neval_batches = 1/" small.ini
-settings=(small.ini run.steps=$steps comm.reduce=reproducible)
+settings=(small.ini run.steps=$steps)
+share=$(printf '%s\n' "${splits[@]}" | grep -cv ':1$')
+if [ "$share" -gt 0 ]; then
+    settings+=(data.seq_len=250 data.batch=4 data.micro_batch=1 model.segment=64) # an odd length in four segments
+else
+    settings+=(comm.reduce=reproducible)
+fi
 "$dtrain" "${settings[@]}" run.name=whole >whole.log 2>&1 || { tail -n 5 whole.log >&2; exit 1; }
 name=killed levels=(false states gradients weights)
 # Every write takes a while, so that the run goes at a human pace, and many kills come in the middle of a save.
@@ -34,10 +41,11 @@ newest() { # step of the newest checkpoint, 0: none
     last=$(ls -d runs/killed/checkpoints/step-* 2>/dev/null | tail -n 1)
     echo "$((10#0${last##*-}))"
 }
-begin() { # sets n and the command's arguments at random
-    n=${ranks[RANDOM % ${#ranks[@]}]}
+begin() { # sets n, split, shard and the command's arguments at random
+    split=${splits[RANDOM % ${#splits[@]}]}
+    n=${split%:*}
     shard=${levels[RANDOM % ${#levels[@]}]}
-    start "$n" "${settings[@]}" run.name=killed "optim.shard=$shard"
+    start "$n" "${settings[@]}" run.name=killed "optim.shard=$shard" "comm.context=${split#*:}"
 }
 reaches() { # step, by its own console lines: the curve still holds steps that it will train again
     for _ in $(seq 600); do
@@ -83,7 +91,7 @@ for i in $(seq "$kills"); do
         sleep 0.1
     done
     now=$(newest)
-    echo "kill $i: $who of $n, shard $shard, at step $(steps_done killed), newest checkpoint $now"
+    echo "kill $i: $who of $n, split $split, shard $shard, at step $(steps_done killed), newest checkpoint $now"
     check "kill $i ($who of $n): the checkpoint of step $from was lost, the newest is $now" test "$now" -ge "$from"
     check "kill $i: the start before it resumed from step $from: $(grep -a resuming killed.log)" \
         eval '[ "$from" = 0 ] || ! grep -aq "step [0-9]*/" killed.log || grep -q "resuming from .*at step $from$" killed.log'
@@ -96,8 +104,13 @@ begin
 wait "$job"
 check "the same command completes" test $? -eq 0
 last=checkpoints/step-$(printf %08d "$steps")/model.safetensors
-check "the final weights have the bits of a run that was left alone" cmp "runs/killed/$last" "runs/whole/$last"
-check "so has the curve" cmp <(train_lines runs/killed/metrics.jsonl) <(train_lines runs/whole/metrics.jsonl)
+if [ "$share" -gt 0 ]; then
+    check "the losses of a run that was left alone" same_losses runs/whole/metrics.jsonl runs/killed/metrics.jsonl 1e-6
+    check "so is its validation" near <(evals whole) <(evals killed) 1e-6
+else
+    check "the final weights have the bits of a run that was left alone" cmp "runs/killed/$last" "runs/whole/$last"
+    check "so has the curve" cmp <(train_lines runs/killed/metrics.jsonl) <(train_lines runs/whole/metrics.jsonl)
+fi
 for checkpoint in runs/killed/checkpoints/step-*; do
     check "$checkpoint is whole" "$dtrain" verify "$checkpoint" >verify.log 2>&1
 done
