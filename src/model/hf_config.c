@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "model/hf_types.h"
 #include "model/kinds.h"
+#include "model/mamba.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -34,6 +35,15 @@ static bool add_special(cJSON *json, const char *name, const struct dt_model_con
                      : dt_json_add_int(json, name, token);
 }
 
+// The range in which the step sizes of new Mamba blocks begin.
+static bool add_initial_step(cJSON *json, const char *name, const struct dt_model_config *config)
+{
+    double published = strcmp(name, "time_step_min") == 0   ? 0.001
+                       : strcmp(name, "time_step_max") == 0 ? 0.1
+                                                            : 0.0001;
+    return dt_json_add_double(json, name, published * dt_mamba_dt_scale(config));
+}
+
 // The members of all types in order, with constant values, since defaults of transformers have
 // changed between versions. Floats keep their point, because transformers 5 checks types.
 static const struct dt_hf_member members[] = {
@@ -49,9 +59,9 @@ static const struct dt_hf_member members[] = {
     {.name = "pad_token_id", .add = add_special},
     {.name = "layer_norm_epsilon"},
     {.name = "initializer_range", .value = "0.1"},
-    {.name = "time_step_min", .value = "0.001"},
-    {.name = "time_step_max", .value = "0.1"},
-    {.name = "time_step_floor", .value = "0.0001"},
+    {.name = "time_step_min", .add = add_initial_step},
+    {.name = "time_step_max", .add = add_initial_step},
+    {.name = "time_step_floor", .add = add_initial_step},
     {.name = "hidden_act", .value = "\"silu\"", .built = true},
     {.name = "use_bias", .value = "false", .built = true},
     {.name = "use_conv_bias", .value = "true", .built = true},

@@ -44,6 +44,29 @@ static void test_config_floats(void)
     free(text);
 }
 
+// model.dt_init_min moves the whole range of initial step sizes.
+static void test_config_initial_steps(void)
+{
+    static const struct {
+        const char *name;
+        double published;
+    } members[] = {{"time_step_min", 1e-3}, {"time_step_max", 1e-1}, {"time_step_floor", 1e-4}};
+    for (double least = 0; least < 1; least += 0.25)
+        for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+            char *text, name[64];
+            struct dt_model_config config = tied_config;
+            REAL_OF(config, dt_init_min) = least;
+            double scale = least > 0 ? least / 1e-3 : 1, value;
+            CHECK_OK(dt_hf_config_text(&config, &text));
+            snprintf(name, sizeof name, "\"%s\":", members[i].name);
+            CHECK(strstr(text, name), "no %s", name);
+            value = atof(strstr(text, name) + strlen(name));
+            CHECK(fabs(value / (scale * members[i].published) - 1) < 1e-12, "%s %.17g with %g",
+                  name, value, least);
+            free(text);
+        }
+}
+
 // mamba-130m-hf states these and leaves the rest to defaults.
 static void test_config_defaults(void)
 {
@@ -380,9 +403,9 @@ int main(void)
     make_scratch();
     struct small_model tied = small_model_make(true);
     tied_config = tied.config;
-    RUN(test_config_floats, test_config_defaults, test_config_bytes, test_config_kinds,
-        test_config_falcon, test_config_mamba2, test_config_nemotron_h, test_type_text,
-        test_config_refused, test_config_monsters, test_config_official);
+    RUN(test_config_floats, test_config_initial_steps, test_config_defaults, test_config_bytes,
+        test_config_kinds, test_config_falcon, test_config_mamba2, test_config_nemotron_h,
+        test_type_text, test_config_refused, test_config_monsters, test_config_official);
     small_model_free(&tied);
     remove_scratch();
     return test_end();
