@@ -32,6 +32,7 @@ struct random_pass {
     struct dt_pass pass;
     void *arrays[DT_BATCH_ARRAYS];
     int64_t elements;
+    bool losses; // of rows are wanted; set before random_pass_create
 };
 
 static inline void random_pass_open(struct random_pass *p, int threads)
@@ -80,7 +81,7 @@ static inline void random_pass_create(struct random_pass *p, const struct dt_mod
                                       int64_t sequences, int64_t length)
 {
     const struct dt_model_shape shape = {
-        .sequences = sequences, .length = length, .training = true};
+        .sequences = sequences, .length = length, .training = true, .losses = p->losses};
     struct dt_philox rng = dt_philox_init(7, 0, 0);
     CHECK_OK(dt_model_create(&p->backend, config, &shape, &p->model));
     p->elements = dt_model_params(p->model)->elements;

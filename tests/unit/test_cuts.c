@@ -23,17 +23,20 @@ static const struct cut cuts[] = {
 struct result {
     struct dt_loss_sum sum, evaluated;
     float *gradients; // of two passes, the second accumulated
-    float logits[ROWS * V];
+    float logits[ROWS * V], losses[ROWS];
+    int rows_right;
 };
 
 static void run(const struct dt_model_config *config, const struct cut *cut, struct result *r)
 {
     struct random_pass p;
+    struct dt_row_losses rows;
     struct dt_view view = {.data = r->logits};
     random_pass_open(&p, cut->threads);
     p.op.logits_tile = cut->logits_tile;
     p.op.scan_chunk = cut->scan_chunk;
     p.op.ssd_chunk = cut->ssd_chunk;
+    p.losses = true;
     random_pass_create(&p, config, B, L);
     r->sum = random_pass_run(&p, false);
     random_pass_run(&p, true);
@@ -42,6 +45,11 @@ static void run(const struct dt_model_config *config, const struct cut *cut, str
     CHECK_OK(dt_model_logits(p.model, &p.pass, &view));
     r->evaluated = (struct dt_loss_sum){0};
     CHECK_OK(dt_model_loss(p.model, &p.pass, 0, &r->evaluated));
+    CHECK(dt_model_row_losses(p.model, &p.pass.input, &rows), "no losses of rows");
+    memcpy(r->losses, rows.losses, sizeof r->losses);
+    r->rows_right = 0;
+    for (int i = 0; i < ROWS; i++)
+        r->rows_right += rows.right[i];
     random_pass_close(&p);
 }
 
@@ -64,6 +72,11 @@ static void compare(const struct dt_model_config *config, const struct cut *cut,
           got->evaluated.loss, got->sum.loss);
     double off = random_pass_distance(got->logits, want->logits, ROWS * V);
     CHECK(off <= tolerance, "%s: logits differ by %.2g", what, off);
+    off = random_pass_distance(got->losses, want->losses, ROWS);
+    CHECK(off <= tolerance, "%s: losses of rows differ by %.2g", what, off);
+    CHECK(got->rows_right == (int)got->evaluated.metrics[1] && got->rows_right > 0,
+          "%s: %d rows are right, %g were counted", what, got->rows_right,
+          got->evaluated.metrics[1]);
     CHECK_OK(dt_model_list(config, &params, NULL));
     for (int i = 0; i < params.n; i++) {
         const struct dt_param *row = &params.rows[i];
