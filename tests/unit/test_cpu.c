@@ -35,12 +35,13 @@ static void test_memory(const struct dt_backend *b, int64_t bytes)
     CHECK_INT(dt_memory_in_use(b), 0);
 }
 
-// Memory that was used before, which the system does not clear, at both sides of each size at which
-// it is cut.
+// Both sides of each size at which memory is cut.
+enum { PART = 2 << 20, MOST = 3 * PART };
+static const int64_t sizes[] = {1, PART - 64, PART - 1, PART, PART + 1, 2 * PART, MOST};
+
+// Memory that was used before, which the system does not clear.
 static void test_used_memory(const struct dt_backend *b)
 {
-    enum { PART = 2 << 20, MOST = 3 * PART };
-    static const int64_t sizes[] = {1, PART - 64, PART - 1, PART, PART + 1, 2 * PART, MOST};
     mallopt(M_MMAP_THRESHOLD, 4 * MOST);
     mallopt(M_TRIM_THRESHOLD, 16 * MOST);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -52,6 +53,24 @@ static void test_used_memory(const struct dt_backend *b)
             dt_free(b, memory);
         }
     }
+}
+
+// Copies of random bytes, which write nothing after their end.
+static void test_copies(const struct dt_backend *b)
+{
+    enum { MORE = 64 };
+    unsigned char *from = malloc(MOST + MORE), *to = malloc(MOST + MORE);
+    struct dt_philox rng = dt_philox_init(1, 0, 0);
+    for (int64_t i = 0; i < MOST + MORE; i++)
+        from[i] = (unsigned char)dt_philox_below(&rng, 255); // never 255
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        memset(to, 255, MOST + MORE);
+        CHECK_OK(dt_copy(b, to, from, sizes[i], NULL));
+        CHECK(memcmp(to, from, (size_t)sizes[i]) == 0 && all_bytes(to + sizes[i], MORE, 255),
+              "a copy of %lld bytes", (long long)sizes[i]);
+    }
+    free(from);
+    free(to);
 }
 
 static void test_refusals(const struct dt_backend *b)
@@ -216,6 +235,7 @@ int main(void)
     test_memory(&b, 100003);
     test_memory(&b, (5 << 20) + 7); // zeroed by several threads, on huge pages
     test_used_memory(&b);
+    test_copies(&b);
     test_refusals(&b);
     test_order(&b);
     test_info();

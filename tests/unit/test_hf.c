@@ -344,6 +344,13 @@ static void test_formats(void)
     snprintf(total, sizeof total, "\"total_size\":\t%lld\n", (long long)bytes);
     CHECK(strstr(index, total), "no %s in %s", total, index);
     free(index);
+    for (int less = 0; less < 2; less++) { // a file that holds them all, and one of a byte less
+        struct dt_hf_format exact = format;
+        exact.file_bytes = bytes - less;
+        CHECK_OK(dt_make_dirs(in_scratch("exact-%d", less)));
+        CHECK_OK(dt_hf_write(in_scratch("exact-%d", less), &tied.params, tied.weights, &exact));
+        CHECK_INT(dt_file_exists(in_scratch("exact-%d/model.safetensors", less)), !less);
+    }
     CHECK_OK(read_into_nan(in_scratch("bf16"), &tied, &weights));
     for (int64_t i = 0; i < tied.params.elements; i++)
         CHECK(weights[i] == dt_bf16_to_f32(dt_f32_to_bf16(tied.weights[i])), "element %lld",

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CLEAR "\r\033[K"
@@ -83,6 +84,33 @@ static bool test_terminal(void)
     return true;
 }
 
+// A rank writes to a pipe of mpirun, its parent, which has a terminal: the rank's lines are as
+// wide, and each look at it closes what it opened.
+static bool test_launchers_terminal(void)
+{
+    int master, terminal, status;
+    if (!open_terminal(&master, &terminal))
+        return false;
+    replace_stderr(terminal);
+    pid_t child = fork();
+    if (child == 0) {
+        bool right = true;
+        setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+        dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+        int next = dup(STDERR_FILENO);
+        close(next);
+        for (int i = 0; i < 3; i++)
+            right &= dt_log_is_terminal() && dt_log_columns() == DT_LOG_LEAST_COLUMNS;
+        _exit(right ? dup(STDERR_FILENO) - next : 255);
+    }
+    waitpid(child, &status, 0);
+    restore_stderr();
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+    close(terminal);
+    close(master);
+    return true;
+}
+
 #define TAIL " says a line that is long enough to be torn apart"
 
 static void *log_often(void *name)
@@ -139,7 +167,7 @@ int main(void)
     test_pipe();
     test_long_message();
     test_due();
-    if (!test_terminal())
+    if (!test_terminal() || !test_launchers_terminal())
         fprintf(stderr, "no pseudo-terminal here: the live line was not tested\n");
     test_threads();
     test_assumed(); // cannot be taken back

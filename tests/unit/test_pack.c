@@ -237,6 +237,20 @@ static void test_raw(enum dt_pack_format format, int64_t size)
     CHECK(!dt_file_exists(config.output), "a refusal leaves a folder");
 }
 
+// Files longer than what is read at a time: a token is named by its place in the file.
+static void test_far_token(void)
+{
+    enum { FAR = (1 << 20) + 7 };
+    static uint32_t tokens[FAR + 1] = {[FAR] = 7};
+    struct dt_pack_config config = config_of(NULL, 0, in_scratch("far"));
+    put_bytes(in_scratch("far.bin"), (const char *)tokens, sizeof tokens);
+    config.format = DT_PACK_U32;
+    config.vocab_size = 7;
+    expect_refusal(config, in_scratch("far.bin"), "token 1048583 is 7,");
+    config.format = DT_PACK_U16;
+    expect_refusal(config, in_scratch("far.bin"), "token 2097166 is 7,");
+}
+
 static void test_refusals(void)
 {
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("out"));
@@ -485,7 +499,7 @@ int main(void)
     RUN(make_folder, test_folder, test_borders, test_split);
     test_raw(DT_PACK_U16, 2);
     test_raw(DT_PACK_U32, 4);
-    RUN(test_refusals, test_full_disk, test_leftovers, test_durable, test_verify,
+    RUN(test_far_token, test_refusals, test_full_disk, test_leftovers, test_durable, test_verify,
         test_starts_of_windows, test_verify_pairs, test_progress);
     remove_scratch();
     return test_end();
