@@ -33,14 +33,13 @@ AMX static void close_amx(void)
     _tile_release();
 }
 
-// Sums are tiles 0 to 3, row by row; A's are 4 and 5, B's 6 and 7.
-AMX static void multiply_amx(const struct panels *x, bool trans_a, int64_t columns)
+// Multiplies panels whose rows are a_row and b_row elements of 4 bytes apart. Sums are tiles 0 to
+// 3, row by row; A's are 4 and 5, B's 6 and 7.
+AMX static void product_amx(const struct panels *x, int64_t a_row, int64_t b_row)
 {
-    const int64_t line = sizeof(float), lda = BLOCK_K * line, ldb = AMX_COLUMNS * line,
-                  ldc = x->ldc * line;
+    const int64_t line = sizeof(float), lda = a_row * line, ldb = b_row * line, ldc = x->ldc * line;
     const float *a = x->a, *b = x->b;
     float *low = x->c, *high = low + TILE_LINES * x->ldc;
-    (void)trans_a, (void)columns;
     if (x->goes_on) {
         _tile_loadd(0, low, ldc);
         _tile_loadd(1, low + TILE_LINES, ldc);
@@ -52,13 +51,13 @@ AMX static void multiply_amx(const struct panels *x, bool trans_a, int64_t colum
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t p = 0; p < x->k; p += TILE_LINES) {
-        _tile_loadd(6, b + p * AMX_COLUMNS, ldb);
+    for (int64_t p = 0; p < x->k; p += TILE_LINES, b += TILE_LINES * b_row) {
+        _tile_loadd(6, b, ldb);
         _tile_loadd(4, a + p, lda);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b + p * AMX_COLUMNS + TILE_LINES, ldb);
+        _tile_loadd(7, b + TILE_LINES, ldb);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + p + TILE_LINES * BLOCK_K, lda);
+        _tile_loadd(5, a + p + TILE_LINES * a_row, lda);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
@@ -68,8 +67,14 @@ AMX static void multiply_amx(const struct panels *x, bool trans_a, int64_t colum
     _tile_stored(3, high + TILE_LINES, ldc);
 }
 
+AMX static void multiply_amx(const struct panels *x, bool trans_a, int64_t columns)
+{
+    (void)trans_a, (void)columns;
+    product_amx(x, BLOCK_K, AMX_COLUMNS);
+}
+
 // Transposes 16 x 16 elements of 4 bytes.
-AMX DT_INLINE void turn_lines(__m512i x[TILE_LINES])
+__attribute__((target(AVX512))) DT_INLINE void turn_lines(__m512i x[TILE_LINES])
 {
     __m512i y[TILE_LINES];
 #pragma GCC unroll 16
@@ -160,3 +165,31 @@ static const struct dt_gemm_kernel kernel_amx = {
     .fill_b = fill_b_bf16,
     .turn = turn_amx,
 };
+
+// dt_gemm_direct_bf16: a has whole panels of rows of `pairs` pairs, b `pairs` rows of n pairs; what
+// is beyond k is zero.
+AMX static void direct_amx(const struct dt_gemm_direct *x, const float *a, const float *b,
+                           int64_t pairs)
+{
+    float sums[AMX_ROWS * AMX_COLUMNS] __attribute__((aligned(64)));
+    open_amx();
+    for (int64_t j = 0; j < x->n; j += AMX_COLUMNS)
+        for (int64_t i = 0; i < x->m; i += AMX_ROWS) {
+            const int64_t rows = dt_min_i64(AMX_ROWS, x->m - i),
+                          columns = dt_min_i64(AMX_COLUMNS, x->n - j);
+            struct panels panels = {
+                .k = pairs, .a = a + i * pairs, .b = b + j, .c = sums, .ldc = AMX_COLUMNS};
+            if (x->soon)
+                prefetch(x->soon);
+            product_amx(&panels, pairs, x->n);
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t l = 0; l < columns; l += TILE_LINES) {
+                    float *c = x->c + (i + r) * x->c_row + j + l;
+                    __m512 sum = _mm512_load_ps(sums + r * AMX_COLUMNS + l);
+                    if (x->keep != 0.0f)
+                        sum = _mm512_fmadd_ps(_mm512_set1_ps(x->keep), _mm512_loadu_ps(c), sum);
+                    _mm512_storeu_ps(c, sum);
+                }
+        }
+    close_amx();
+}

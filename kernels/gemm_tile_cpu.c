@@ -442,24 +442,47 @@ void dt_gemm_direct(const struct dt_gemm_kernel *kernel, const struct dt_gemm_di
 
 int64_t dt_gemm_direct_bf16_bytes(int64_t m, int64_t n, int64_t k)
 {
-    int64_t pairs = dt_round_up(k, 32) / 2;
-    return (dt_round_up(m, 16) + n) * pairs * (int64_t)sizeof(uint32_t);
+    int64_t pairs = dt_round_up(k, 32) / 2, slack = LINE; // half a panel of B may be read
+    return ((dt_round_up(m, MOST_ROWS) + n) * pairs + slack) * (int64_t)sizeof(uint32_t);
 }
 
 #ifdef __x86_64__
 #define BF16 __attribute__((target(AVX512 ",avx512bf16")))
 
-// `from` is [k, n]: to[p / 2, j] gets rows p and p + 1 of column j.
-BF16 static void pair_rows(uint32_t *to, const float *from, int64_t row, int64_t k, int64_t n)
+// Rows p and p + 1 of a [k, …]: pairs of columns j to j + 15; zeros from row k on.
+BF16 DT_INLINE __m512i pair_of_rows(const float *from, int64_t row, int64_t p, int64_t k, int64_t j)
 {
     const __m512i mix = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
                                          8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    for (int64_t p = 0; p < k; p += 2, from += 2 * row)
-        for (int64_t j = 0; j < n; j += 16, to += 16) {
-            __m512 low = _mm512_loadu_ps(from + j);
-            __m512 high = p + 1 < k ? _mm512_loadu_ps(from + row + j) : _mm512_setzero_ps();
-            __m512i both = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-            _mm512_storeu_si512(to, _mm512_permutexvar_epi16(mix, both));
+    const float *at = from + p * row + j;
+    __m512 low = p < k ? _mm512_loadu_ps(at) : _mm512_setzero_ps(),
+           high = p + 1 < k ? _mm512_loadu_ps(at + row) : _mm512_setzero_ps();
+    return _mm512_permutexvar_epi16(mix, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+// `from` is [k, n]: to[q, j] gets rows 2 q and 2 q + 1 of column j, q < pairs.
+BF16 static void pair_rows(uint32_t *to, int64_t pairs, const float *from, int64_t row, int64_t k,
+                           int64_t n)
+{
+    for (int64_t q = 0; q < pairs; q++)
+        for (int64_t j = 0; j < n; j += 16, to += 16)
+            _mm512_storeu_si512(to, pair_of_rows(from, row, 2 * q, k, j));
+}
+
+// Likewise, but the pairs of a column are a row of `to`, [m, pairs].
+BF16 static void pair_turned(uint32_t *to, int64_t pairs, const float *from, int64_t row, int64_t m,
+                             int64_t k)
+{
+    for (int64_t q = 0; q < pairs; q += TILE_LINES)
+        for (int64_t i = 0; i < m; i += TILE_LINES) {
+            __m512i line[TILE_LINES];
+#pragma GCC unroll 16
+            for (int64_t r = 0; r < TILE_LINES; r++)
+                line[r] = pair_of_rows(from, row, 2 * (q + r), k, i);
+            turn_lines(line);
+#pragma GCC unroll 16
+            for (int64_t r = 0; r < TILE_LINES; r++)
+                _mm512_storeu_si512(to + (i + r) * pairs + q, line[r]);
         }
 }
 
@@ -482,20 +505,27 @@ BF16 static void pair_columns(uint32_t *to, int64_t pairs, const float *from, in
 
 BF16 void dt_gemm_direct_bf16(const struct dt_gemm_direct *x, void *scratch)
 {
-    int64_t pairs = dt_round_up(x->k, 32) / 2, m = dt_round_up(x->m, 16);
-    uint32_t *a = scratch, *b = a + m * pairs;
-    bool turned = x->a_row == 1;
+    bool amx = dt_cpu_isa() >= DT_ISA_AMX_BF16, turned = x->a_row == 1;
+    int64_t whole = dt_round_up(x->k, 32) / 2, pairs = amx ? whole : (x->k + 1) / 2,
+            m = dt_round_up(x->m, 16);
+    uint32_t *a = scratch, *b = a + dt_round_up(x->m, MOST_ROWS) * whole;
+    if (!turned)
+        pair_columns(a, whole, x->a, x->a_row, x->m, x->k);
+    else if (amx)
+        pair_turned(a, whole, x->a, x->a_k, m, x->k);
+    else
+        pair_rows(a, pairs, x->a, x->a_k, x->k, m);
+    pair_rows(b, pairs, x->b, x->b_k, x->k, x->n);
+    if (amx) {
+        direct_amx(x, (const float *)a, (const float *)b, pairs);
+        return;
+    }
     struct dt_gemm_direct y = *x;
-    y.k = (x->k + 1) / 2;
+    y.k = pairs;
     y.a = (const float *)a, y.b = (const float *)b;
-    y.a_row = turned ? 1 : pairs;
+    y.a_row = turned ? 1 : whole;
     y.a_k = turned ? m : 1;
     y.b_k = x->n;
-    if (turned)
-        pair_rows(a, x->a, x->a_k, x->k, m);
-    else
-        pair_columns(a, pairs, x->a, x->a_row, x->m, x->k);
-    pair_rows(b, x->b, x->b_k, x->k, x->n);
     kernel_bf16.direct(&y);
 }
 #else
