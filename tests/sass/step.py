@@ -5,6 +5,9 @@ What it assumes: products at the rates below, x_proj and dt_proj by the bytes th
 SHARE of its slowest pipe in table.md (or of the bandwidth, if its bytes take longer); the scan's blocks as
 kernels/scan_cut.h places them (FILL: `test_scan_cut show`). It leaves out the input, checkpoints, validation,
 communication, what two pipes cost each other, and clocks below the boost clock.
+
+With comm.context = R each rank runs a part of one window: a pass takes R - 1 times as long as one layer's scan and
+its messages longer than its part of the work.
 """
 
 import sass
@@ -13,9 +16,10 @@ CLOCK, MULTIPROCESSORS, BANDWIDTH = 1.755e9, 132, 4.3e12
 PRODUCTS, HEAD = 620e12, 520e12  # FLOP/s; the head's output is fp32
 SHARE, GAPS = 0.85, 2e-3         # GAPS: seconds between the kernels of a step
 LAYERS, LENGTH, D, E, N, RANK, V = 24, 2048, 768, 1536, 16, 48, 50280
+CONTEXT_LENGTH, LATENCY, NVLINK = 1 << 17, 15e-6, 450e9  # seconds of a message, bytes/s one way
 OPTIMIZER = 34 * 129e6           # bytes: AdamW 28 a weight, the bf16 copy 2, the norm 4
 # Batch: channels a lane and fill, forward and backward.
-FILL = {4: (1, 0.72, 2, 0.66), 8: (1, 0.96, 2, 0.75), 16: (2, 0.96, 2, 0.96), 32: (2, 0.96, 2, 0.96)}
+FILL = {1: (2, 0.46, 2, 0.65), 4: (1, 0.72, 2, 0.66), 8: (1, 0.96, 2, 0.75), 16: (2, 0.96, 2, 0.96), 32: (2, 0.96, 2, 0.96)}
 
 
 def token(rows, kernel, units, moved):
@@ -25,10 +29,10 @@ def token(rows, kernel, units, moved):
     return max(units * cycles / MULTIPROCESSORS / CLOCK, moved / BANDWIDTH) / SHARE
 
 
-def step(rows, batch):
+def step(rows, batch, length=LENGTH):
     """{part: seconds of a step}"""
     pairs, fill, back_pairs, back_fill = FILL[batch]
-    tokens, bandwidth = batch * LENGTH, BANDWIDTH * SHARE
+    tokens, bandwidth = batch * length, BANDWIDTH * SHARE
     thin = sum(max(2 * i * o / PRODUCTS, moved / bandwidth) for i, o in ((E, RANK + 2 * N), (RANK, E))
                for moved in (2 * (i + o), 2 * (i + o), 2 * ((2 if i == E else 1) * i + o)))
     parts = {
@@ -47,8 +51,22 @@ def step(rows, batch):
     return parts
 
 
+def efficiency(rows, ranks, length):
+    """Of `ranks` that share a window of `length` tokens: (the share of time that is work, tokens/s of all)."""
+    parts = step(rows, 1, length // ranks)
+    work = sum(parts.values())
+    state, inputs = 4 * E * N, 2 * 3 * E  # bytes of ssm_state, and of the convolution's last inputs
+    message = 2 * LATENCY + (state + inputs) / NVLINK
+    late = (ranks - 1) * ((parts["scan forward"] + parts["scan backward"]) / LAYERS + 2 * message)
+    return work / (work + late), length / (work + late)
+
+
 if __name__ == "__main__":
     rows, _, _ = sass.read_table()
+    for ranks in (2, 4, 8):
+        print("comm.context = %d, L %d: %.0f %% of the time is work, %.0f K tokens/s" % (
+            ranks, CONTEXT_LENGTH, 100 * efficiency(rows, ranks, CONTEXT_LENGTH)[0],
+            efficiency(rows, ranks, CONTEXT_LENGTH)[1] / 1e3))
     for batch in FILL:
         parts = step(rows, batch)
         total = sum(parts.values())
