@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # segments.sh DTRAIN GAME
 # Windows that are run in segments (model.segment) train, evaluate and predict what whole windows do: with documents, over
-# micro-batches and ranks, with carried state, in mixtures; with the bits of reproducible sums. auto and numbers that do not fit.
+# micro-batches and ranks, with carried state, in mixtures; with the bits of reproducible sums; and learn a task that truncated gradients
+# do not. auto and numbers that do not fit.
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -75,6 +76,18 @@ override "a longer window of attention" 'model.segment is 64, shorter than model
     model.attn_window=100
 override "auto with reproducible sums" 'model.segment: auto follows the memory, .*needs a number' model.segment=auto comm.reduce=reproducible \
     data.micro_batch=1
+
+# A task that only a gradient through the whole row learns. Guessing among the four answers has a loss of ln 4 = 1.386.
+check "rows of a latch" "$dtrain" pack latch -o latch --rows 52 --length 512 --vocab 6 --items 16 --val 0.16 >pack.log 2>&1
+: >latch.ini
+latch=(latch.ini data.train=latch/train-*.h5 data.val=latch/val-*.h5 model.vocab_size=6 model.d_model=16 model.d_state=4 model.n_layer=1
+    model.dt_init_min=8e-4 data.batch=4 data.shuffle=false data.block=1 data.carry_state=true optim.lr=1e-2 optim.max_skipped=32
+    run.precision=fp32 run.threads=1)
+check "the task in segments" "$dtrain" "${latch[@]}" run.name=exact data.seq_len=512 model.segment=64 run.steps=200 log.eval_every=200 >exact.log 2>&1
+check "the task in windows that carry state" "$dtrain" "${latch[@]}" run.name=truncated data.seq_len=64 run.steps=1600 log.eval_every=1600 \
+    >truncated.log 2>&1
+check "segments learn what truncated gradients do not: $(evals exact) $(evals truncated)" awk 'NR == 1 { exact = $2 } NR == 2 { truncated = $2 }
+    END { exit !(exact < 1 && truncated > 1.38) }' <(evals exact) <(evals truncated)
 
 mkdir policies && cd policies || exit 1
 game_policy "$game" pools.ini data.seq_len=150 data.batch=4 \
