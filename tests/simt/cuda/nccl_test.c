@@ -42,7 +42,7 @@ static struct dt_device_comm *open_nccl(void)
     nccl_config = (struct dt_device_comm_config){.comm = comm,
                                                  .backend = &backend,
                                                  .n_collectives = COLLECTIVES,
-                                                 .tree_bytes = 4 * MOST * 8};
+                                                 .tree_bytes = comm->info.size * MOST * 4};
     need(dt_nccl_table.open(&nccl_config, &device_comm));
     return device_comm;
 }
@@ -242,7 +242,7 @@ static void check_tree(struct dt_device_comm *nccl, const struct buffers *buffer
                     type, first, first + n, size);
 }
 
-// Wholes and halves, of odd counts; on three ranks there is no tree.
+// Wholes and halves, of odd counts up to what was announced; on three ranks there is no tree.
 static void check_trees(struct dt_device_comm *nccl, const struct buffers *buffers)
 {
     static const int64_t counts[] = {0, 1, 7, 16385, MOST};
@@ -258,7 +258,7 @@ static void check_trees(struct dt_device_comm *nccl, const struct buffers *buffe
         check_tree(nccl, buffers, DT_REDUCE_SCATTER, DT_F32, counts[i]);
         check_tree(nccl, buffers, DT_ALLREDUCE, DT_F64, dt_min_i64(counts[i], 16385));
     }
-    c.count = 4 * MOST * 2 + 1;
+    c.count = comm->info.size * MOST + 1;
     CHECK_FAILS(dt_nccl_table.enqueue(nccl, 1, &c, stream), DT_MACHINE, "by a tree");
 }
 
