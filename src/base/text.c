@@ -123,6 +123,13 @@ const char *dt_duration(double seconds, char text[DT_DURATION_TEXT])
     return text;
 }
 
+const char *dt_count_text(int64_t n, const char *nouns, char text[DT_COUNT_TEXT])
+{
+    int length = (int)strlen(nouns) - (n == 1);
+    snprintf(text, DT_COUNT_TEXT, "%lld %.*s", (long long)n, length, nouns);
+    return text;
+}
+
 bool dt_parse_steps(const char *text, int64_t *first, int64_t *last)
 {
     enum { DIGITS = 15 };

@@ -41,5 +41,10 @@ void dt_print_line(const char *format, ...) __attribute__((format(printf, 1, 2))
 // "0:07", "1:02:03"; rounded to seconds, not negative.
 enum { DT_DURATION_TEXT = 32 };
 const char *dt_duration(double seconds, char text[DT_DURATION_TEXT]);
+// "1 frame" or "3 frames", of nouns that end in the plural's s. The text lives as long as the block
+// around DT_COUNT.
+enum { DT_COUNT_TEXT = 64 };
+#define DT_COUNT(n, nouns) dt_count_text((n), (nouns), (char[DT_COUNT_TEXT]){0})
+const char *dt_count_text(int64_t n, const char *nouns, char text[DT_COUNT_TEXT]);
 // Length (1 to 4) of the character at bytes[0, size), size >= 1; 0 if it is invalid.
 int64_t dt_utf8_length(const char *bytes, int64_t size);

@@ -27,9 +27,8 @@ static void print_sources(const struct dt_dataset *data)
 {
     for (int i = 0; data->n_sources > 1 && i < data->n_sources; i++) {
         const struct dt_source *source = &data->sources[i];
-        dt_print_line("  source %s: %lld %s, %lld windows", source->name,
-                      (long long)source->n_shards, source->n_shards == 1 ? "shard" : "shards",
-                      (long long)source->windows);
+        dt_print_line("  source %s: %s, %s", source->name, DT_COUNT(source->n_shards, "shards"),
+                      DT_COUNT(source->windows, "windows"));
     }
 }
 
@@ -63,11 +62,10 @@ static void print_frames(const struct dt_dataset *data)
         dt_append(tables, sizeof tables, "%s%lld", i ? ", " : " (tables of ",
                   (long long)layout->ids[i]);
     dt_print_line(
-        "  %lld episodes, a window every %lld frames (data.stride); a frame has %lld values "
-        "and %lld ids%s%s, the targets %lld",
-        (long long)data->episodes, (long long)data->shards[0].stride,
-        (long long)layout->frame_width, (long long)layout->n_ids, tables, layout->n_ids ? ")" : "",
-        (long long)layout->target_width);
+        "  %s, a window every %s (data.stride); a frame has %s and %s%s%s, the targets %lld",
+        DT_COUNT(data->episodes, "episodes"), DT_COUNT(data->shards[0].stride, "frames"),
+        DT_COUNT(layout->frame_width, "values"), DT_COUNT(layout->n_ids, "ids"), tables,
+        layout->n_ids ? ")" : "", (long long)layout->target_width);
     dt_print_line("  inputs %s; targets %s%s%s", data->inputs, data->targets,
                   data->rules.weights[0] ? "; weights " : "", data->rules.weights);
 }
@@ -77,10 +75,9 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
     if (!data)
         return;
     bool frames = data->layout.target_width > 0;
-    dt_print_line("%s: %lld %s (%s), %lld %s, %lld windows of %lld", name,
-                  (long long)data->n_shards, data->n_shards == 1 ? "shard" : "shards",
-                  data->kind->name, (long long)data->tokens, frames ? "frames" : "tokens",
-                  (long long)data->windows, (long long)data->rules.seq_len);
+    dt_print_line("%s: %s (%s), %s, %s of %lld", name, DT_COUNT(data->n_shards, "shards"),
+                  data->kind->name, DT_COUNT(data->tokens, frames ? "frames" : "tokens"),
+                  DT_COUNT(data->windows, "windows"), (long long)data->rules.seq_len);
     if (frames)
         print_frames(data);
     print_sources(data);
@@ -151,8 +148,7 @@ static void print_batch(const struct dt_job *job)
         dt_print_line(
             "sums: one binary tree over %lld micro-batches, the same on up to that many ranks",
             (long long)(batch / job->micro_batch));
-    printf("order: blocks of %lld window%s, %s\n", (long long)job->settings.data.block,
-           job->settings.data.block == 1 ? "" : "s",
+    printf("order: blocks of %s, %s\n", DT_COUNT(job->settings.data.block, "windows"),
            job->settings.data.shuffle ? "shuffled" : "as in the files");
     print_mixture(job);
     printf("steps: %lld, %lld per epoch, %.3g %s total\n", (long long)job->steps,
@@ -221,10 +217,9 @@ static void print_duration(const struct dt_job *job, const struct dt_device_info
         printf("duration: not estimated here; after its first step the run shows the time left\n");
         return;
     }
-    dt_print_line("duration: about %s for %lld steps of %.3g ms: %s; without validation and "
-                  "checkpoints",
-                  dt_duration(seconds * (double)left, duration), (long long)left, 1e3 * seconds,
-                  how);
+    dt_print_line("duration: about %s for %s of %.3g ms: %s; without validation and checkpoints",
+                  dt_duration(seconds * (double)left, duration), DT_COUNT(left, "steps"),
+                  1e3 * seconds, how);
 }
 
 dt_status dt_cmd_print_plan(const struct dt_job *job, bool all)

@@ -1,6 +1,7 @@
 // `dtrain pack`: passes its arguments to dt_pack, and prints the summary.
 #include "data/pack.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/tokenizer.h"
 #include "cmd/cmd.h"
 
@@ -60,8 +61,8 @@ static void print_side(const char *name, const char *unit, int64_t n, int64_t sh
                        const char *output)
 {
     if (shards > 0)
-        printf("%-5s  %" PRId64 " %s in %" PRId64 " shard%s: %s/%s-*.h5\n", name, n, unit, shards,
-               shards > 1 ? "s" : "", output, name);
+        printf("%-5s  %s in %s: %s/%s-*.h5\n", name, DT_COUNT(n, unit), DT_COUNT(shards, "shards"),
+               output, name);
 }
 
 static int64_t chosen(int64_t option, int64_t published)
@@ -127,11 +128,11 @@ static dt_status run(struct dt_comm *comm, const struct dt_call *call)
     }
     DT_TRY(dt_pack(&config, &result));
     if (config.task)
-        printf("packed %s: rows of %" PRId64 " tokens, vocabulary %" PRId64 "\n", config.task->name,
-               config.shape.length, result.vocab_size);
+        printf("packed %s: rows of %s, vocabulary %" PRId64 "\n", config.task->name,
+               DT_COUNT(config.shape.length, "tokens"), result.vocab_size);
     else
-        printf("packed %" PRId64 " file%s, vocabulary %" PRId64 "\n", result.files,
-               result.files > 1 ? "s" : "", result.vocab_size);
+        printf("packed %s, vocabulary %" PRId64 "\n", DT_COUNT(result.files, "files"),
+               result.vocab_size);
     const char *unit = config.task ? "rows" : "tokens";
     print_side("train", unit, result.train_tokens, result.train_shards, config.output);
     print_side("val", unit, result.val_tokens, result.val_shards, config.output);

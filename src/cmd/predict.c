@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "cmd/cmd.h"
 
 #include <limits.h>
@@ -92,10 +93,9 @@ static void print_plan(const struct dt_predict_plan *plan)
     int64_t bytes = 0;
     char text[32];
     printf("model: %s\n", plan->source);
-    printf("data: %lld %s (%s), %lld %s of %lld %s\n", (long long)job->val->n_shards,
-           job->val->n_shards == 1 ? "file" : "files", job->val->kind->name,
-           (long long)plan->n_segments, tokens ? "sequences" : "episodes", (long long)plan->rows,
-           unit);
+    printf("data: %s (%s), %s of %s\n", DT_COUNT(job->val->n_shards, "files"), job->val->kind->name,
+           DT_COUNT(plan->n_segments, tokens ? "sequences" : "episodes"),
+           DT_COUNT(plan->rows, unit));
     bool both = job->model.direction == DT_DIRECTION_BOTH;
     bool carries = dt_model_state_bytes(&job->model, 1, &bytes) == DT_OK && bytes > 0;
     if (carries)
@@ -108,11 +108,10 @@ static void print_plan(const struct dt_predict_plan *plan)
     if (carries && !job->settings.data.carry_state)
         printf("  (in training it was zero at the start of each window of %s)\n",
                dt_config_find(job->config, "data.seq_len")->text);
-    printf("passes: %lld side by side, %lld %s at a time, in %lld %s, on %d %s\n",
-           (long long)plan->streams, (long long)plan->length, unit, (long long)plan->n_groups,
-           plan->n_groups == 1 ? "group" : "groups", job->comm->info.size,
-           job->comm->info.size == 1 ? "rank" : "ranks");
-    printf("output: %s, %lld arrays, %s\n", plan->options.output, (long long)plan->file.n,
+    printf("passes: %lld side by side, %s at a time, in %s, on %s\n", (long long)plan->streams,
+           DT_COUNT(plan->length, unit), DT_COUNT(plan->n_groups, "groups"),
+           DT_COUNT(job->comm->info.size, "ranks"));
+    printf("output: %s, %s, %s\n", plan->options.output, DT_COUNT(plan->file.n, "arrays"),
            bytes_text(dt_predict_bytes(plan), text));
     for (int64_t i = 0; i < plan->n_columns && i < plan->file.n; i++) {
         const struct dt_prediction_array *array = &plan->file.arrays[i];

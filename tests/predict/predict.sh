@@ -135,7 +135,7 @@ check "many tokens: the log-probabilities of one pass" "$tool" "$(newest runs/to
 head -c 253 words.txt >few.txt
 "$dtrain" pack -o few --val 0 few.txt >pack.log 2>&1
 check "253 tokens" "$dtrain" predict runs/tokens --data few/train-00000.h5 --check -o few.h5 >plan.txt 2>&1
-check "… have 1012 bytes, less than a KiB: $(cat plan.txt)" grep -q 'output: few.h5, 1 arrays, 1012 bytes' plan.txt
+check "… have 1012 bytes, less than a KiB: $(cat plan.txt)" grep -q 'output: few.h5, 1 array, 1012 bytes' plan.txt
 refused "draws of tokens" '--draw is for the heads of a policy' "$dtrain" predict runs/tokens --draw -o x.h5
 "$shard_tool" pairs pairs.h5 8 24 3 0 1 ignored
 cp pairs.h5 same.h5
