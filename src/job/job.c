@@ -604,6 +604,11 @@ bool dt_job_takes_turns(const struct dt_job *job)
     return dt_job_sharding(job) >= DT_SHARD_GRADIENTS && dt_job_sum_order(job) == DT_SUM_TREE;
 }
 
+bool dt_job_may_segment(const struct dt_job *job)
+{
+    return job->comm->info.size == 1 || !dt_job_takes_turns(job);
+}
+
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
 {
     int64_t ranks = job->comm->info.size;

@@ -124,6 +124,9 @@ enum dt_sharding dt_job_sharding(const struct dt_job *job);
 // Whether the ranks take turns in the slots of a batch, one micro-batch each; otherwise a rank's
 // micro-batches are consecutive.
 bool dt_job_takes_turns(const struct dt_job *job);
+// Whether windows may be run in segments: each sends its gradients at once, which ranks that take
+// turns cannot.
+bool dt_job_may_segment(const struct dt_job *job);
 // Adds to the rules the target columns of a policy's heads, and the values that they may have.
 dt_status dt_job_targets(const struct dt_model_config *model, struct dt_scan_rules *rules);
 // Loads the weights of a snapshot's model from `dir` (a Hugging Face directory or a checkpoint;

@@ -276,7 +276,7 @@ static dt_status check_context(const struct dt_job *job)
 static dt_status check_segment(const struct dt_job *job)
 {
     int64_t segment = job->model.segment, unit = dt_segment_unit(&job->backend);
-    if (segment != 0 && job->comm->info.size > 1 && dt_job_takes_turns(job))
+    if (segment != 0 && !dt_job_may_segment(job))
         return dt_config_reject(job->config, "model.segment",
                                 "use optim.shard = states, or comm.reduce = fast",
                                 "with optim.shard = %s the gradients of segments are summed over "
@@ -331,7 +331,7 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *p
     // Proposals leave room for what is not planned.
     DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, dt_job_sum_order(job), free,
                          fits, &n));
-    if (dt_job_segment(job) == job->settings.data.seq_len)
+    if (dt_job_segment(job) == job->settings.data.seq_len && dt_job_may_segment(job))
         DT_TRY(search_segment(job, free, &segment, &segment_bytes));
     name_largest(plan, largest, sizeof largest);
     name_fits(fits, n, segment_bytes <= free ? segment : 0, segment_bytes, hint, sizeof hint);

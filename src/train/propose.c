@@ -133,7 +133,7 @@ dt_status dt_propose(const struct dt_job *job, const char *device, struct dt_pro
     }
     const struct dt_backend *backend = search.gpu ? search.gpu : &job->backend;
     longest = 0;
-    for (int kind = 0; kind <= DT_RECOMPUTE_BLOCK; kind++) {
+    for (int kind = 0; kind <= DT_RECOMPUTE_BLOCK && dt_job_may_segment(job); kind++) {
         int64_t window = job->settings.data.seq_len, length, bytes;
         search.recompute = (enum dt_recompute)kind;
         DT_TRY(dt_fit_segment(of_segment, &search, window, dt_segment_unit(backend), p->bytes,

@@ -64,6 +64,14 @@ huge=(data.train=synthetic:random data.val= log.eval_every=0 data.seq_len=167772
 "$dtrain" --check small.ini "${huge[@]}" >whole.log 2>&1
 check "a window that does not fit: exit code 3" test $? -eq 3
 check "a hint: $(tail -n 1 whole.log)" grep -qE 'model.segment = [0-9]+ needs [0-9.]+ GiB' whole.log
+for reduce in fast reproducible; do
+    two=("${huge[@]/data.batch=1/data.batch=2}" data.micro_batch=1 optim.shard=gradients comm.reduce=$reduce)
+    check "--propose, $reduce" ranks 2 --check --propose small.ini "${two[@]}" >$reduce.log 2>&1
+    ranks 2 --check small.ini "${two[@]}" >>$reduce.log 2>&1
+    check "no memory, $reduce: exit code 3" test $? -eq 3
+done
+check "segments are named where they may run" test "$(grep -c 'model.segment = ' fast.log)" -gt 3
+check "and only there: $(grep 'model.segment = ' reproducible.log)" test "$(grep -c 'model.segment = ' reproducible.log)" -eq 0
 check "auto" "$dtrain" --check small.ini "${huge[@]}" model.segment=auto >auto.log 2>&1
 check "auto chose a segment: $(grep segment auto.log)" grep -qE '^segments: [0-9]+ of [0-9]+ tokens' auto.log
 check "auto runs a window that fits whole" "$dtrain" --check small.ini "${long[@]}" model.segment=auto >auto.log 2>&1
