@@ -159,25 +159,33 @@ dt_status dt_collective(struct dt_comm *comm, const struct dt_collective *collec
 dt_status dt_allreduce(struct dt_comm *comm, void *data, int64_t count, enum dt_dtype dtype,
                        enum dt_reduce_op reduce)
 {
-    struct dt_collective c = {DT_ALLREDUCE, reduce, dtype, 0, count, data, NULL, DT_SUM_FAST};
+    struct dt_collective c = {
+        .operation = DT_ALLREDUCE, .reduce = reduce, .dtype = dtype, .count = count, .data = data};
     return dt_collective(comm, &c);
 }
 
 dt_status dt_broadcast(struct dt_comm *comm, void *data, int64_t bytes, int root)
 {
-    struct dt_collective c = {DT_BROADCAST, DT_SUM, DT_U8, root, bytes, data, NULL, DT_SUM_FAST};
+    struct dt_collective c = {
+        .operation = DT_BROADCAST, .dtype = DT_U8, .peer = root, .count = bytes, .data = data};
     return dt_collective(comm, &c);
 }
 
 dt_status dt_all_gather(struct dt_comm *comm, void *data, int64_t bytes)
 {
-    struct dt_collective c = {DT_ALL_GATHER, DT_SUM, DT_U8, 0, bytes, data, NULL, DT_SUM_FAST};
+    struct dt_collective c = {
+        .operation = DT_ALL_GATHER, .dtype = DT_U8, .count = bytes, .data = data};
     return dt_collective(comm, &c);
 }
 
 dt_status dt_exchange(struct dt_comm *comm, int peer, const void *mine, void *data, int64_t bytes)
 {
-    struct dt_collective c = {DT_EXCHANGE, DT_SUM, DT_U8, peer, bytes, data, mine, DT_SUM_FAST};
+    struct dt_collective c = {.operation = DT_EXCHANGE,
+                              .dtype = DT_U8,
+                              .peer = peer,
+                              .count = bytes,
+                              .data = data,
+                              .mine = mine};
     return dt_collective(comm, &c);
 }
 

@@ -49,7 +49,8 @@ struct dt_operation_kind {
 extern const struct dt_operation_kind dt_operation_kinds[DT_OPERATIONS];
 
 // Every rank begins the same collectives in the same order; an exchange involves only two ranks,
-// which begin their exchanges with each other in the same order.
+// which begin their exchanges with each other in the same order. An exchange in host memory fails
+// on the rank that receives another size or signature than it expects, and names the sender.
 //
 // Reductions are deterministic for a given size and number of ranks, and an all-reduce gives the
 // same result on every rank. Reduce-scatter followed by all-gather gives the bits of an all-reduce
@@ -65,6 +66,7 @@ struct dt_collective {
     void *data;       // in place
     const void *mine; // exchange
     enum dt_sum_order order;
+    uint32_t signature; // exchange: says what is sent and received, the same on both ranks; or 0
 };
 
 // Which error a rank writes to stderr at the end; only one rank of the job reports.

@@ -33,7 +33,7 @@ struct dt_request {
     int n_pieces;
     // under lock
     bool done;
-    bool mismatch;                      // two ranks exchanged different sizes
+    bool mismatch; // two ranks exchanged different sizes, or with different signatures
     char failure[MPI_MAX_ERROR_STRING]; // "": success
 };
 
@@ -88,6 +88,7 @@ struct mpi_comm {
 
     // the thread's own
     MPI_Comm world, ring_world;
+    uint32_t tags; // how many tags a message may have
     MPI_Op bf16_ops[DT_MPI_REDUCE_OPS];
     struct dt_request *active; // posted but incomplete, in the order of the queue
     struct mpi_ring rings[DT_MPI_RINGS];
@@ -121,8 +122,8 @@ dt_status dt_mpi_reductions(struct mpi_comm *mpi);
 void dt_mpi_free_reductions(struct mpi_comm *mpi);
 int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request);
 int dt_mpi_advance_rings(struct mpi_comm *mpi, bool *moved); // sets *moved if anything moved
-// If a message was shorter than expected, request->failure says so.
-int dt_mpi_test(struct dt_request *request, bool *done);
+// If a message is not the one that was expected, request->failure says so.
+int dt_mpi_test(const struct mpi_comm *mpi, struct dt_request *request, bool *done);
 
 // comm_mpi_tree.c: the steps of a ring whose order is DT_SUM_TREE
 // The most elements (of a block) that one ring carries.

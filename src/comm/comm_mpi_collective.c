@@ -66,6 +66,13 @@ void dt_mpi_free_reductions(struct mpi_comm *mpi)
 
 // ---- by the library, in pieces: small all-reduces, broadcasts, exchanges
 
+// The tag of an exchange's messages is its signature. They are received with any tag, so that
+// another one is found, and not waited for.
+static int tag_of(const struct mpi_comm *mpi, const struct dt_collective *call)
+{
+    return (int)(call->signature % mpi->tags);
+}
+
 // Posts n elements from `offset` on. A piece has two requests; only an exchange needs the second.
 static int post_piece(struct mpi_comm *mpi, const struct dt_collective *call, int64_t offset, int n,
                       MPI_Request posted[2])
@@ -78,11 +85,11 @@ static int post_piece(struct mpi_comm *mpi, const struct dt_collective *call, in
     if (call->operation == DT_BROADCAST)
         return MPI_Ibcast((char *)call->data + offset, n, MPI_BYTE, call->peer, mpi->world, posted);
     if (call->data)
-        code = MPI_Irecv((char *)call->data + offset, n, MPI_BYTE, call->peer, 0, mpi->world,
-                         &posted[0]);
+        code = MPI_Irecv((char *)call->data + offset, n, MPI_BYTE, call->peer, MPI_ANY_TAG,
+                         mpi->world, &posted[0]);
     if (call->mine && code == MPI_SUCCESS)
-        code = MPI_Isend((const char *)call->mine + offset, n, MPI_BYTE, call->peer, 0, mpi->world,
-                         &posted[1]);
+        code = MPI_Isend((const char *)call->mine + offset, n, MPI_BYTE, call->peer,
+                         tag_of(mpi, call), mpi->world, &posted[1]);
     return code;
 }
 
@@ -117,7 +124,30 @@ int dt_mpi_post(struct mpi_comm *mpi, struct dt_request *request)
     return MPI_SUCCESS;
 }
 
-int dt_mpi_test(struct dt_request *request, bool *done)
+// Compares message i of an exchange with the one that was expected. MPI accepts one that is
+// shorter.
+static void check_message(const struct mpi_comm *mpi, struct dt_request *request, int i,
+                          const MPI_Status *status, bool longer)
+{
+    const struct dt_collective *call = &request->call;
+    int bytes = 0;
+    MPI_Get_count(status, MPI_BYTE, &bytes);
+    const long long sent = i * piece_limit + bytes, wanted = call->count;
+    const int tag = tag_of(mpi, call);
+    if (longer)
+        snprintf(request->failure, sizeof request->failure, "rank %d sent more than %lld bytes",
+                 call->peer, wanted);
+    else if (bytes != piece_elements(request, i))
+        snprintf(request->failure, sizeof request->failure,
+                 "rank %d sent %lld bytes instead of %lld", call->peer, sent, wanted);
+    else if (status->MPI_TAG != tag)
+        snprintf(request->failure, sizeof request->failure,
+                 "rank %d sent other data than this rank expects: signature %d instead of %d",
+                 call->peer, status->MPI_TAG, tag);
+    request->mismatch |= request->failure[0] != '\0';
+}
+
+int dt_mpi_test(const struct mpi_comm *mpi, struct dt_request *request, bool *done)
 {
     bool receives = request->call.operation == DT_EXCHANGE && request->call.data;
     *done = request->ring && request->given == request->call.count && request->rings == 0;
@@ -129,18 +159,11 @@ int dt_mpi_test(struct dt_request *request, bool *done)
         if (request->pieces[i] == MPI_REQUEST_NULL)
             continue;
         code = MPI_Test(&request->pieces[i], &arrived, &status);
-        if (code != MPI_SUCCESS || !arrived)
+        const bool received = receives && i % 2 == 0, longer = received && code == MPI_ERR_TRUNCATE;
+        if ((code != MPI_SUCCESS && !longer) || !arrived)
             return code;
-        if (!receives || i % 2 != 0)
-            continue;
-        int bytes; // MPI accepts a message that is shorter than its receive
-        MPI_Get_count(&status, MPI_BYTE, &bytes);
-        if (bytes != piece_elements(request, i / 2)) {
-            request->mismatch = true;
-            snprintf(request->failure, sizeof request->failure,
-                     "rank %d sent %lld bytes instead of %lld", request->call.peer,
-                     (long long)(i / 2 * piece_limit + bytes), (long long)request->call.count);
-        }
+        if (received)
+            check_message(mpi, request, i / 2, &status, longer);
     }
     *done = true;
     return MPI_SUCCESS;

@@ -131,7 +131,7 @@ static dt_status start(struct mpi_comm *mpi)
 {
     struct dt_comm_info *info = &mpi->base.info;
     char host[MPI_MAX_PROCESSOR_NAME];
-    int is_open, provided, length;
+    int is_open, provided, length, *largest_tag, known;
     MPI_Comm local;
     MPI_Initialized(&is_open);
     if (is_open)
@@ -155,6 +155,8 @@ static dt_status start(struct mpi_comm *mpi)
     start_phase(mpi, "MPI_Comm_dup", -1);
     DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->world));
     DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->ring_world));
+    DT_MPI(MPI_Comm_get_attr(mpi->world, MPI_TAG_UB, &largest_tag, &known));
+    mpi->tags = (uint32_t)(known ? *largest_tag : 32767) + 1; // MPI promises these
     DT_MPI(MPI_Comm_rank(mpi->world, &info->rank));
     DT_MPI(MPI_Comm_size(mpi->world, &info->size));
     if (info->size == 1 && dt_comm_launched_size() > 1)
@@ -219,7 +221,7 @@ static bool advance(struct mpi_comm *mpi)
     struct dt_request **link = &mpi->active;
     while (*link) {
         struct dt_request *request = *link;
-        int code = dt_mpi_test(request, &done);
+        int code = dt_mpi_test(mpi, request, &done);
         if (code == MPI_SUCCESS && request->ring)
             code = ring_code;
         tests++;

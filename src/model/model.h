@@ -127,9 +127,11 @@ typedef dt_status (*dt_part_begins)(void *context, int64_t row, bool backward);
 
 // Moves an array of a state between two parts of a window that different ranks run: receives it
 // before a part reads it, or sends it after a part has written it. Both sides move the same arrays
-// in the same order. What is sent must not change until the caller says so.
+// in the same order; `name` is a hash of the array and the border between the parts. What is sent
+// must not change until the caller says so.
 struct dt_relay {
-    dt_status (*move)(void *context, bool sends, bool gradient, void *array, int64_t bytes);
+    dt_status (*move)(void *context, bool sends, bool gradient, uint32_t name, void *array,
+                      int64_t bytes);
     void *context;
 };
 

@@ -6,15 +6,20 @@
 
 #include <stdlib.h>
 
-static dt_status move(void *context, bool sends, bool gradient, void *array, int64_t bytes)
+static dt_status move(void *context, bool sends, bool gradient, uint32_t name, void *array,
+                      int64_t bytes)
 {
     struct dt_relay_state *r = context;
     struct dt_relay_sends *list = &r->sends[r->side];
-    int peer = sends != gradient ? r->next : r->previous;
+    const struct dt_collective exchange = {.operation = DT_EXCHANGE,
+                                           .dtype = DT_U8,
+                                           .peer = sends != gradient ? r->next : r->previous,
+                                           .count = bytes,
+                                           .mine = sends ? array : NULL,
+                                           .data = sends ? NULL : array,
+                                           .signature = name + r->window};
     if (!sends)
-        return dt_exchange(r->comm, peer, NULL, array, bytes);
-    const struct dt_collective exchange = {
-        .operation = DT_EXCHANGE, .dtype = DT_U8, .peer = peer, .count = bytes, .mine = array};
+        return dt_collective(r->comm, &exchange);
     DT_TRY(dt_list_grow(&list->requests, list->n, sizeof *list->requests));
     DT_TRY(dt_begin(r->comm, &exchange, &list->requests[list->n]));
     list->n++;

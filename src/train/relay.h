@@ -20,7 +20,8 @@ struct dt_relay_state {
         struct dt_request **requests;
         int64_t n;
     } sends[2];
-    int side; // of `sends`
+    int side;        // of `sends`
+    uint32_t window; // counts them: a rank that receives a state of another one fails
 };
 
 // `context` ranks of `comm`, the group of this rank, share each window. The relay must stay where

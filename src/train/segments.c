@@ -130,7 +130,7 @@ bool dt_segments_own(const struct dt_segments *s, int64_t t)
     return s->step == 1 || t / s->config.segment % s->step == s->place;
 }
 
-dt_status dt_segments_pass(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
+static dt_status pass_over(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
                            struct dt_pass *part)
 {
     const struct dt_array_list *arrays = dt_model_arrays(s->model);
@@ -174,6 +174,13 @@ dt_status dt_segments_pass(struct dt_segments *s, const struct dt_pass *whole, i
     return DT_OK;
 }
 
+dt_status dt_segments_pass(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
+                           struct dt_pass *part)
+{
+    s->relay.window += k == 0;
+    return pass_over(s, whole, k, part);
+}
+
 dt_status dt_segments_loss(struct dt_segments *s, const struct dt_pass *part, double scale,
                            struct dt_loss_sum *sum)
 {
@@ -188,7 +195,7 @@ dt_status dt_segments_loss(struct dt_segments *s, const struct dt_pass *part, do
 dt_status dt_segments_again(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
                             double scale, struct dt_loss_sum *sum, struct dt_pass *part)
 {
-    DT_TRY(dt_segments_pass(s, whole, k, part));
+    DT_TRY(pass_over(s, whole, k, part));
     part->relay = NULL; // the states have moved
     DT_TRY(dt_model_forward(s->model, part));
     DT_TRY(dt_segments_settle(s));

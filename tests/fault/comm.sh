@@ -1,7 +1,7 @@
-# One rank of four dies, stalls or fails: the job ends in time, with the right exit code and no stray process, and
-# dtrain's last line names rank, host, step, phase and what to do.
-#   comm.sh DTRAIN VICTIM
-victim=$2
+# One rank of four dies, stalls or fails, while the others wait for it in an all-reduce or an exchange: the job ends in
+# time, with the right exit code and no stray process, and dtrain's last line names rank, host, step, phase and what to do.
+#   comm.sh DTRAIN VICTIM sum | exchange
+victim=$2 mode=$3
 # shellcheck source=tests/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
@@ -23,7 +23,7 @@ fate() { # expected exit code, expected last line (a pattern of grep -E), argume
     [ "$(jobs -rp | wc -l)" -lt 2 ] || wait -n
     (
         cd $job || exit
-        timeout 60 mpirun --oversubscribe --bind-to none -np 4 "$PWD/victim" "${@:3}" >out 2>err
+        timeout 60 mpirun --oversubscribe --bind-to none -np 4 "$PWD/victim" "$mode" "${@:3}" >out 2>err
         echo $? >code
         seconds_since fate >took
     ) &
@@ -61,7 +61,12 @@ fate 3 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2
 fate 3 "rank 0 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" within 0 2
 fate 3 "rank 0 on host $host \(pid [0-9]+\) is stalled $at: .* = 2 s for it; $resume" busy-hang 0 2
 fate 3 "rank 2 on host $host \(pid [0-9]+\) \(and 1 other\) is stalled $at: .* = 2 s for it; $resume" sleep 2 2
-fate 3 "rank 2 on host $host \(pid [0-9]+\) is stalled $at: .* = 2 s for it; $resume" mute 2 2
+if [ $mode = exchange ]; then # a rank that lies
+    got="rank 2 on $host, step 8, backward: receive: rank 1 sent"
+    fate 3 "$got 300000 bytes instead of 600000" short 1
+    fate 3 "$got more than 600000 bytes" long 1
+    fate 3 "$got other data than this rank expects: signature 7 instead of 8" other 1
+fi
 wait
 for ((job = 1; job <= jobs; job++)); do verdict $job; done
 finish

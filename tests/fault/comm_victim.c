@@ -1,6 +1,8 @@
 // A job that only all-reduces, once per step, until one rank fails in the way that FATE names; with
-// `sleep` those above it too.
-//   comm_victim FATE RANK [TIMEOUT_S]
+// `sleep` those above it too. In the mode `exchange`, ranks pass data on before that step's
+// all-reduce, as those that share a window do with its states, and the rank fails before or within
+// that.
+//   comm_victim sum | exchange FATE RANK [TIMEOUT_S]
 #include "tests/victim.h"
 
 enum { FATAL_STEP = 8, STEPS = 12, ELEMENTS = 300000, BUSY_S = 4 };
@@ -21,17 +23,15 @@ static dt_status meet(const char *fate)
     return suffer(fate);
 }
 
-// Stops inside a collective that it has begun and announced, before the others join it.
-static dt_status stop_within(float *x, bool mine)
+// Runs a collective. With `stops`, this rank stops inside it, when it has begun and announced it
+// and the others have not joined; with `late`, another rank does.
+static dt_status run(const struct dt_collective *c, bool stops, bool late)
 {
     struct dt_request *request;
-    if (!mine)
+    if (late)
         dt_sleep(1);
-    DT_TRY(dt_begin(comm,
-                    &(struct dt_collective){
-                        .operation = DT_ALLREDUCE, .dtype = DT_F32, .count = ELEMENTS, .data = x},
-                    &request));
-    if (mine) {
+    DT_TRY(dt_begin(comm, c, &request));
+    if (stops) {
         wait_for_beats();
         mark_fate();
         raise(SIGSTOP);
@@ -39,28 +39,36 @@ static dt_status stop_within(float *x, bool mine)
     return dt_wait(comm, request);
 }
 
-// The rank before the victim waits for what it never sends, the one before that for it; the others
-// come to the next all-reduce.
-static dt_status pass_on(float *x, int victim)
+// Receives from the rank before this one and sends to the one after it. A rank that lies sends
+// fewer or more elements than the next one expects, or the data of another step.
+static dt_status pass_on(float *x, const char *lie, bool stops, bool late)
 {
-    int rank = comm->info.rank;
-    if (rank == victim) {
-        wait_for_beats();
-        mark_fate();
-        dt_sleep(60);
+    const int rank = comm->info.rank;
+    struct dt_collective c = {
+        .operation = DT_EXCHANGE, .dtype = DT_F32, .count = ELEMENTS / 2, .signature = FATAL_STEP};
+    if (rank > 0) {
+        c.peer = rank - 1;
+        c.data = x;
+        DT_TRY(run(&c, stops, late));
+        stops = late = false;
     }
-    if (rank == victim - 1 || rank == victim - 2)
-        DT_TRY(dt_collective(comm, &(struct dt_collective){.operation = DT_EXCHANGE,
-                                                           .dtype = DT_F32,
-                                                           .peer = rank + 1,
-                                                           .count = ELEMENTS,
-                                                           .data = x}));
-    return DT_OK;
+    if (rank == comm->info.size - 1)
+        return DT_OK;
+    c.peer = rank + 1;
+    c.mine = x;
+    c.data = NULL;
+    c.count = strcmp(lie, "short") == 0  ? c.count / 2
+              : strcmp(lie, "long") == 0 ? ELEMENTS
+                                         : c.count;
+    c.signature -= strcmp(lie, "other") == 0;
+    return run(&c, stops, late);
 }
 
-static dt_status step(int64_t number, const char *fate, int victim)
+static dt_status step(int64_t number, const char *fate, int victim, bool exchanges)
 {
     static float x[ELEMENTS];
+    const struct dt_collective sum = {
+        .operation = DT_ALLREDUCE, .dtype = DT_F32, .count = ELEMENTS, .data = x};
     bool above = comm->info.rank > victim && strcmp(fate, "sleep") == 0;
     bool mine = (comm->info.rank == victim || above) && number == FATAL_STEP;
     dt_comm_progress(comm, number, "forward");
@@ -68,17 +76,17 @@ static dt_status step(int64_t number, const char *fate, int victim)
     dt_comm_progress(comm, number, "backward");
     if (mine)
         DT_TRY(meet(fate));
-    if (number == FATAL_STEP && strcmp(fate, "within") == 0)
-        return stop_within(x, mine);
-    if (number == FATAL_STEP && strcmp(fate, "mute") == 0)
-        DT_TRY(pass_on(x, victim));
     if (number == FATAL_STEP && strcmp(fate, "term") == 0) // as a launcher does, to all at once
         raise(SIGTERM);
-    DT_TRY(dt_allreduce(comm, x, ELEMENTS, DT_F32, DT_SUM));
-    return DT_OK;
+    bool within = number == FATAL_STEP && strcmp(fate, "within") == 0;
+    if (number == FATAL_STEP && exchanges) {
+        DT_TRY(pass_on(x, mine ? fate : "", within && mine, within && !mine));
+        within = false;
+    }
+    return run(&sum, within && mine, within && !mine);
 }
 
-static dt_status train(const char *fate, int victim)
+static dt_status train(const char *fate, int victim, bool exchanges)
 {
     dt_status status = DT_OK;
     mark_fate(); // of what fails before its step
@@ -86,7 +94,7 @@ static dt_status train(const char *fate, int victim)
         status = DT_FAIL(DT_USER, "give another shard", "the shard is broken");
     DT_TRY(dt_agree(comm, status));
     for (int64_t number = 1; number <= STEPS; number++)
-        DT_TRY(step(number, fate, victim));
+        DT_TRY(step(number, fate, victim, exchanges));
     if (strcmp(fate, "term") == 0) {
         dt_sleep(1.5); // past the time in which the survivors of a death would look for it
         if (!atomic_load(&terminated))
@@ -97,8 +105,8 @@ static dt_status train(const char *fate, int victim)
 
 int main(int argc, char **argv)
 {
-    if (argc < 3)
+    if (argc < 4)
         return 2;
-    open_job(DT_COMM_KIND_AUTO, argv[3]);
-    return close_job(train(argv[1], atoi(argv[2])));
+    open_job(DT_COMM_KIND_AUTO, argv[4]);
+    return close_job(train(argv[2], atoi(argv[3]), strcmp(argv[1], "exchange") == 0));
 }

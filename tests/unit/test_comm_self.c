@@ -18,7 +18,11 @@ static void check_collectives(struct dt_comm *comm)
     CHECK_OK(dt_barrier(comm));
     CHECK_OK(dt_broadcast_buffer(comm, &buffer, &bytes, 0));
     CHECK(buffer == x && bytes == 3, "the root's buffer was replaced");
-    struct dt_collective c = {DT_REDUCE_SCATTER, DT_SUM, DT_F32, 0, 3, x, NULL, DT_SUM_TREE};
+    struct dt_collective c = {.operation = DT_REDUCE_SCATTER,
+                              .dtype = DT_F32,
+                              .count = 3,
+                              .data = x,
+                              .order = DT_SUM_TREE};
     CHECK_OK(dt_collective(comm, &c));
     c.order = DT_SUM_FAST;
     c.operation = DT_ALL_GATHER;

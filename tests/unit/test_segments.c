@@ -128,6 +128,87 @@ static void test_group(void)
     random_pass_close(&p);
 }
 
+// A communicator that moves nothing, and the signatures of what a rank sends and receives.
+struct recorder {
+    struct dt_comm comm;
+    uint32_t signatures[2][128]; // sent, received
+    int n[2];
+};
+
+static dt_status record(struct dt_comm *comm, const struct dt_collective *call,
+                        struct dt_request **request)
+{
+    struct recorder *r = (struct recorder *)comm;
+    int way = call->data != NULL;
+    *request = NULL;
+    r->signatures[way][r->n[way]++ % 128] = call->signature;
+    return DT_OK;
+}
+
+static dt_status recorded(struct dt_comm *comm, struct dt_request *request)
+{
+    (void)comm, (void)request;
+    return DT_OK;
+}
+
+// Two windows of six segments, by one of two ranks.
+static void run_turns(struct random_pass *p, struct dt_comm *comm)
+{
+    const struct dt_model_shape shape = {.training = true};
+    const struct dt_input_config batch = {
+        .sequences = B, .length = L, .micro = B, .segment = 29, .context = 2, .comm = comm};
+    struct dt_segments segments;
+    struct dt_loss_sum sum = {0};
+    struct dt_pass part;
+    CHECK_OK(dt_segments_create(&p->backend, p->model, &shape, &batch, &segments));
+    for (int window = 0; window < 2; window++) {
+        for (int k = 0; k < 3; k++) {
+            CHECK_OK(dt_segments_pass(&segments, &p->pass, k, &part));
+            CHECK_OK(dt_model_forward(p->model, &part));
+        }
+        CHECK_OK(dt_segments_loss(&segments, &part, 0x1p-9, &sum));
+        CHECK_OK(dt_model_backward(p->model, &part));
+        for (int k = 1; k >= 0; k--) {
+            CHECK_OK(dt_segments_again(&segments, &p->pass, k, 0x1p-9, &sum, &part));
+            CHECK_OK(dt_model_backward(p->model, &part));
+        }
+        CHECK_OK(dt_segments_settle(&segments));
+    }
+    dt_segments_destroy(&segments);
+}
+
+// What a rank sends has the signatures that the other one expects, and nothing else has them: not
+// another array, block, border or window, and not the gradient.
+static void test_signatures(void)
+{
+    static const struct dt_comm_table table = {"records", record, recorded, NULL, NULL, NULL, NULL};
+    const struct dt_model_config config = random_pass_config("tokens", "mamba lstm", "lm");
+    static struct recorder ranks[2];
+    struct random_pass p;
+    random_pass_open(&p, 1);
+    random_pass_create(&p, &config, B, L);
+    for (int rank = 0; rank < 2; rank++) {
+        ranks[rank].comm = (struct dt_comm){.table = &table, .info = {.rank = rank, .size = 2}};
+        run_turns(&p, &ranks[rank].comm);
+    }
+    uint32_t all[2 * 5 * 2 * 2 * 2]; // windows, borders, blocks, arrays, and the gradients of these
+    int n = 0, same = 0;
+    for (int rank = 0; rank < 2; rank++) {
+        const struct recorder *mine = &ranks[rank], *other = &ranks[1 - rank];
+        CHECK_INT(other->n[1], mine->n[0]);
+        for (int i = 0; i < mine->n[0] && n < 80; i++) {
+            CHECK_INT(other->signatures[1][i], mine->signatures[0][i]);
+            all[n++] = mine->signatures[0][i];
+        }
+    }
+    CHECK_INT(n, 80);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            same += all[i] == all[j];
+    CHECK_INT(same, 0);
+    random_pass_close(&p);
+}
+
 int main(void)
 {
     static const char *const layers[] = {"mamba*2", "mamba2*2", "gru*2", "lstm*2", "attention*2"};
@@ -146,5 +227,6 @@ int main(void)
         for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
             test_model("mamba*2", pools[i], DT_RECOMPUTE_NONE, segment, 8);
     test_group();
+    test_signatures();
     return test_end();
 }
