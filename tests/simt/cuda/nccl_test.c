@@ -4,6 +4,7 @@
 #include "comm/comm_nccl.h"
 
 #include "backend/cuda.h"
+#include "backend/op_times.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "comm/buckets.h"
@@ -285,6 +286,36 @@ static void check_refusals(struct dt_device_comm *nccl, const struct buffers *bu
     dt_error_clear();
 }
 
+// The profile counts each collective with the bytes of its whole array, and its time.
+static void check_counted(struct dt_device_comm *nccl, const struct buffers *buffers)
+{
+    enum { N = 7 };
+    static const enum dt_operation operations[] = {DT_ALLREDUCE, DT_REDUCE_SCATTER, DT_ALL_GATHER};
+    static struct dt_trace_counter counters[DT_TRACE_COUNTERS];
+    struct dt_op_times *times;
+    need(dt_op_times_create(&backend, NULL, &times));
+    for (int i = 0; i < 3; i++) {
+        struct dt_collective c = {.operation = operations[i]};
+        int64_t blocks = dt_operation_kinds[c.operation].in_blocks ? comm->info.size : 1;
+        need(dt_trace_open(0));
+        dt_op_times_start(times, DT_LANE_OP);
+        need(enqueue(nccl, i, c.operation, buffers->device, N, DT_F32));
+        need(enqueue(nccl, i, c.operation, buffers->device, N, DT_F32));
+        need(dt_op_times_stop(times, stream));
+        need(dt_stream_sync(&backend, stream));
+        dt_op_times_collect(times);
+        CHECK_INT(dt_trace_counters(counters), 1);
+        CHECK_STR(counters[0].name, dt_collective_name(&c));
+        CHECK_INT(counters[0].lane, DT_LANE_DEVICE_COMM);
+        CHECK_INT(counters[0].count, 2);
+        CHECK_INT(counters[0].work.bytes, 2 * blocks * N * (int64_t)sizeof(float));
+        CHECK(counters[0].seconds > 0 && counters[0].seconds < 600, "%s took %g s",
+              counters[0].name, counters[0].seconds);
+        dt_trace_close();
+    }
+    dt_op_times_destroy(times);
+}
+
 // An all-reduce that this rank's device does not take part in.
 static dt_status no_allreduce(struct dt_device_comm *nccl, int index,
                               const struct dt_collective *collective, struct dt_stream *on)
@@ -314,6 +345,7 @@ static void check_sums_of_all(void)
     }
     check_trees(nccl, &buffers);
     check_refusals(nccl, &buffers);
+    check_counted(nccl, &buffers);
     CHECK_OK(dt_device_comm_selftest(&nccl_config, nccl));
     if (comm->info.size > 1) { // alone nothing can be lost
         struct dt_device_comm_table broken = dt_nccl_table;
