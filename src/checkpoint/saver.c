@@ -194,6 +194,7 @@ static dt_status fail(struct dt_saver *s, enum dt_patience patience)
         state->best_step = s->best_step;
         state->best_loss = s->best_loss;
         state->evaluations_since_best = state->evaluations - s->best_evaluation;
+        s->config.reset(s->config.context);
     }
     if (!comm->agreed || patience == DT_WAIT_AND_FAIL)
         DT_TRY_NOTE(status, "saving the checkpoint of step %lld", (long long)s->state.step);

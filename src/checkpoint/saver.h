@@ -28,6 +28,8 @@ struct dt_saver_config {
     dt_status (*published)(void *context, int64_t step);
     // Called on rank 0's training thread, at the next vote.
     dt_status (*log)(void *context, const struct dt_saved *saved);
+    // Called on every rank's training thread after a failed save has reset the best in `state`.
+    void (*reset)(void *context);
     void *context;
 };
 

@@ -208,6 +208,12 @@ static dt_status log_saved(void *trainer, const struct dt_saved *saved)
     return dt_metrics_write(((struct trainer *)trainer)->metrics, &event);
 }
 
+static void note_best(void *trainer)
+{
+    const struct dt_trainer_state *state = &((struct trainer *)trainer)->state;
+    dt_run_folder_best(state->best_step, state->best_loss);
+}
+
 static dt_status create_saver(struct trainer *t)
 {
     const struct dt_settings *s = &t->job->settings;
@@ -223,6 +229,7 @@ static dt_status create_saver(struct trainer *t)
                                            .sync = sync_metrics,
                                            .published = note_saved,
                                            .log = log_saved,
+                                           .reset = note_best,
                                            .context = t};
     return dt_saver_create(&config, &t->saver);
 }

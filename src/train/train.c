@@ -290,7 +290,6 @@ static dt_status iterate(struct trainer *t, bool *stopped)
     dt_trace_phase("agreeing on stops and saves");
     DT_TRY(dt_allreduce(job->comm, &votes, sizeof votes / sizeof(double), DT_F64, DT_SUM));
     DT_TRY(dt_saver_advance(t->saver, &votes.saver));
-    dt_run_folder_best(t->state.best_step, t->state.best_loss);
     if (votes.report > 0)
         DT_TRY(dt_profile_write(&t->profile));
 

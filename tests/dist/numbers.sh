@@ -183,6 +183,14 @@ if ! is_sanitized; then # which must be loaded first
         $(phases disk checkpoint 'write,publish,waiting for the snapshot')"
     follows "stalls" '{ is("they are no more than " $2 ": " $1, $1 <= 1.02 * $2, 1, 0); is("they", $1 >= 5 * 30, 1, 0) }' <<<"$(cut -d' ' -f3 saved.txt | total) \
         $(phases disk phase 'saving a checkpoint')"
+    # The last step improves, but its checkpoint is lost, and the run with it.
+    lost=(small.ini run.name=lost run.steps=4 log.eval_every=1 log.eval_batches=2 checkpoint.best=true)
+    slow "call=fsync path=step-00000004 do=enospc" 1 "${lost[@]}" >lost.log 2>&1
+    fields runs/lost/metrics.jsonl eval loss >lost.txt
+    check "a checkpoint that is lost fails: $(cat runs/lost/state.json)" grep -q '"state":"failed","step":4,' runs/lost/state.json
+    follows "the best that is there" '{ is("best_step", $1, 3, 0); is("best_loss", $2, three, 1e-8); is("the lost one is better", four < three, 1, 0) }' \
+        -v three="$(sed -n 3p lost.txt)" -v four="$(sed -n 4p lost.txt)" <<<"$(sed 's/{/{"event":"state",/' runs/lost/state.json |
+        fields /dev/stdin state best_step best_loss)"
     # Two steps that last 0.4 s each, for their metrics are written so slowly.
     begun=${EPOCHREALTIME/./}
     check "a run that is resumed" slow "call=write path=runs/disk/metrics do=400" 1 small.ini run.name=disk run.steps=14 >resumed.log 2>&1
