@@ -20,7 +20,7 @@ enum { WRITTEN_S = 50 };             // before what was written is published
 static double save_began;
 static _Atomic time_t later;  // seconds that the clocks of this program are ahead
 static _Atomic time_t look_s; // by which they go on with each look
-enum { BRIEF_S = 3 };         // more than training waits briefly
+enum { BRIEF_S = 200 };       // more than training waits briefly, and than WRITTEN_S
 
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
@@ -204,7 +204,7 @@ int main(void)
                                      .dir = in_scratch("checkpoints"),
                                      .keep = 1,
                                      .best = true,
-                                     .timeout_s = 600,
+                                     .timeout_s = 1e9,
                                      .state = &state,
                                      .sync = sync_or_fail,
                                      .published = count_published,
