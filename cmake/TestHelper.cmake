@@ -22,6 +22,7 @@ endfunction()
 # With sanitizers these scripts, which take every path of the program between them, run each time. The others wait for
 # --long there: their runs check figures, texts and scripts, which a sanitizer does not look at.
 set(DT_SANITIZED_SCRIPTS
+    dist_context
     dist_mixture
     dist_reproducible
     dist_resume

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# context.sh DTRAIN GAME
+# context.sh DTRAIN GAME [short]
 # Ranks that share each window (comm.context) train and validate what one rank does in the same segments: every kind of block,
 # documents, odd lengths, groups, micro-batches, sharded weights, mixtures, pooled heads; they resume on other splits. What is refused.
-game=$(realpath "$2")
+# short: four steps of every kind of block, of sharded groups and of heads that pool.
+game=$(realpath "$2") size=${3:-whole}
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
@@ -15,25 +16,45 @@ run() { # name, ranks, overrides …
     shift 2
     check "$name" ranks "$n" small.ini run.name="$name" "${long[@]}" "$@" >"$name.log" 2>&1
 }
-for layers in "mamba mamba2" "gru lstm" "mamba attention mlp"; do
+models=("mamba mamba2" "gru lstm" "mamba attention mlp") levels=(states gradients weights) contexts=(2 4)
+if [ "$size" = short ]; then
+    sed -i "s/^steps = .*/steps = 4/; s/^eval_every = .*/eval_every = 4/" small.ini
+    models=("mamba mamba2 gru lstm attention mlp") levels=(weights) contexts=(2)
+fi
+for layers in "${models[@]}"; do
     name=${layers//[^a-z0-9]/-}
     run "$name" 1 model.layers="$layers" model.segment=64
     run "$name-2" 2 model.layers="$layers" model.segment=64 comm.context=2
     same_training "$layers, context 2" "$name" "$name-2"
+    [ "$size" = short ] && continue
     run "$name-4" 4 model.layers="$layers" comm.context=4 # a segment of 128 each
     same_training "$layers, context 4" "$name" "$name-4"
 done
-first=mamba-mamba2
-common=(model.layers="mamba mamba2" model.segment=64)
+first=${models[0]//[^a-z0-9]/-}
+common=(model.layers="${models[0]}" model.segment=64)
+for level in "${levels[@]}"; do
+    run "shard-$level" 4 "${common[@]}" comm.context=2 optim.shard="$level"
+    same_training "optim.shard = $level" "$first" "shard-$level"
+done
+
+mkdir policies && cd policies || exit 1
+game_policy "$game" pools.ini data.seq_len=250 data.batch=4 model.segment=64 \
+    model.heads='buttons:bernoulli*8/max main_x:categorical*17 shoulder:categorical*5@2/mean c_y:regression/last'
+[ "$size" != short ] || sed -i "s/^steps = .*/steps = 4/; s/^eval_every = .*/eval_every = 4/" pools.ini
+for n in 1 "${contexts[@]}"; do
+    check "a policy, context $n" ranks "$n" pools.ini run.name="pools-$n" comm.context="$n" >pools.log 2>&1
+done
+for n in "${contexts[@]}"; do
+    same_training "heads that pool, context $n" pools-1 "pools-$n"
+    check "their scores, context $n" near <(scores pools-1) <(scores "pools-$n") 1e-4
+done
+cd .. || exit 1
+[ "$size" != short ] || finish
+
 run groups 4 "${common[@]}" comm.context=2 data.micro_batch=1
 same_training "two groups of two, micro-batches" $first groups
 run recompute 2 "${common[@]}" comm.context=2 model.recompute=block
 same_training "with model.recompute = block" $first recompute
-for level in states gradients weights; do
-    run shard-$level 4 "${common[@]}" comm.context=2 optim.shard=$level
-    same_training "optim.shard = $level" $first shard-$level
-done
-
 run split 2 "${common[@]}" comm.context=2 checkpoint.every=6
 rm -r runs/split/checkpoints/step-*12
 run split 4 "${common[@]}" comm.context=4 optim.shard=weights checkpoint.every=6
@@ -76,15 +97,4 @@ rejected "reproducible sums" 'comm.context: 2 ranks each sum a part of a window'
 rejected "auto" 'comm.context: auto follows the memory of one rank' 2 comm.context=2 model.segment=auto
 rejected "a longer window of attention" 'model.segment is 256, shorter than model.attn_window = 300' 2 comm.context=2 model.layers=attention \
     model.attn_window=300
-
-mkdir policies && cd policies || exit 1
-game_policy "$game" pools.ini data.seq_len=250 data.batch=4 model.segment=64 \
-    model.heads='buttons:bernoulli*8/max main_x:categorical*17 shoulder:categorical*5@2/mean c_y:regression/last'
-for n in 1 2 4; do
-    check "a policy, context $n" ranks $n pools.ini run.name=pools-$n comm.context=$n >pools.log 2>&1
-done
-for n in 2 4; do
-    same_training "heads that pool, context $n" pools-1 pools-$n
-    check "their scores, context $n" near <(scores pools-1) <(scores pools-$n) 1e-4
-done
 finish
