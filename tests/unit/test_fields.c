@@ -145,8 +145,17 @@ static void test_limits(void)
         {"a:gmm(33)", "1 to 32 components"},
         {"a:huber@1e6", NULL},
         {"a:huber@1000001", "the weight is above 1e6"},
+        {"a234567890123456789012345678901:huber", NULL},
+        {"a2345678901234567890123456789012:huber", "is longer than 31 bytes"},
     };
     struct dt_outputs outputs;
+    char many[16 * (DT_OUTPUTS_MAX + 1)] = "";
+    for (int n = 1; n <= DT_OUTPUTS_MAX; n++)
+        dt_append(many, sizeof many, "h%d:huber ", n);
+    CHECK_OK(dt_heads_parse(many, &outputs));
+    CHECK_INT(outputs.n, DT_OUTPUTS_MAX);
+    dt_append(many, sizeof many, "last:huber");
+    CHECK_FAILS(dt_heads_parse(many, &outputs), DT_USER, "model.heads: more than 32 heads");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (cases[i].says)
             CHECK_FAILS(dt_heads_parse(cases[i].heads, &outputs), DT_USER, cases[i].says);

@@ -102,8 +102,13 @@ static void test_parse(void)
     refuse("33=1x", "model.ids: expected sizes of tables");
     refuse("33=a 34=a", "model.ids: the table a has 33 and 34 rows");
     refuse("34=a 9 33=a", "model.ids: the table a has 34 and 33 rows");
-    refuse("33=abcdefghijklmnopqrstuvwxyz", "model.ids: expected sizes of tables");
+    CHECK_OK(dt_ids_parse("33=a2345678901234567890123", &tables));
+    refuse("33=a23456789012345678901234", "model.ids: expected sizes of tables");
     refuse("0=a", "model.ids: expected sizes of tables");
+    CHECK_OK(dt_ids_parse("1 2147483647", &tables));
+    refuse("2147483648", "model.ids: expected sizes of tables");
+    CHECK_OK(dt_ids_parse("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16", &tables));
+    refuse("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17", "more than 16 id columns");
 }
 
 // The columns that a checkpoint names must be those of the data; one of an older dtrain names none.

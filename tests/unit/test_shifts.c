@@ -1,6 +1,7 @@
 // Columns of other rows (@SHIFT, @FROM:TO, :valid): every number of every window against what was
 // written, in each layout, normalised or as stored, in one pass and in shuffled blocks; what is
 // missing at an episode's ends; statistics of what is there.
+#include "base/text.h"
 #include "data/columns.h"
 #include "episode_cases.h"
 
@@ -386,6 +387,23 @@ static void refuse(const char *text, bool target, const char *phrase)
     refuse_scan(&rules, phrase);
 }
 
+// The last part of a frame that an earlier target may be, and one more.
+static void test_fed_limit(void)
+{
+    struct dt_fed fed[DT_FED_MOST];
+    char of_inputs[32 * (DT_FED_MOST + 1)] = "", of_targets[sizeof of_inputs] = "";
+    int n;
+    for (int k = 0; k <= DT_FED_MOST; k++) {
+        dt_append(of_inputs, sizeof of_inputs, " a[%d:%d]@-1", 2 * k, 2 * k + 1);
+        dt_append(of_targets, sizeof of_targets, " a[%d:%d]", 2 * k, 2 * k + 1);
+        if (k + 1 == DT_FED_MOST)
+            CHECK_OK(dt_columns_fed(of_inputs, of_targets, &n, fed));
+    }
+    CHECK_INT(n, DT_FED_MOST);
+    CHECK_FAILS(dt_columns_fed(of_inputs, of_targets, &n, fed), DT_USER,
+                "more than 64 parts of a frame are earlier targets");
+}
+
 static void test_refused(void)
 {
     static const char *const words[] = {"obs/a@",       "obs/a@x",     "obs/a@1.5",
@@ -400,6 +418,7 @@ static void test_refused(void)
     refuse("actions@1:valid", true, "a target that is missing has no loss, and no flag");
     refuse("actions@0:2", true,
            "the targets have 6 columns, the heads need 3 (buttons 2, stick 1)");
+    CHECK(columns_of("obs/b:id*7@0:16", 0) != 0, "16 columns of ids are allowed");
     refuse("obs/b:id*7@0:17", false, "data.inputs has 17 columns of ids, the most are 16");
     refuse("@1", false, "data.inputs: '@1' has no path");
     refuse("//", false, "data.inputs: '//' has no path");
@@ -438,7 +457,7 @@ int main(void)
 {
     make_scratch();
     RUN(test_layouts, test_groups, test_identity, test_names, test_tidy, test_meet, test_beyond,
-        test_padding, test_refused, test_values_refused);
+        test_padding, test_fed_limit, test_refused, test_values_refused);
     remove_scratch();
     return test_end();
 }
