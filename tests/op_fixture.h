@@ -8,11 +8,9 @@
 #include "backend/backend.h"
 #include "base/rng.h"
 
-enum {
-    GUARD = 256,
-    GUARD_BYTE = 0x5a,
-    FRESH_BYTE = 0xff
-}; // bytes 0xff are a NaN in fp32 and in bf16
+// Bytes 0xff are a NaN in fp32 and in bf16. They fill arrays that an op has not yet written, and
+// the guards around all arrays, so what an op reads beyond an array shows in its results.
+enum { GUARD = 256, FRESH_BYTE = 0xff };
 
 static inline void check_ok(dt_status status, const char *what)
 {
@@ -49,8 +47,7 @@ static inline void *guarded(int64_t bytes)
         bytes < 0 || guarded_count == GUARDED_MOST ? NULL : malloc((size_t)bytes + 2 * GUARD);
     if (!base)
         exit(1);
-    memset(base, GUARD_BYTE, (size_t)bytes + 2 * GUARD);
-    memset(base + GUARD, FRESH_BYTE, (size_t)bytes);
+    memset(base, FRESH_BYTE, (size_t)bytes + 2 * GUARD);
     memcpy(base, &bytes, sizeof bytes);
     guarded_all[guarded_count++] = base + GUARD;
     return base + GUARD;
@@ -81,9 +78,10 @@ static inline char *guarded_around(const void *at)
 
 static inline int guards_whole(const void *data)
 {
-    const char *low = (const char *)data - GUARD, *high = (const char *)data + guarded_size(data);
+    const uint8_t *low = (const uint8_t *)data - GUARD,
+                  *high = (const uint8_t *)data + guarded_size(data);
     for (int i = 0; i < GUARD; i++)
-        if ((i >= 8 && low[i] != GUARD_BYTE) || high[i] != GUARD_BYTE)
+        if ((i >= 8 && low[i] != FRESH_BYTE) || high[i] != FRESH_BYTE)
             return 0;
     return 1;
 }

@@ -206,23 +206,20 @@ static char *prepare_workspace(struct parity *p, int64_t bytes)
         CHECK_OK(dt_alloc(backend, bytes + 2 * GUARD, &p->workspace));
         p->workspace_bytes = bytes;
     }
-    char *low = p->workspace, *high = low + GUARD + bytes;
-    CHECK_OK(dt_fill(backend, low, GUARD_BYTE, GUARD, p->stream));
-    CHECK_OK(dt_fill(backend, low + GUARD, FRESH_BYTE, bytes, p->stream));
-    CHECK_OK(dt_fill(backend, high, GUARD_BYTE, GUARD, p->stream));
-    return low + GUARD;
+    CHECK_OK(dt_fill(backend, p->workspace, FRESH_BYTE, bytes + 2 * GUARD, p->stream));
+    return p->workspace + GUARD;
 }
 
 static bool workspace_whole(const struct parity *p, int64_t bytes)
 {
-    char bands[2 * GUARD];
+    uint8_t bands[2 * GUARD];
     int wrong = 0;
     const char *high = p->workspace + GUARD + bytes;
     CHECK_OK(dt_to_host(&p->tested[0], bands, p->workspace, GUARD, p->stream));
     CHECK_OK(dt_to_host(&p->tested[0], bands + GUARD, high, GUARD, p->stream));
     CHECK_OK(dt_stream_sync(&p->tested[0], p->stream));
     for (int i = 0; i < 2 * GUARD; i++)
-        wrong += bands[i] != GUARD_BYTE;
+        wrong += bands[i] != FRESH_BYTE;
     return wrong == 0;
 }
 
