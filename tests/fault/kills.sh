@@ -25,7 +25,9 @@ sed -i -e 's/^d_model = .*/d_model = 136/;s/^seq_len = .*/seq_len = 16/' -e "s/^
 settings=(small.ini run.steps=$steps)
 share=$(printf '%s\n' "${splits[@]}" | grep -cv ':1$')
 if [ "$share" -gt 0 ]; then
-    settings+=(data.seq_len=250 data.batch=4 data.micro_batch=1 model.segment=64) # an odd length in four segments
+    # An odd length in four segments. Rounding that differs grows over steps, and with the rate.
+    steps=$((kills * 12 + 50))
+    settings=(small.ini run.steps=$steps data.seq_len=250 data.batch=4 data.micro_batch=1 model.segment=64 optim.lr=3e-4)
 else
     settings+=(comm.reduce=reproducible)
 fi
