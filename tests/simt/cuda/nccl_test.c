@@ -286,18 +286,21 @@ static void check_refusals(struct dt_device_comm *nccl, const struct buffers *bu
     dt_error_clear();
 }
 
-// The profile counts each collective with the bytes of its whole array, and its time.
+// The profile counts each collective with the bytes of its whole array, and its own time.
 static void check_counted(struct dt_device_comm *nccl, const struct buffers *buffers)
 {
     enum { N = 7 };
     static const enum dt_operation operations[] = {DT_ALLREDUCE, DT_REDUCE_SCATTER, DT_ALL_GATHER};
     static struct dt_trace_counter counters[DT_TRACE_COUNTERS];
+    const struct dt_trace_span *spans;
+    int64_t lost;
     struct dt_op_times *times;
     need(dt_op_times_create(&backend, NULL, &times));
     for (int i = 0; i < 3; i++) {
         struct dt_collective c = {.operation = operations[i]};
         int64_t blocks = dt_operation_kinds[c.operation].in_blocks ? comm->info.size : 1;
-        need(dt_trace_open(0));
+        need(dt_trace_open(2));
+        dt_trace_keep(true);
         dt_op_times_start(times, DT_LANE_OP);
         need(enqueue(nccl, i, c.operation, buffers->device, N, DT_F32));
         need(enqueue(nccl, i, c.operation, buffers->device, N, DT_F32));
@@ -309,8 +312,10 @@ static void check_counted(struct dt_device_comm *nccl, const struct buffers *buf
         CHECK_INT(counters[0].lane, DT_LANE_DEVICE_COMM);
         CHECK_INT(counters[0].count, 2);
         CHECK_INT(counters[0].work.bytes, 2 * blocks * N * (int64_t)sizeof(float));
-        CHECK(counters[0].seconds > 0 && counters[0].seconds < 600, "%s took %g s",
-              counters[0].name, counters[0].seconds);
+        CHECK_INT(dt_trace_spans(&spans, &lost), 2);
+        CHECK(spans[0].end < spans[1].end && spans[1].end <= dt_nanoseconds() + 1000000000,
+              "%s ends at %llu ns, then at %llu", counters[0].name,
+              (unsigned long long)spans[0].end, (unsigned long long)spans[1].end);
         dt_trace_close();
     }
     dt_op_times_destroy(times);
