@@ -67,7 +67,7 @@ void dt_mpi_free_reductions(struct mpi_comm *mpi)
 // ---- by the library, in pieces: small all-reduces, broadcasts, exchanges
 
 // The tag of an exchange's messages is its signature. They are received with any tag, so that
-// another one is found, and not waited for.
+// another one is found, and not waited for, unless they may overtake others.
 static int tag_of(const struct mpi_comm *mpi, const struct dt_collective *call)
 {
     return (int)(call->signature % mpi->tags);
@@ -85,8 +85,8 @@ static int post_piece(struct mpi_comm *mpi, const struct dt_collective *call, in
     if (call->operation == DT_BROADCAST)
         return MPI_Ibcast((char *)call->data + offset, n, MPI_BYTE, call->peer, mpi->world, posted);
     if (call->data)
-        code = MPI_Irecv((char *)call->data + offset, n, MPI_BYTE, call->peer, MPI_ANY_TAG,
-                         mpi->world, &posted[0]);
+        code = MPI_Irecv((char *)call->data + offset, n, MPI_BYTE, call->peer,
+                         call->overtakes ? tag_of(mpi, call) : MPI_ANY_TAG, mpi->world, &posted[0]);
     if (call->mine && code == MPI_SUCCESS)
         code = MPI_Isend((const char *)call->mine + offset, n, MPI_BYTE, call->peer,
                          tag_of(mpi, call), mpi->world, &posted[1]);

@@ -336,10 +336,10 @@ static void check_tree(struct check *check)
         least /= 2;
     for (int64_t fits = least; fits <= batch && fits > 0; fits *= 2)
         dt_append(allowed, sizeof allowed, "%s%lld", fits > least ? ", " : "", (long long)fits);
-    if (s->comm.context > 1)
+    if (!dt_is_power_of_two(s->comm.context))
         reject(check, "comm.context comm.reduce",
-               "%lld ranks each sum a part of a window, which comm.reduce = reproducible (%s) does "
-               "not add up as one rank does",
+               "%lld ranks share each window, and comm.reduce = reproducible (%s) needs a power of "
+               "two of them",
                (long long)s->comm.context, origin(check, "comm.reduce"));
     if (s->model.segment < 0)
         reject(check, "model.segment comm.reduce",

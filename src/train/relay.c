@@ -6,24 +6,41 @@
 
 #include <stdlib.h>
 
+static dt_status exchange(struct dt_relay_state *r, const struct dt_collective *exchange)
+{
+    struct dt_relay_sends *list = &r->sends[r->side];
+    if (!exchange->mine)
+        return dt_collective(r->comm, exchange);
+    DT_TRY(dt_list_grow(&list->requests, list->n, sizeof *list->requests));
+    DT_TRY(dt_begin(r->comm, exchange, &list->requests[list->n]));
+    list->n++;
+    return DT_OK;
+}
+
 static dt_status move(void *context, bool sends, bool gradient, uint32_t name, void *array,
                       int64_t bytes)
 {
     struct dt_relay_state *r = context;
-    struct dt_relay_sends *list = &r->sends[r->side];
-    const struct dt_collective exchange = {.operation = DT_EXCHANGE,
-                                           .dtype = DT_U8,
-                                           .peer = sends != gradient ? r->next : r->previous,
-                                           .count = bytes,
-                                           .mine = sends ? array : NULL,
-                                           .data = sends ? NULL : array,
-                                           .signature = name + r->window};
-    if (!sends)
-        return dt_collective(r->comm, &exchange);
-    DT_TRY(dt_list_grow(&list->requests, list->n, sizeof *list->requests));
-    DT_TRY(dt_begin(r->comm, &exchange, &list->requests[list->n]));
-    list->n++;
-    return DT_OK;
+    return exchange(r, &(struct dt_collective){.operation = DT_EXCHANGE,
+                                               .dtype = DT_U8,
+                                               .peer = sends != gradient ? r->next : r->previous,
+                                               .count = bytes,
+                                               .mine = sends ? array : NULL,
+                                               .data = sends ? NULL : array,
+                                               .signature = name + r->window});
+}
+
+dt_status dt_relay_sum(struct dt_relay_state *r, bool sends, uint32_t name, void *array,
+                       int64_t bytes)
+{
+    return exchange(r, &(struct dt_collective){.operation = DT_EXCHANGE,
+                                               .dtype = DT_U8,
+                                               .peer = sends ? r->previous : r->next,
+                                               .count = bytes,
+                                               .mine = sends ? array : NULL,
+                                               .data = sends ? NULL : array,
+                                               .signature = name + r->window,
+                                               .overtakes = true});
 }
 
 void dt_relay_create(struct dt_comm *comm, int64_t context, struct dt_relay_state *r)

@@ -28,6 +28,10 @@ struct dt_relay_state {
 // it is.
 void dt_relay_create(struct dt_comm *comm, int64_t context, struct dt_relay_state *relay);
 void dt_relay_destroy(struct dt_relay_state *relay); // zeros are fine
+// Sends a sum over segments, without those before, to the rank of the segment before, or receives
+// it from the rank of the segment after, earlier than the gradients of states that this rank sent.
+dt_status dt_relay_sum(struct dt_relay_state *relay, bool sends, uint32_t name, void *array,
+                       int64_t bytes);
 // Waits until what segments of this side (0 or 1) have sent has left its memory; the next sends are
 // of this side.
 dt_status dt_relay_settle(struct dt_relay_state *relay, int side);

@@ -130,6 +130,25 @@ bool dt_segments_own(const struct dt_segments *s, int64_t t)
     return s->step == 1 || t / s->config.segment % s->step == s->place;
 }
 
+bool dt_segments_keep_none(const struct dt_segments *s)
+{
+    return s->sums[0].data && s->place > 0;
+}
+
+// Moves the sums over segments between the one that begins at `border` and the one before.
+static dt_status move_sums(struct dt_segments *s, bool sends, int64_t border)
+{
+    for (uint32_t i = 0; i < 2 && s->sums[i].data; i++)
+        DT_TRY(dt_relay_sum(&s->relay, sends, (uint32_t)border * 2 + i, s->sums[i].data,
+                            s->sums[i].bytes));
+    return DT_OK;
+}
+
+dt_status dt_segments_hand_on(struct dt_segments *s, const struct dt_pass *part)
+{
+    return part->at > 0 ? move_sums(s, true, part->at) : DT_OK;
+}
+
 static dt_status pass_over(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
                            struct dt_pass *part)
 {
@@ -165,11 +184,11 @@ static dt_status pass_over(struct dt_segments *s, const struct dt_pass *whole, i
         part->after = s->states[alone ? i % s->kept : s->kept + k % 2];
         part->dafter = s->gradients[i % 2];
     }
-    if (k > 0 && !ring) {
-        part->part_begins = NULL;
+    if ((k > 0 || dt_segments_keep_none(s)) && !ring)
         part->grad_ready = NULL;
-    }
-    if (k < s->n - 1)
+    if (k > 0 && !ring)
+        part->part_begins = NULL;
+    if (k < s->n - 1 || (s->sums[0].data && i < all - 1))
         part->accumulate = !ring;
     return DT_OK;
 }
@@ -185,6 +204,8 @@ dt_status dt_segments_loss(struct dt_segments *s, const struct dt_pass *part, do
                            struct dt_loss_sum *sum)
 {
     struct dt_row_losses rows;
+    if (scale > 0 && part->window && part->at + part->input.length < part->window->length)
+        DT_TRY(move_sums(s, false, part->at + part->input.length));
     DT_TRY(dt_model_loss(s->model, part, scale, sum));
     if (!part->window || !dt_model_row_losses(s->model, &part->input, &rows))
         return DT_OK;

@@ -26,8 +26,15 @@ struct dt_segments {
     struct dt_relay_state relay;
     struct dt_model_state *gradients[2]; // of border i, i % 2; training
     void *arrays[DT_BATCH_ARRAYS];       // [micro, segment, width], device memory
-    float *losses;                       // [micro, length]: what the model keeps of a segment, of
-    uint8_t *right;                      // all of them; NULL without shape.losses
+    // In a group whose sums are reproducible: what backward adds up, fp32 gradients and loss sums,
+    // goes from each segment to the one before, so that all are added as one rank adds them. NULL:
+    // each rank has the sums of its own segments.
+    struct dt_segment_sum {
+        void *data;
+        int64_t bytes;
+    } sums[2];
+    float *losses;  // [micro, length]: what the model keeps of a segment, of
+    uint8_t *right; // all of them; NULL without shape.losses
 };
 
 // A segment is a whole number of these: chunks of the scans, whose bits then do not change.
@@ -51,9 +58,14 @@ dt_status dt_segments_pass(struct dt_segments *segments, const struct dt_pass *w
 // Waits until states and gradients that were sent have left their memory: before backward writes
 // other gradients, and after the last segment of a window.
 dt_status dt_segments_settle(struct dt_segments *segments);
+// Call after backward through a segment: hands the sums on to the segment before.
+dt_status dt_segments_hand_on(struct dt_segments *segments, const struct dt_pass *part);
+// Whether this rank hands on the sums of its first segment, and keeps none.
+bool dt_segments_keep_none(const struct dt_segments *segments);
 // Whether this rank runs the segment that position t of a window is in.
 bool dt_segments_own(const struct dt_segments *segments, int64_t t);
-// dt_model_loss of such a pass, and keeps the losses of its positions.
+// dt_model_loss of such a pass, in training after the sums of the segments after it, and keeps the
+// losses of its positions.
 dt_status dt_segments_loss(struct dt_segments *segments, const struct dt_pass *part, double scale,
                            struct dt_loss_sum *sum);
 // Makes and runs the pass over segment k again, up to its loss, for backward through it: after

@@ -198,6 +198,11 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
     struct dt_tree_sum own = {s->optimizer.gradients, s->optimizer.sum};
     if (!has_ring(s))
         own.gradients = dt_model_gradients(model);
+    if (config->order == DT_SUM_TREE && s->segments.step > 1) {
+        s->segments.sums[0] = (struct dt_segment_sum){
+            own.gradients, dt_model_params(model)->elements * (int64_t)sizeof(float)};
+        s->segments.sums[1] = (struct dt_segment_sum){own.sum, sizeof *own.sum};
+    }
     DT_TRY_GOTO(
         status, fail,
         dt_micro_tree_create(backend, &own,
@@ -362,6 +367,26 @@ dt_status dt_stepper_complete(struct dt_stepper *s)
     return dt_stream_sync(s->backend, s->stream);
 }
 
+// Backward through this rank's first segment, where the segment before adds the sums to its own:
+// zeros stand for them here.
+static dt_status hand_on(struct dt_stepper *s, const struct dt_pass *part)
+{
+    DT_TRY(dt_model_backward(s->model, part));
+    DT_TRY(dt_segments_hand_on(&s->segments, part));
+    DT_TRY(dt_segments_settle(&s->segments));
+    for (int i = 0; i < 2; i++)
+        DT_TRY(
+            dt_fill(s->backend, s->segments.sums[i].data, 0, s->segments.sums[i].bytes, s->stream));
+    return DT_OK;
+}
+
+static dt_status rows_ready(struct dt_stepper *s)
+{
+    for (int64_t row = 0; row < dt_model_params(s->model)->n; row++)
+        DT_TRY(row_ready(s, row));
+    return DT_OK;
+}
+
 // Runs one micro-batch. Gradients are accumulated over segments and micro-batches, by the model or
 // by a tree. The last micro-batch sends them as they become ready, and updates the weights. With a
 // ring each micro-batch sends its gradients, segment by segment, and their sums over ranks are
@@ -404,14 +429,20 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
         DT_TRY(dt_model_backward(s->model, &part));
         if (ring)
             DT_TRY(dt_buckets_wait(s->buckets));
+        DT_TRY(dt_segments_hand_on(&s->segments, &part));
         DT_TRY(dt_segments_again(&s->segments, &pass, i - 1, 1 / tokens, s->optimizer.sum, &part));
     }
+    dt_buckets_add(s->buckets, !first || n > 1);
+    if (dt_segments_keep_none(&s->segments))
+        DT_TRY(hand_on(s, &part));
     if (last && !ring)
         DT_TRY(dt_micro_tree_finish_sums(&s->tree, s->stream));
     if (last || (ring && tree)) // otherwise accumulate until then
         DT_TRY(dt_buckets_sums_ready(s->buckets));
-    dt_buckets_add(s->buckets, !first || n > 1);
-    DT_TRY(dt_model_backward(s->model, &part));
+    if (!dt_segments_keep_none(&s->segments))
+        DT_TRY(dt_model_backward(s->model, &part));
+    else if (last)
+        DT_TRY(rows_ready(s));
     DT_TRY(dt_segments_settle(&s->segments));
     if (!sends)
         return DT_OK;

@@ -36,6 +36,18 @@ for level in "${levels[@]}"; do
     run "shard-$level" 4 "${common[@]}" comm.context=2 optim.shard="$level"
     same_training "optim.shard = $level" "$first" "shard-$level"
 done
+# Reproducible sums: the bits of one rank, in two micro-batches, on any ranks and any context.
+last=checkpoints/step-00000004
+tree=(comm.reduce=reproducible data.micro_batch=2 model.layers="mamba attention mlp gru" model.segment=64 optim.shard=states checkpoint.every=4)
+results() { # run: losses and norms of its steps as they were printed
+    grep -o '"step":.*"grad_norm":[^,]*' "runs/$1/metrics.jsonl"
+}
+run tree 1 "${tree[@]}" run.steps=4
+for split in 2:2 4:2 4:4; do
+    run "tree-$split" "${split%:*}" "${tree[@]}" run.steps=4 comm.context="${split#*:}"
+    check "reproducible, ranks:context $split: the same bits" same_bits "runs/tree/$last" "runs/tree-$split/$last"
+    check "reproducible, ranks:context $split: losses and norms" cmp <(results tree) <(results "tree-$split")
+done
 
 mkdir policies && cd policies || exit 1
 game_policy "$game" pools.ini data.seq_len=250 data.batch=4 model.segment=64 \
@@ -93,7 +105,8 @@ rejected "odd segments" 'comm.context: 2 ranks cannot share equally the 3 segmen
 rejected "too short" 'comm.context: 4 ranks cannot share equally the 3 segments of a window' 4 comm.context=4 data.seq_len=130
 rejected "carried state" 'comm.context: 2 ranks share a window, and no rank has its last state' 2 comm.context=2 data.carry_state=true \
     data.shuffle=false
-rejected "reproducible sums" 'comm.context: 2 ranks each sum a part of a window' 2 comm.context=2 comm.reduce=reproducible data.micro_batch=1
+rejected "reproducible sums of three" 'comm.context: 3 ranks share each window, and .* needs a power of two of them' 3 comm.context=3 \
+    comm.reduce=reproducible data.micro_batch=1
 rejected "auto" 'comm.context: auto follows the memory of one rank' 2 comm.context=2 model.segment=auto
 rejected "a longer window of attention" 'model.segment is 256, shorter than model.attn_window = 300' 2 comm.context=2 model.layers=attention \
     model.attn_window=300
