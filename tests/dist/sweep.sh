@@ -58,6 +58,13 @@ for off in 0.01 -0.01; do
     check "a loss that is $off off" bash -c "! '$launch/curve.sh' --expect reference runs/one >expect.txt"
     check "… is called wrong: $(cat expect.txt)" grep -q 'WRONG$' expect.txt
 done
+# As made up, the second of twelve steps is not among the last ten.
+mkdir ten
+for i in $(seq 12); do
+    echo '{"event":"train","step":'$i',"epoch":0,"loss":'$((i == 2 ? 1000 : 1))',"lr":1,"tokens":1,"step_ms":1,"tokens_per_s":1,"skipped":false}'
+done >ten/metrics.jsonl
+printf '12 1 0.001\n' >reference
+check "the mean of ten steps" "$launch/curve.sh" --expect reference ten >expect.txt
 
 messages=0
 refused "a run that is not there" 'cannot read absent: give the folder' "$launch/curve.sh" runs/one absent

@@ -53,6 +53,7 @@ pair=$(cut -d' ' -f6,7 <<<"$text")
 check "it ends before $pair" [ "$(ids --prompt 3 --seed 5 --stop "$pair")" = "$(sed -E "s/^(3 .*?)$pair .*/\1/" <<<"$(cut -d' ' -f1-7 <<<"$text") ")" ]
 bytes=$("$dtrain" sample run --prompt "int a" --tokens 12 --temperature 0 --device cpu 2>&1)
 check "bytes end before a text" [ "$("$dtrain" sample run --prompt "int a" --tokens 12 --temperature 0 --device cpu --stop "${bytes:8:2}" 2>&1)" = "${bytes:0:8}" ]
+check "… which may come at once" [ "$("$dtrain" sample run --prompt "int a" --tokens 12 --temperature 0 --device cpu --stop "${bytes:5:2}" 2>&1)" = "${bytes:0:5}" ]
 refused() { # options, then what is said
     code=0
     ids "${@:1:$#-1}" >out.txt || code=$?

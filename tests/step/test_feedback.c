@@ -176,16 +176,22 @@ static void test_feedback(const char *layers, bool chained, int32_t weights)
     free_model(&b.folder);
 }
 
-static void refused(const char *text, const char *targets)
+static int open_named(const char *text, const char *targets)
 {
     struct model_folder folder = {.config = small_config("gru", policy)};
     dtrain_step *handle = NULL;
     snprintf(folder.config.inputs, sizeof folder.config.inputs, "%s", text);
     snprintf(folder.config.targets, sizeof folder.config.targets, "%s", targets);
-    write_model(&folder, "refused");
-    REFUSED(dtrain_step_open(folder.path, NULL, &handle),
-            "not the 19 numbers and 2 ids of a frame and the 8 targets");
+    write_model(&folder, "named");
+    int code = dtrain_step_open(folder.path, NULL, &handle);
+    dtrain_step_close(handle);
     free_model(&folder);
+    return code;
+}
+
+static void refused(const char *text, const char *targets)
+{
+    REFUSED(open_named(text, targets), "not the 19 numbers and 2 ids of a frame and the 8 targets");
 }
 
 static void check_fed(const char *from, const char *to, const char *want)
@@ -234,6 +240,8 @@ int main(void)
     refused("a[0:10] t[0:2]@-6:-1", "t[0:8]");
     refused("t[0:1]:id*7@-3:0", "t[0:8]");
     refused("t[7:9]@-1", "t[0:9]");
+    refused("a[0:17] t[0:2]@-65537", "t[0:8]");
+    FINE(open_named("a[0:17] t[0:2]@-65536", "t[0:8]")); // as many steps as may be remembered
     remove_scratch();
     return test_end();
 }

@@ -126,8 +126,10 @@ static void test_hostile_manifest(void)
         {"0123456789abcdef 1 optimizer-00001-of-99999.safetensors\n",
          "MANIFEST lacks optimizer-00002-of-99999.safetensors"},
         {"0123456789abcdef 1 "
-         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-         "a\n",
+         "a23456789012345678901234567890123456789012345678901234567890123\n",
+         "a23456789012345678901234567890123456789012345678901234567890123 is missing"},
+        {"0123456789abcdef 1 "
+         "a234567890123456789012345678901234567890123456789012345678901234\n",
          "MANIFEST:1: not a line"},
     };
     fresh_save(in_scratch("one"), &small, 7);

@@ -356,12 +356,15 @@ static void test_formats(void)
         CHECK(weights[i] == dt_bf16_to_f32(dt_f32_to_bf16(tied.weights[i])), "element %lld",
               (long long)i);
     free(weights);
-    many.n = 300;
-    many.rows = malloc(300 * sizeof *many.rows);
-    for (int i = 0; i < 300; i++)
+    many.n = 257;
+    many.rows = malloc((size_t)many.n * sizeof *many.rows);
+    for (int i = 0; i < many.n; i++)
         many.rows[i] = tied.params.rows[0];
     CHECK_FAILS(dt_hf_write(in_scratch("bf16"), &many, tied.weights, &tiny), DT_USER,
-                "300 files of at most 1 bytes; 256 are the most");
+                "257 files of at most 1 bytes; 256 are the most");
+    many.n--;
+    CHECK_OK(dt_make_dirs(in_scratch("many")));
+    CHECK_OK(dt_hf_write(in_scratch("many"), &many, tied.weights, &tiny));
     free(many.rows);
 }
 

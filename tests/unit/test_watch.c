@@ -186,6 +186,7 @@ static const struct scene scenes[] = {
     {"the guard beside a thread that hangs", 2, 2, {[1] = GONE}, 60, .guard = WOKEN, .speaker = 0, .from = 0.2, .to = 0.22, .says = "rank 1 on host n0 (pid 101) died before the first step, during"},
     {"the guard beside a thread that is slow", 2, 2, {[1] = GONE}, 60, .guard = WOKEN, .naps = 15, .speaker = -1},
     {"the guard of one of two hosts", 2, 1, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.2, .to = 0.2, .says = "rank 1 on host n1 (pid 101) died at step 41 during backward, or its host cannot"},
+    {"the guard of one of three hosts", 6, 2, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.2, .to = 0.2, .says = "rank 4 on host n2 (pid 104), rank 5 on host n2 (pid 105): see"},
     {"the guard of one of four hosts", 8, 2, {RUNS}, 60, .guard = ANYWHERE, .speaker = 0, .from = 0.2, .to = 0.2, .says = "one of 6 ranks on other hosts died at step 41 during backward, or its host cannot be "
         "reached; the job ends. It is one of rank 2 on host n1 (pid 102), rank 3 on host n1 (pid 103), rank 4 on host n2 (pid 104), rank 5 on host n2 (pid 105), …: see"},
 };
