@@ -32,7 +32,7 @@ for layout in episodes robomimic minari d4rl groups; do
     check "$layout: --check" "$dtrain" --check policy.ini "${lines[@]}" run.name=other >check.log 2>&1
     frames=$([ $layout = robomimic ] && echo 9 || echo 13)
     check "$layout: it shows frames: $(cat check.log)" \
-        grep -q "$frames episodes, a window every 16 frames (data.stride); a frame has 5 values and 1 ids (tables of 7), the targets 3" check.log
+        grep -q "$frames episodes, a window every 16 frames (data.stride); a frame has 5 values and 1 id (tables of 7), the targets 3" check.log
     check "$layout: by its name" "$dtrain" --check policy.ini "${lines[@]}" run.name=other data.format=$layout >check.log 2>&1
     check "$layout: verify reads it by the configuration's rules: $("$dtrain" verify policy.ini "${lines[@]}")" \
         grep -q "^good  train.h5: .* ($layout), values per frame: 5, episodes: $frames, targets: 3, no checksums, data.train$" \
