@@ -383,9 +383,6 @@ static void check_data(struct check *check)
                "%lld ranks share a window, and no rank has its last state: set data.carry_state = "
                "false",
                (long long)s->comm.context);
-    if (s->comm.context > 1 && s->model.segment < 0)
-        reject(check, "comm.context model.segment",
-               "auto follows the memory of one rank: give a number, or 0 for one segment per rank");
     if (s->comm.context > 1 && s->model.direction == DT_DIRECTION_BOTH)
         reject(check, "comm.context model.direction",
                "%lld ranks share a window, but model.direction = both reads it from both ends",

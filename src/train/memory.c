@@ -215,12 +215,18 @@ static dt_status plan_of_segment(void *context, int64_t segment, int64_t *bytes)
     return plan_of_job(&trial, trial.model.recompute, trial.micro_batch, bytes);
 }
 
-dt_status dt_fit_segment(dt_segment_plan plan, void *context, int64_t length, int64_t unit,
-                         int64_t free, int64_t *segment, int64_t *bytes)
+dt_status dt_fit_segment(dt_segment_plan plan, void *context,
+                         const struct dt_segment_choice *choice, int64_t *segment, int64_t *bytes)
 {
-    *segment = 0;
-    for (int64_t n = 1;; n += dt_ceil_div(n, 8)) {
-        int64_t needed = 0, tried = n == 1 ? 0 : dt_round_up(dt_ceil_div(length, n), unit);
+    const int64_t length = choice->length, ranks = choice->ranks;
+    *segment = *bytes = 0;
+    for (int64_t n = ranks;; n += ranks * dt_ceil_div(n, 8 * ranks)) {
+        int64_t needed = 0, tried = n == 1 ? 0 : dt_round_up(dt_ceil_div(length, n), choice->unit);
+        if (tried > 0 && dt_ceil_div(length, tried) % ranks != 0) {
+            if (tried == choice->unit)
+                return DT_OK;
+            continue;
+        }
         dt_status status = plan(context, tried, &needed);
         if (status != DT_OK && *segment > 0) { // attention sees further than that
             dt_error_clear();
@@ -229,7 +235,7 @@ dt_status dt_fit_segment(dt_segment_plan plan, void *context, int64_t length, in
         DT_TRY(status);
         *segment = tried > 0 && tried < length ? tried : length;
         *bytes = needed;
-        if (needed <= free || *segment <= unit)
+        if (needed <= choice->free || *segment <= choice->unit)
             return DT_OK;
     }
 }
@@ -237,8 +243,11 @@ dt_status dt_fit_segment(dt_segment_plan plan, void *context, int64_t length, in
 static dt_status search_segment(const struct dt_job *job, int64_t free, int64_t *segment,
                                 int64_t *bytes)
 {
-    return dt_fit_segment(plan_of_segment, (void *)job, job->settings.data.seq_len,
-                          dt_segment_unit(&job->backend), free, segment, bytes);
+    const struct dt_segment_choice choice = {.length = job->settings.data.seq_len,
+                                             .unit = dt_segment_unit(&job->backend),
+                                             .ranks = job->settings.comm.context,
+                                             .free = free};
+    return dt_fit_segment(plan_of_segment, (void *)job, &choice, segment, bytes);
 }
 
 // Chooses the fewest segments that fit the memory of this rank.
@@ -273,18 +282,21 @@ static dt_status check_context(const struct dt_job *job)
                                   (long long)length, (long long)segment);
 }
 
+static dt_status check_turns(const struct dt_job *job)
+{
+    return job->model.segment == 0 || dt_job_may_segment(job)
+               ? DT_OK
+               : dt_config_reject(job->config, "model.segment",
+                                  "use optim.shard = states, or comm.reduce = fast",
+                                  "with optim.shard = %s the gradients of segments are summed over "
+                                  "ranks one by one, which reproducible sums of micro-batches are "
+                                  "not",
+                                  dt_config_find(job->config, "optim.shard")->text);
+}
+
 static dt_status check_segment(const struct dt_job *job)
 {
     int64_t segment = job->model.segment, unit = dt_segment_unit(&job->backend);
-    if (segment != 0 && !dt_job_may_segment(job))
-        return dt_config_reject(job->config, "model.segment",
-                                "use optim.shard = states, or comm.reduce = fast",
-                                "with optim.shard = %s the gradients of segments are summed over "
-                                "ranks one by one, which reproducible sums of micro-batches are "
-                                "not",
-                                dt_config_find(job->config, "optim.shard")->text);
-    if (segment < 0) // auto
-        return DT_OK;
     if (job->settings.comm.context > 1)
         DT_TRY(check_context(job));
     char hint[64];
@@ -296,28 +308,36 @@ static dt_status check_segment(const struct dt_job *job)
                                   (long long)segment, (long long)unit, job->backend.table->name);
 }
 
-dt_status dt_job_settle_segment(struct dt_job *job)
+// model.segment = auto.
+static dt_status settle_auto(struct dt_job *job)
 {
     static const char key[] = "model.segment";
-    int64_t *segment = &job->model.segment, chosen = 0;
+    int64_t chosen = 0;
     char text[24];
-    if (job->settings.comm.context > 1 && *segment == 0) // one for each rank
-        *segment = dt_round_up(dt_ceil_div(job->settings.data.seq_len, job->settings.comm.context),
-                               dt_segment_unit(&job->backend));
-    DT_TRY(dt_agree(job->comm, check_segment(job)));
-    if (job->settings.comm.context > 1) // its attention may see further
-        DT_TRY(dt_agree(job->comm,
-                        dt_job_name_origin(job->config, dt_model_config_check(&job->model))));
-    if (*segment >= 0)
-        return DT_OK;
     DT_TRY(dt_agree(job->comm, choose_segment(job, &chosen)));
     DT_TRY(dt_allreduce(job->comm, &chosen, 1, DT_I64, DT_MIN));
-    *segment = chosen < job->settings.data.seq_len ? chosen : 0;
-    snprintf(text, sizeof text, "%lld", (long long)*segment);
-    if (*segment > 0)
+    job->model.segment = chosen < job->settings.data.seq_len ? chosen : 0;
+    snprintf(text, sizeof text, "%lld", (long long)job->model.segment);
+    if (job->model.segment > 0)
         dt_info("model.segment = auto: a window is run %s positions at a time", text);
     return job->config
                ? dt_config_note(job->config, key, text, dt_config_find(job->config, key)->origin)
+               : DT_OK;
+}
+
+dt_status dt_job_settle_segment(struct dt_job *job)
+{
+    int64_t context = job->settings.comm.context, *segment = &job->model.segment;
+    DT_TRY(dt_agree(job->comm, check_turns(job)));
+    if (*segment < 0)
+        DT_TRY(settle_auto(job));
+    if (context > 1 && *segment == 0) // one for each rank
+        *segment = dt_round_up(dt_ceil_div(job->settings.data.seq_len, context),
+                               dt_segment_unit(&job->backend));
+    DT_TRY(dt_agree(job->comm, check_segment(job)));
+    return context > 1 // its attention may see further
+               ? dt_agree(job->comm,
+                          dt_job_name_origin(job->config, dt_model_config_check(&job->model)))
                : DT_OK;
 }
 

@@ -40,8 +40,14 @@ dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch,
                         struct dt_fit found[DT_RECOMPUTE_BLOCK + 1], int *n_found);
 // Gives the bytes that segments of this length need; 0: the whole window.
 typedef dt_status (*dt_segment_plan)(void *context, int64_t segment, int64_t *bytes);
-// The longest segment of a window of `length` positions that fits into `free` bytes, of as few
-// segments as that allows, or the shortest that the model can have, a multiple of `unit`; `length`
-// where the whole window fits. *bytes: what is then needed, more than `free` where none fits.
-dt_status dt_fit_segment(dt_segment_plan plan, void *context, int64_t length, int64_t unit,
-                         int64_t free, int64_t *segment, int64_t *bytes);
+struct dt_segment_choice {
+    int64_t length; // of a window, in positions
+    int64_t unit;   // segments are a multiple of this
+    int64_t ranks;  // that share a window: each has as many segments
+    int64_t free;   // bytes
+};
+// The longest segment that fits into `free` bytes, of as few segments as that allows, or the
+// shortest that the model can have; `length` where the whole window fits. *bytes: what is then
+// needed, more than `free` where none fits. *segment is 0 where ranks cannot share the window.
+dt_status dt_fit_segment(dt_segment_plan plan, void *context,
+                         const struct dt_segment_choice *choice, int64_t *segment, int64_t *bytes);

@@ -134,11 +134,14 @@ dt_status dt_propose(const struct dt_job *job, const char *device, struct dt_pro
     const struct dt_backend *backend = search.gpu ? search.gpu : &job->backend;
     longest = 0;
     for (int kind = 0; kind <= DT_RECOMPUTE_BLOCK && dt_job_may_segment(job); kind++) {
-        int64_t window = job->settings.data.seq_len, length, bytes;
+        const struct dt_segment_choice choice = {.length = job->settings.data.seq_len,
+                                                 .unit = dt_segment_unit(backend),
+                                                 .ranks = job->settings.comm.context,
+                                                 .free = p->bytes};
+        int64_t length, bytes;
         search.recompute = (enum dt_recompute)kind;
-        DT_TRY(dt_fit_segment(of_segment, &search, window, dt_segment_unit(backend), p->bytes,
-                              &length, &bytes));
-        if (length < window && bytes <= p->bytes && length > longest)
+        DT_TRY(dt_fit_segment(of_segment, &search, &choice, &length, &bytes));
+        if (length < choice.length && bytes <= p->bytes && length > longest)
             p->segments[p->n_segments++] =
                 (struct dt_fit_length){(enum dt_recompute)kind, longest = length, bytes};
     }

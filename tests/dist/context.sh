@@ -107,7 +107,12 @@ rejected "carried state" 'comm.context: 2 ranks share a window, and no rank has 
     data.shuffle=false
 rejected "reproducible sums of three" 'comm.context: 3 ranks share each window, and .* needs a power of two of them' 3 comm.context=3 \
     comm.reduce=reproducible data.micro_batch=1
-rejected "auto" 'comm.context: auto follows the memory of one rank' 2 comm.context=2 model.segment=auto
+check "auto" ranks 2 --check small.ini "${long[@]}" comm.context=2 model.segment=auto >auto.log 2>&1
+check "auto gives each rank a segment: $(grep '^segments' auto.log)" grep -q '^segments: 2 of 256 tokens a window' auto.log
+huge=(data.train=synthetic:random data.val= log.eval_every=0 data.seq_len=16777216 data.batch=2 data.micro_batch=1 model.d_model=1024)
+check "auto, a window that does not fit" ranks 2 --check small.ini "${huge[@]}" comm.context=2 model.segment=auto >auto.log 2>&1
+check "auto gives ranks as many segments: $(grep '^segments' auto.log)" \
+    awk '/^segments: / { found = $2 > 2 && $2 % 2 == 0 } END { exit !found }' auto.log
 rejected "a longer window of attention" 'model.segment is 256, shorter than model.attn_window = 300' 2 comm.context=2 model.layers=attention \
     model.attn_window=300
 finish
