@@ -35,6 +35,7 @@ predict_again() { "$dtrain" predict runs/run -o words.txt "$@"; }
 predict_policy() { rm -f predicted.h5 && "$dtrain" predict runs/policy -o predicted.h5 "$@" && sha256sum predicted.h5; }
 predict_drawn() { predict_policy --draw "$@"; }
 sample() { "$dtrain" sample runs/run "$@"; }
+sample_long() { sample --tokens 4000 "$@"; } # of which some are X, on any CPU
 export_model() { rm -rf exported && "$dtrain" export runs/run exported "$@" && (cd exported && sha256sum ./*); }
 bench() { # arguments …: the fields that name what was measured
     "$dtrain" bench --json --seconds 0.001 "$@" | grep -v '"bench":"machine"' |
@@ -108,8 +109,8 @@ sample top-k 0 1 sample
 sample top-p 1 0.1 sample
 sample min-p 0 1 sample
 sample repetition-penalty 1 100 sample
-sample stop '' X sample
-sample stop-tokens '' 88 sample
+sample stop '' X sample_long
+sample stop-tokens '' 88 sample_long
 sample seed 1337 1 sample
 sample ema false - sample
 sample device auto cuda sample
