@@ -151,6 +151,8 @@ bench pairs false - collective
 bench max-memory 0 1 time
 bench json false - as_text
 EOF
+# What auto is follows the CPU.
+! step_precision --precision auto | grep -q '"precision":"fp32"' || sed -i 's/^bench precision auto .* /bench precision auto bf16 /' table
 
 result() { # function, arguments …: what it gives, and how it ends
     "$@" 2>error.txt </dev/null
