@@ -85,6 +85,15 @@ check "a run that failed gives its exit code, whatever came after it: $code: $(t
 check "… and is named" grep -q 'sweep.sh: run 1 failed with exit code 2' failing.log
 check "… the next one was trained" grep -q '"complete"' runs/after/state.json
 
+# More runs than letters: all are trained, and the first 26 compared. Of the scripts only sweep.sh is the real one.
+mkdir made
+cp "$launch/sweep.sh" made
+printf '#!/bin/bash\nname=${!#}; mkdir -p "runs/${name#run.name=}" && touch "runs/${name#run.name=}/metrics.jsonl"\n' >made/run.sh
+printf '#!/bin/bash\necho "$#"\n' >made/curve.sh
+chmod +x made/*
+seq -f 'optim.lr=%g' 27 >many.txt
+check "27 runs: $(made/sweep.sh -np 1 "$dtrain" small.ini many.txt 2>&1 >compared.txt | tail -n 1)" test "$(ls -d runs/many-* | wc -l) $(cat compared.txt)" = "27 26"
+
 # A stop ends the run and the sweep; the same command continues.
 name=stop
 "$launch/sweep.sh" -np 1 "$dtrain" small.ini sweep.txt run.dir= run.steps=100000 >stop.log 2>&1 &
