@@ -7,13 +7,27 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-static struct dt_model_config tied_config; // of a small model
+static struct dt_model_config tied_config; // a small model with tied embeddings
 
 static dt_status parse_config(const char *text, struct dt_model_config *config)
 {
     dt_make_dirs(in_scratch("config"));
     put_text(in_scratch("config/config.json"), text);
     return dt_hf_read_config(in_scratch("config"), config);
+}
+
+// Writes `config` as a config.json and checks that the same model is read from it. The caller frees
+// the text.
+static char *write_and_read(const struct dt_model_config *config)
+{
+    struct dt_model_config read = {0};
+    struct dt_problems problems = {0};
+    char *text = NULL;
+    CHECK_OK(dt_hf_config_text(config, &text));
+    CHECK_OK(parse_config(text, &read));
+    dt_model_config_compare(&problems, &read, config);
+    CHECK(problems.n == 0, "%s", problems.text);
+    return text;
 }
 
 // transformers 5 refuses an integer where its field is a float.
@@ -67,7 +81,7 @@ static void test_config_initial_steps(void)
         }
 }
 
-// mamba-130m-hf states these and leaves the rest to defaults.
+// mamba-130m-hf states only these members; the others have defaults.
 static void test_config_defaults(void)
 {
     struct dt_model_config config = {0};
@@ -84,7 +98,7 @@ static void test_config_defaults(void)
     CHECK(config.norm_eps == 1e-5, "norm_eps is %g", config.norm_eps);
 }
 
-// What transformers reads of a Mamba stays as it was, to the byte.
+// The config.json of a Mamba does not change by a byte.
 static void test_config_bytes(void)
 {
     struct dt_model_config config = default_model("", 192, 256);
@@ -99,7 +113,8 @@ static void test_config_bytes(void)
     "{\"model_type\": \"dtrain\", \"hidden_size\": 8, \"vocab_size\": 50, \"num_hidden_layers\": " \
     "3"
 
-// A model of other kinds names them; a Mamba in other words is a Mamba.
+// A config.json of type dtrain names the layers, stem and heads. A model that is a Mamba, however
+// its layers are written, is written as one.
 static void test_config_kinds(void)
 {
     struct dt_model_config config = {0}, read = {0};
@@ -133,13 +148,12 @@ static void test_config_kinds(void)
     "{\"model_type\": \"mamba2\", \"hidden_size\": 64, \"vocab_size\": 50, "                       \
     "\"num_hidden_layers\": 3"
 
-// What a file lacks is as in Mamba2Config; infinity is written in two ways; a model that is written
-// comes back.
+// Members that a file lacks have the defaults of Mamba2Config. Files write infinity in two ways.
 static void test_config_mamba2(void)
 {
     static const char *const limits[] = {"[0.0, Infinity]", "[0.0, {\"__float__\": \"Infinity\"}]",
                                          "[0, 0.5]"};
-    struct dt_model_config config = {0}, read = {0};
+    struct dt_model_config config = {0};
     char text[512], *written;
     for (int i = 0; i < 3; i++) {
         snprintf(text, sizeof text,
@@ -155,14 +169,11 @@ static void test_config_mamba2(void)
         CHECK_INT(config.tie_embeddings, false);
         CHECK(REAL_OF(config, dt_max) == (i < 2 ? 0.0 : 0.5), "%s: %g", limits[i],
               REAL_OF(config, dt_max));
-        config.quantize = i == 2 ? DT_QUANTIZE_INT8 : DT_QUANTIZE_NONE; // which they lack
-        CHECK_OK(dt_hf_config_text(&config, &written));
+        // Mamba2Config has no member `quantize`; dtrain adds one.
+        config.quantize = i == 2 ? DT_QUANTIZE_INT8 : DT_QUANTIZE_NONE;
+        written = write_and_read(&config);
         CHECK(strstr(written, "Mamba2ForCausalLM") && strstr(written, "\"num_heads\":\t8"), "%s",
               written);
-        CHECK_OK(parse_config(written, &read));
-        struct dt_problems problems = {0};
-        dt_model_config_compare(&problems, &read, &config);
-        CHECK(problems.n == 0, "%s", problems.text);
         free(written);
     }
 }
@@ -171,8 +182,8 @@ static void test_config_mamba2(void)
     "{\"model_type\": \"falcon_mamba\", \"hidden_size\": 64, \"vocab_size\": 50, "                 \
     "\"num_hidden_layers\": 3, \"expand\": 16, "
 
-// As tiiuae/falcon-mamba-7b has it: the inner channels are intermediate_size, not `expand` times
-// the width, and mixer_rms_eps is left out. A model that is written comes back.
+// In tiiuae/falcon-mamba-7b, intermediate_size is the number of inner channels instead of `expand`
+// times the width, and mixer_rms_eps is missing.
 static void test_config_falcon(void)
 {
     struct dt_model_config config = {0}, read = {0};
@@ -182,14 +193,10 @@ static void test_config_falcon(void)
     CHECK_STR(config.layers, "mamba*3");
     CHECK_INT(WHOLE_OF(config, expand), 3);
     CHECK(REAL_OF(config, mixer_rms_eps) == 1e-6, "%g", REAL_OF(config, mixer_rms_eps));
-    CHECK_OK(dt_hf_config_text(&config, &written));
+    written = write_and_read(&config);
     CHECK(strstr(written, "FalconMambaForCausalLM") &&
               strstr(written, "\"intermediate_size\":\t192") && strstr(written, "mixer_rms_eps"),
           "%s", written);
-    CHECK_OK(parse_config(written, &read));
-    struct dt_problems problems = {0};
-    dt_model_config_compare(&problems, &read, &config);
-    CHECK(problems.n == 0, "%s", problems.text);
     free(written);
     CHECK_FAILS(dt_hf_official_text(&config, &written), DT_USER, "this one is falcon_mamba");
     CHECK_FAILS(parse_config(FALCON "\"intermediate_size\": 100}", &read), DT_USER,
@@ -204,8 +211,8 @@ static void test_config_falcon(void)
     "16, "                                                                                         \
     "\"rope_theta\": 10000, \"sliding_window\": null, \"num_hidden_layers\": 99, " layers
 
-// The layers as letters or as words of old and new versions; what a file lacks is as in
-// NemotronHConfig; a model that is written comes back.
+// Old versions of transformers write layers as letters, later ones as words. Members that a file
+// lacks have the defaults of NemotronHConfig.
 static void test_config_nemotron_h(void)
 {
     static const char *const texts[] = {
@@ -215,7 +222,7 @@ static void test_config_nemotron_h(void)
                  "\"linear_attention\", \"full_attention\", \"mlp\"], "
                  "\"hybrid_override_pattern\": null, \"mlp_hidden_act\": \"silu\"}"),
     };
-    struct dt_model_config config = {0}, read = {0};
+    struct dt_model_config config = {0};
     char *written;
     for (int i = 0; i < 3; i++) {
         CHECK_OK(parse_config(texts[i], &config));
@@ -231,21 +238,18 @@ static void test_config_nemotron_h(void)
         CHECK(REAL_OF(config, dt_min) == (i < 2 ? 0.001 : 0), "%g", REAL_OF(config, dt_min));
         CHECK_INT(*(int *)dt_model_field(&config, "mlp_activation"), i < 2 ? DT_RELU2 : DT_SILU);
         CHECK_INT(config.tie_embeddings, false);
-        CHECK_OK(dt_hf_config_text(&config, &written));
+        written = write_and_read(&config);
         CHECK(strstr(written, "NemotronHForCausalLM") &&
                   strstr(written, "\"hybrid_override_pattern\":\t\"MM*-\"") &&
                   strstr(written, i < 2 ? "\"relu2\"" : "\"mlp_hidden_act\":\t\"silu\"") &&
                   !strstr(written, "rope_theta") && !strstr(written, "\"state_size"),
               "%s", written);
-        CHECK_OK(parse_config(written, &read));
-        struct dt_problems problems = {0};
-        dt_model_config_compare(&problems, &read, &config);
-        CHECK(problems.n == 0, "%s", problems.text);
         free(written);
     }
 }
 
-// The type that a model is written as, or the keys that keep it from being one of transformers'.
+// dt_hf_type_text states the type that a model is written as, or which keys prevent a type that
+// transformers loads.
 static void test_type_text(void)
 {
     static const struct {
@@ -359,7 +363,7 @@ static void test_config_monsters(void)
     CHECK_FAILS(dt_hf_read_config(in_scratch("dir"), &config), DT_USER, "dir/config.json");
 }
 
-// What a file of state-spaces/mamba lacks is as in mamba_ssm.
+// Members that a file of state-spaces/mamba lacks have the defaults of mamba_ssm.
 static void test_config_official(void)
 {
     static const struct {
