@@ -53,6 +53,9 @@ check "… and to the validation loss" adds_up runs/whole/metrics.jsonl eval 1e-
 check "tokens by source are those of the order" cmp \
     <(sed -nE 's/.*"event":"train","step":([0-9]*).*"sources":.*"tokens":([0-9]*),"epochs":[^}]*\}\}\}/\1 \2/p' runs/whole/metrics.jsonl) \
     <(head -n $((24 * 8)) order-1.txt | awk '$3 ~ /^code/ { n[$1] += 48 } END { for (i = 1; i <= 24; i++) print i, n[i] + 0 }')
+# The place in a source's epochs, by the first sequence of a batch, counts the step itself.
+check "the first step is part of an epoch: $(by_source whole | head -n 1)" awk -F'[:,}]' 'NR == 1 { for (i = 1; i < NF; i++) if ($i ~ /"epochs"/)
+    begun += $(i + 1) > 0 } END { exit begun != 1 }' <(by_source whole)
 check "eval of code alone" ranks 1 eval small.ini "$mix" data.val='code/val-*.h5' run.name=whole data.micro_batch=2 >eval.json 2>eval.log
 check "… is its loss in the validation of both: $(eval_loss <eval.json)" awk -v alone="$(eval_loss <eval.json | cut -d' ' -f1)" '
     match($0, /"code[^}]*/) && /"event":"eval"/ { sub(/.*"loss":/, "", $0); split($0, part, ","); d = part[1] / alone - 1; found = d < 1e-5 && -d < 1e-5 }

@@ -29,6 +29,7 @@ done
 run 0 --version
 run 0 info
 says "memory    $(awk '/^MemTotal/ { printf "%.1f GiB", $2 / 2 ^ 20 }' /proc/meminfo), " out.txt
+check "less of it is free: $(grep memory out.txt)" awk '/^  memory/ { less = $4 < $2 } END { exit !less }' out.txt
 code=0
 "$dtrain" --help >/dev/full 2>error.txt || code=$?
 check "output that cannot be written: exit code $code, not 3" [ $code -eq 3 ]

@@ -194,7 +194,10 @@ static void test_prune(void)
     dt_make_dirs(in_scratch("prune/step-00000006.bak")); // is none, nor counts as one
     CHECK_OK(dt_checkpoint_prune(dir, 0, -1, 0));
     check_steps(dir, 6, "xxxxxx");
+    durable[0] = 0;
     CHECK_OK(dt_checkpoint_prune(dir, 4, -1, 1)); // the best is kept besides
+    CHECK(strstr(durable, "rename .step-"), "a checkpoint is removed under its own name: %s",
+          durable);
     check_steps(dir, 6, "x.xxxx");
     CHECK_OK(dt_checkpoint_prune(dir, 4, -1, 5));
     check_steps(dir, 6, "..xxxx");

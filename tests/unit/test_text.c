@@ -27,6 +27,22 @@ static void test_counts(void)
     CHECK_STR(DT_COUNT(INT64_MAX, "frames"), "9223372036854775807 frames");
 }
 
+// Every character in its shortest form, each byte of which is needed; surrogates are none.
+static void test_characters(void)
+{
+    for (uint32_t c = 0; c < 0x120000; c++) {
+        int length = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+        char bytes[4] = {(char)c};
+        for (int i = length - 1, left = (int)c; i >= 0 && length > 1; i--, left >>= 6)
+            bytes[i] = (char)(i > 0 ? 0x80 | (left & 0x3f) : (0xf0 << (4 - length)) | left);
+        bool valid = c <= 0x10ffff && (c < 0xd800 || c > 0xdfff);
+        int64_t found = dt_utf8_length(bytes, length);
+        CHECK(found == (valid ? length : 0), "U+%04X has %lld bytes", c, (long long)found);
+        if (length > 1 && dt_utf8_length(bytes, length - 1) != 0)
+            CHECK(false, "U+%04X needs only %d bytes", c, length - 1);
+    }
+}
+
 static void test_steps(void)
 {
     static const char *const wrong[] = {"", "1", "1:", ":1", "2:1", "0:1", "1:2:3", "-1:2", "1:2 "};
@@ -42,6 +58,6 @@ static void test_steps(void)
 
 int main(void)
 {
-    RUN(test_durations, test_counts, test_steps);
+    RUN(test_durations, test_counts, test_characters, test_steps);
     return test_end();
 }
