@@ -504,6 +504,7 @@ dt_status dt_player_step(struct dt_player *player, const struct dt_play *play)
         part.n = dt_min_i64(play->n - done, group);
         part.frames += play->frames ? rows * info->frame : 0;
         part.ids += play->ids ? rows * (info->vocab > 0 ? 1 : info->n_ids) : 0;
+        part.seen += play->seen ? done * info->vocab : 0;
         part.predicted += play->predicted ? done * info->values : 0;
         part.drawn += play->drawn ? done * info->targets : 0;
         status = run(player, &part);

@@ -45,6 +45,9 @@ $(ids --prompt "3 7 1" --seed 5)
 == 2 ==
 $(ids --prompt 9 --seed 6)"
 check "two prompts at once: the same texts" [ "$(ids "3 7 1" 9 --seed 5)" = "$several" ]
+many=(3 9 1 2 4 5 6 7 8 0) # more than are computed together
+alone=$(for i in "${!many[@]}"; do echo "== $((i + 1)) ==" && ids --prompt "${many[i]}" --seed $((5 + i)) --repetition-penalty 3; done)
+check "ten prompts at once, each with the penalty of its own tokens" [ "$(ids "${many[@]}" --seed 5 --repetition-penalty 3)" = "$alone" ]
 text=$(ids --prompt 3 --seed 5)
 end=$(cut -d' ' -f6 <<<"$text")
 check "it ends before token $end" grep -qE "^$(cut -d' ' -f1-5 <<<"$text" | sed -E "s/ $end .*//")" <(ids --prompt 3 --seed 5 --stop-tokens "$end")
