@@ -64,18 +64,26 @@ check "mlm: … to the same bits" same_bits runs/cut/$last runs/mlm-1/$last
 counted() { sed -n 's/.*"event":"eval".*"tokens":\([0-9]*\).*/\1/p' "$1" | sort -u; }
 check "mlm: every evaluation masks the same tokens: $(counted runs/mlm-1/metrics.jsonl)" \
     test "$(counted runs/mlm-1/metrics.jsonl | wc -w)" = 1
-check "mlm: predicts" "$dtrain" predict "${mlm[@]}" run.name=mlm-1 --output predicted.h5 >predict.log 2>&1
-check_python "mlm: … a log-probability of every token, its last one too" -c '
-import glob, sys
+check "lm: trains" "$dtrain" small.ini run.name=lm run.steps=1 log.eval_every=1 >lm.log 2>&1
+check "mlm: predicts every token" "$dtrain" "${mlm[@]}" model.mask_rate=1 run.name=every >every.log 2>&1
+check "mlm: … and counts those that stay, too: $(counted runs/every/metrics.jsonl)" \
+    test "$(counted runs/every/metrics.jsonl)" = "$(counted runs/lm/metrics.jsonl)"
+check "mlm: predicts" "$dtrain" predict "${mlm[@]}" run.name=mlm-1 --hidden --output predicted.h5 >predict.log 2>&1
+check_python "mlm: … a log-probability of every token, its last one too, which follows from the hidden state" -c '
+import glob, json, sys
 try:
     import h5py, numpy as np
 except ImportError:
     sys.exit()
-with h5py.File("predicted.h5") as file:
-    found = []
-    file.visititems(lambda name, x: found.append(x[:]) if isinstance(x, h5py.Dataset) and x.dtype.kind == "f" else None)
-tokens = sum(len(h5py.File(name)["tokens"]) for name in glob.glob("data/val-*.h5"))
-assert sum(map(len, found)) == tokens and all(np.isfinite(x).all() and (x < 0).all() for x in found), (tokens, found)'
+with h5py.File("predicted.h5") as file, h5py.File(glob.glob("data/val-*.h5")[0]) as shard:
+    found, hidden, tokens = file["log_probabilities"][:], file["hidden"][:], shard["tokens"][:]
+weights = open(sys.argv[1] + "/model.safetensors", "rb").read()
+start = 8 + int.from_bytes(weights[:8], "little")
+row = json.loads(weights[8:start])["backbone.embeddings.weight"]
+embedding = np.frombuffer(weights[slice(*(start + i for i in row["data_offsets"]))], "f4").reshape(row["shape"])
+logits = (hidden @ embedding.T).astype("f8")
+expected = logits[np.arange(len(tokens)), tokens] - np.log(np.exp(logits).sum(1))
+assert len(found) == len(tokens) and (found < 0).all() and abs(found - expected).max() < 1e-5, abs(found - expected).max()' runs/mlm-1/$last
 mlm_rejected() { # pattern, override …
     refused "${*:2}" "$1" "$dtrain" small.ini model.heads=mlm model.vocab_size=257 "${@:2}"
 }
