@@ -3,12 +3,18 @@
 
 What it assumes: products at the rates below, x_proj and dt_proj by the bytes they move; every other kernel at
 SHARE of its slowest pipe in table.md (or of the bandwidth, if its bytes take longer); the scan's blocks as
-kernels/scan_cut.h places them (FILL: `test_scan_cut show`). It leaves out the input, checkpoints, validation,
-communication, what two pipes cost each other, and clocks below the boost clock.
+kernels/scan_cut.h places them (FILL). It leaves out the input, checkpoints, validation, communication, what two pipes
+cost each other, and clocks below the boost clock.
 
 With comm.context = R each rank runs a part of one window: a pass takes R - 1 times as long as one layer's scan and
 its messages longer than its part of the work.
+
+step.py --check TEST_SCAN_CUT compares FILL with what that program prints, and the time that ranks wait with events.
 """
+
+import re
+import subprocess
+import sys
 
 import sass
 
@@ -16,10 +22,12 @@ CLOCK, MULTIPROCESSORS, BANDWIDTH = 1.755e9, 132, 4.3e12
 PRODUCTS, HEAD = 620e12, 520e12  # FLOP/s; the head's output is fp32
 SHARE, GAPS = 0.85, 2e-3         # GAPS: seconds between the kernels of a step
 LAYERS, LENGTH, D, E, N, RANK, V = 24, 2048, 768, 1536, 16, 48, 50280
-CONTEXT_LENGTH, LATENCY, NVLINK = 1 << 17, 15e-6, 450e9  # seconds of a message, bytes/s one way
+RANKS, CONTEXT_LENGTH, LATENCY, NVLINK = (2, 4, 8), 1 << 17, 15e-6, 450e9  # seconds of a message, bytes/s one way
 OPTIMIZER = 34 * 129e6           # bytes: AdamW 28 a weight, the bf16 copy 2, the norm 4
-# Batch: channels a lane and fill, forward and backward.
-FILL = {1: (2, 0.46, 2, 0.65), 4: (1, 0.72, 2, 0.66), 8: (1, 0.96, 2, 0.75), 16: (2, 0.96, 2, 0.96), 32: (2, 0.96, 2, 0.96)}
+# (Batch, length): channels a lane and fill, forward and backward, as `test_scan_cut show` prints them.
+FILL = {(1, 1 << 14): (2, 0.51, 2, 0.70), (1, 1 << 15): (2, 0.52, 2, 0.71), (1, 1 << 16): (2, 0.52, 2, 0.72),
+        (4, LENGTH): (1, 0.72, 2, 0.67), (8, LENGTH): (1, 0.96, 2, 0.75), (16, LENGTH): (2, 0.96, 2, 0.96),
+        (32, LENGTH): (2, 0.96, 2, 0.96)}
 
 
 def token(rows, kernel, units, moved):
@@ -31,7 +39,7 @@ def token(rows, kernel, units, moved):
 
 def step(rows, batch, length=LENGTH):
     """{part: seconds of a step}"""
-    pairs, fill, back_pairs, back_fill = FILL[batch]
+    pairs, fill, back_pairs, back_fill = FILL[batch, length]
     tokens, bandwidth = batch * length, BANDWIDTH * SHARE
     thin = sum(max(2 * i * o / PRODUCTS, moved / bandwidth) for i, o in ((E, RANK + 2 * N), (RANK, E))
                for moved in (2 * (i + o), 2 * (i + o), 2 * ((2 if i == E else 1) * i + o)))
@@ -51,24 +59,74 @@ def step(rows, batch, length=LENGTH):
     return parts
 
 
+def waiting(parts):
+    """Seconds of a layer's scan forward, of one backward, and of the messages of one layer."""
+    state, inputs = 4 * E * N, 2 * 3 * E  # bytes of ssm_state, and of the convolution's last inputs
+    return parts["scan forward"] / LAYERS, parts["scan backward"] / LAYERS, 2 * LATENCY + (state + inputs) / NVLINK
+
+
 def efficiency(rows, ranks, length):
     """Of `ranks` that share a window of `length` tokens: (the share of time that is work, tokens/s of all)."""
     parts = step(rows, 1, length // ranks)
+    forward, backward, messages = waiting(parts)
     work = sum(parts.values())
-    state, inputs = 4 * E * N, 2 * 3 * E  # bytes of ssm_state, and of the convolution's last inputs
-    message = 2 * LATENCY + (state + inputs) / NVLINK
-    late = (ranks - 1) * ((parts["scan forward"] + parts["scan backward"]) / LAYERS + 2 * message)
+    late = (ranks - 1) * (forward + backward + 2 * messages)
     return work / (work + late), length / (work + late)
 
 
-if __name__ == "__main__":
-    rows, _, _ = sass.read_table()
-    for ranks in (2, 4, 8):
+def ends(ranks, scan, rest, messages):
+    """When the last of `ranks` ends a pass, event by event: a layer is `rest` seconds of work and then a scan, which
+    begins when the scan of the rank before has ended and its messages are there."""
+    times = [0.0] * ranks
+    for _ in range(LAYERS):
+        arrives = 0.0
+        for rank in range(ranks):
+            times[rank] = max(times[rank] + rest, arrives) + scan
+            arrives = times[rank] + messages
+    return times[-1]
+
+
+def faults(rows, cuts):
+    """What is wrong, a line each; cuts: the output of `test_scan_cut show`."""
+    wrong = []
+    for (batch, length), fill in FILL.items():
+        lines = [re.search(r"%s D %d L %d B %d: .* width (\d+): fill (.*)" % (op, E, length, batch), cuts)
+                 for op in ("forward", "backward")]
+        printed = tuple(x for line in lines for x in (int(line[1]) // 32, float(line[2])))
+        if printed != fill:
+            wrong.append("FILL of B %d, L %d is %s, but test_scan_cut prints %s" % (batch, length, fill, printed))
+    for ranks in RANKS:
+        parts = step(rows, 1, CONTEXT_LENGTH // ranks)
+        forward, backward, messages = waiting(parts)
+        work = sum(parts.values())
+        rest = (work / LAYERS - forward - backward) / 2
+        seconds = ends(ranks, forward, rest, messages) + ends(ranks, backward, rest, messages)
+        for formula, events in zip(efficiency(rows, ranks, CONTEXT_LENGTH), (work / seconds, CONTEXT_LENGTH / seconds)):
+            if abs(formula / events - 1) > 1e-9:
+                wrong.append("comm.context = %d: %g, by events %g" % (ranks, formula, events))
+    return wrong
+
+
+def show(rows):
+    for ranks in RANKS:
+        share, speed = efficiency(rows, ranks, CONTEXT_LENGTH)
         print("comm.context = %d, L %d: %.0f %% of the time is work, %.0f K tokens/s" % (
-            ranks, CONTEXT_LENGTH, 100 * efficiency(rows, ranks, CONTEXT_LENGTH)[0],
-            efficiency(rows, ranks, CONTEXT_LENGTH)[1] / 1e3))
-    for batch in FILL:
+            ranks, CONTEXT_LENGTH, 100 * share, speed / 1e3))
+    for batch in (batch for batch, length in FILL if length == LENGTH):
         parts = step(rows, batch)
         total = sum(parts.values())
         print("B %2d: %.0f ms, %.0f K tokens/s: %s" % (batch, total * 1e3, batch * LENGTH / total / 1e3, ", ".join(
             "%s %.1f" % (part, seconds * 1e3) for part, seconds in parts.items())))
+
+
+def main():
+    rows, _, _ = sass.read_table()
+    if len(sys.argv) == 1:
+        return show(rows)
+    wrong = faults(rows, subprocess.run([sys.argv[2], "show"], stdout=subprocess.PIPE, check=True, text=True).stdout)
+    print("\n".join(wrong) or "good")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
