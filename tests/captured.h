@@ -5,7 +5,7 @@
 
 static int captured_ends[2], captured_stderr;
 
-// Replaces stderr by `fd`.
+// Makes `fd` the standard error of this process.
 static inline void replace_stderr(int fd)
 {
     captured_stderr = dup(STDERR_FILENO);
@@ -18,7 +18,7 @@ static inline void restore_stderr(void)
     close(captured_stderr);
 }
 
-// Reads what the non-blocking `fd` has: at most 64 KiB, valid until the next call.
+// Reads what is waiting in the non-blocking `fd`: at most 64 KiB, valid until the next call.
 static inline const char *drain(int fd)
 {
     static char text[1 << 16];

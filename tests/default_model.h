@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-// A field of a kind.
+// The value of the field `name`, which belongs to a kind of block.
 #define WHOLE_OF(config, name) (*(int64_t *)dt_model_field(&(config), #name))
 #define REAL_OF(config, name)  (*(double *)dt_model_field(&(config), #name))
 #define FLAG_OF(config, name)  (*(bool *)dt_model_field(&(config), #name))

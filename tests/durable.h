@@ -1,6 +1,6 @@
-// Logs the calls that make files durable in order: "fsync NAME", "rename NAME" and "exchange NAME",
-// each with the last part of its path. These functions replace libc's in the program that includes
-// this.
+// Logs the calls that make files durable, in order: "fsync NAME", "rename NAME" and "exchange
+// NAME", where NAME is the last part of the path. These functions replace those of libc in the
+// program that includes this header.
 #pragma once
 
 #include "base/file.h"
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 static char durable[1024];
-static int fail_rename; // the n-th rename from now on fails, as on a full disk; 0: none
+static int fail_rename; // the n-th rename from now on fails, as on a full disk; 0: none fails
 
 static inline void note_call(const char *call, const char *path)
 {

@@ -11,7 +11,7 @@ static struct {
     const void *from;
     int64_t bytes;
 } late_copies[LATE_MOST];
-static int n_late; // not done yet
+static int n_late; // copies that were requested and not yet done
 
 static inline dt_status copy_late(struct dt_device *device, void *to, const void *from,
                                   int64_t bytes, struct dt_stream *stream)

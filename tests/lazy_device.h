@@ -1,6 +1,6 @@
-// A device over the CPU's memory that puts off all work: that of a stream is done when the host
-// waits for it, or when work that the host waits for waits for it by an event. Where an event is
-// missing, or is recorded too early, what it should have brought is not there.
+// A device over the CPU's memory that puts off all work. The work of a stream is done when the host
+// waits for the stream, or waits for something that depends on it by an event. Where an event is
+// missing or was recorded too early, its data are missing.
 #pragma once
 
 #include "backend/backend.h"
@@ -41,7 +41,7 @@ struct lazy_stream {
 
 struct lazy_event {
     struct lazy_stream *stream; // NULL: not recorded
-    int64_t at;                 // the work of `stream` before this one
+    int64_t at;                 // how much work of `stream` comes before the event
 };
 
 static struct lazy_stream lazy_default;
@@ -182,7 +182,7 @@ static inline dt_status lazy_event_done(struct dt_device *device, struct dt_even
     return DT_OK;
 }
 
-// Puts off copies, fills and casts; other ops are done at once.
+// Makes the device put off copies, fills and casts. It does other ops at once.
 static inline void make_lazy(struct dt_device_table *table, struct dt_op_table *op)
 {
     lazy_ops = &dt_cpu_op_table;

@@ -1,5 +1,5 @@
-// Shared by tests of ops: a backend, arrays between guard bands that are NaN until written, values
-// from a seed, and running an op on exactly the workspace that it requests.
+// Shared by tests of ops: a backend; arrays between guard bands, which are NaN until written;
+// values from a seed; and running an op on a workspace of exactly the size that it requests.
 #pragma once
 
 #include "test.h"
@@ -35,12 +35,12 @@ static inline struct dt_backend open_cpu(int threads)
     return open_backend("cpu", threads);
 }
 
-// Arrays that are not released yet, in all files of the program.
+// Arrays that were not released yet, in all files of the program.
 enum { GUARDED_MOST = 1024 };
 __attribute__((weak)) char *guarded_all[GUARDED_MOST];
 __attribute__((weak)) int guarded_count;
 
-// The size is at the start of the first guard band.
+// Allocates an array between guard bands, the first of which starts with the array's size.
 static inline void *guarded(int64_t bytes)
 {
     char *base =
@@ -65,7 +65,7 @@ static inline int64_t guarded_size(const void *data)
     return bytes;
 }
 
-// The start of the array that `at` points into.
+// Returns the start of the array that `at` points into.
 static inline char *guarded_around(const void *at)
 {
     for (int i = 0; i < guarded_count; i++)
@@ -86,7 +86,7 @@ static inline int guards_whole(const void *data)
     return 1;
 }
 
-// Checks the guard bands, then frees.
+// Checks the guard bands of an array, then frees it.
 static inline void release(void *data, const char *name)
 {
     int i = 0;
@@ -104,8 +104,8 @@ static inline void release_all(void)
         release(guarded_all[guarded_count - 1], "an array");
 }
 
-// [rows, width] at a stride: normal numbers times `scale`; gaps between rows stay fresh. A prime
-// number of values is drawn once and reused, so that no two rows are alike.
+// An array [rows, width] at a stride: normal numbers times `scale`. Gaps between the rows stay
+// fresh. A prime number of values is drawn once and reused, so that no two rows are alike.
 enum { DRAWN = 65537 };
 
 static inline void *normal_rows(dt_dtype type, int64_t rows, int64_t width, int64_t stride,
@@ -129,7 +129,7 @@ static inline float *normal(int64_t n, double scale, uint32_t seed)
     return normal_rows(DT_F32, 1, n, n, scale, seed);
 }
 
-// Views on guarded arrays: of normal numbers, and fresh.
+// Views of guarded arrays: one of normal numbers, and a fresh one.
 static inline struct dt_view normal_view(dt_dtype type, int64_t rows, int64_t cols, int64_t stride,
                                          double scale, uint32_t seed)
 {

@@ -1,4 +1,4 @@
-// Every op with one signature, for tests that loop over the ops: dt_NAME, dt_visit_NAME and
+// Gives all ops one signature, for tests that loop over the ops: dt_NAME, dt_visit_NAME and
 // dt_NAME_workspace by the op's index.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Linked into each test program in place of dt_error_raise and dt_log_message (the linker's
-// --wrap): notes what they say, whole, in the file that $SAID names, then calls them.
-// answers/messages.txt has what the tests of each room raise.
+// The linker's --wrap puts these functions in place of dt_error_raise and dt_log_message in each
+// test program. They append each whole message to the file that $SAID names and then call the
+// original. answers/messages.txt has the messages that the tests of each room raise.
 #define _GNU_SOURCE // vasprintf
 #include "base/error.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-// Weak: some tests use neither.
+// The originals are weak because some tests link neither.
 dt_status __real_dt_error_raise(dt_status code, const char *file, int line, const char *function,
                                 const char *hint, const char *format, ...) __attribute__((weak));
 dt_status __wrap_dt_error_raise(dt_status code, const char *file, int line, const char *function,
@@ -18,7 +18,8 @@ dt_status __wrap_dt_error_raise(dt_status code, const char *file, int line, cons
 void __real_dt_log_message(const char *prefix, const char *format, ...) __attribute__((weak));
 void __wrap_dt_log_message(const char *prefix, const char *format, ...);
 
-// A line "FORMAT<tab>TEXT" with \n, \t and \\ for these characters: one write, as threads call it.
+// Appends a line "FORMAT<tab>TEXT", in which \n, \t and \\ stand for these characters. It is
+// written with one call, since several threads may raise errors.
 static void note(const char *format, const char *what, const char *message, const char *hint)
 {
     char text[2 * DT_ERROR_MESSAGE], line[4 * DT_ERROR_MESSAGE];

@@ -12,7 +12,7 @@
 
 static char scratch[256];
 
-// In $TMPDIR. May be called again after remove_scratch.
+// Creates the folder in $TMPDIR. May be called again after remove_scratch.
 static inline void make_scratch(void)
 {
     const char *parent = getenv("TMPDIR");
@@ -29,7 +29,7 @@ static inline void remove_scratch(void)
     CHECK_OK(dt_remove_tree(scratch));
 }
 
-// A path in the scratch folder; only this many are valid at a time.
+// Returns a path in the scratch folder. Only the last LIVE paths stay valid.
 __attribute__((format(printf, 1, 2))) static inline const char *in_scratch(const char *format, ...)
 {
     enum { LIVE = 4096 };
@@ -49,7 +49,7 @@ __attribute__((format(printf, 1, 2))) static inline const char *in_scratch(const
     return path[next];
 }
 
-// Unsynced, unlike dtrain's own writing: tests damage hundreds of files.
+// Writes a file without a sync, which dtrain would do: tests damage hundreds of files.
 static inline void put_bytes(const char *path, const void *bytes, int64_t size)
 {
     FILE *file = fopen(path, "wb");

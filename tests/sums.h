@@ -6,8 +6,8 @@
 #include "test.h"
 #include "typed.h"
 
-// Element i of a rank: multiples of 1/4 below 4, exact in bf16, and so are their sums over four
-// ranks; integers take four times the value.
+// Element i of a rank: a multiple of 1/4 below 4, which bf16 holds exactly, as it holds sums over
+// four ranks. Integer types have four times the value.
 static inline double exact(dt_dtype type, int64_t i, int rank, int round)
 {
     return (double)((i * 5 + rank * 11 + round * 3) % 31 - 15) * (type == DT_I64 ? 1 : 0.25);
@@ -26,7 +26,7 @@ static inline void *new_exact(dt_dtype type, int64_t n, int rank, int round)
     return x;
 }
 
-// The reduction of element i over `size` ranks.
+// Returns the reduction of element i over `size` ranks.
 static inline double reduced(dt_dtype type, int64_t i, int size, int round, enum dt_reduce_op op)
 {
     double result = exact(type, i, 0, round);
@@ -37,7 +37,7 @@ static inline double reduced(dt_dtype type, int64_t i, int size, int round, enum
     return result;
 }
 
-// Elements [first, end) of x are those of all ranks, reduced.
+// Checks that elements [first, end) of x are the reduction over all ranks.
 static inline void check_reduced(const char *what, const void *x, dt_dtype type, int64_t first,
                                  int64_t end, int size, int round, enum dt_reduce_op op)
 {
@@ -48,7 +48,7 @@ static inline void check_reduced(const char *what, const void *x, dt_dtype type,
           (long long)(end - first), dt_dtype_name(type), round, op, (long long)wrong);
 }
 
-// Signed numbers of many magnitudes, whose sums round differently in any other order.
+// Signed numbers of many magnitudes, whose sums round differently in every order.
 static inline double leaf(dt_dtype type, int64_t i, int rank)
 {
     uint32_t h = ((uint32_t)i * 2654435761u) ^ ((uint32_t)(rank + 1) * 2246822519u);
@@ -58,13 +58,13 @@ static inline double leaf(dt_dtype type, int64_t i, int rank)
     return type == DT_F32 ? x : x / 3;
 }
 
-// The sum in the order DT_SUM_TREE: of ranks 0 + 1, 2 + 3, …, then of those sums.
+// Returns the sum in the order DT_SUM_TREE: ranks 0 + 1, 2 + 3, …, then sums of these sums.
 static inline double tree(dt_dtype type, int64_t i, int first, int n)
 {
     if (n == 1)
         return leaf(type, i, first);
     double sum = tree(type, i, first, n / 2) + tree(type, i, first + n / 2, n / 2);
-    return type == DT_F32 ? (double)(float)sum : sum; // exact in double but for this
+    return type == DT_F32 ? (double)(float)sum : sum; // double is exact here, fp32 is not
 }
 
 static inline void fill_leaves(void *x, dt_dtype type, int64_t n, int rank)
@@ -73,7 +73,7 @@ static inline void fill_leaves(void *x, dt_dtype type, int64_t n, int rank)
         set(x, type, i, leaf(type, i, rank));
 }
 
-// Elements [first, end) of the whole, which begin at x, are the tree's.
+// Checks elements [first, end) of a whole array, which start at x, against the tree's sums.
 static inline void check_tree_sums(const char *what, const void *x, dt_dtype type, int64_t first,
                                    int64_t end, int size)
 {

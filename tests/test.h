@@ -13,7 +13,7 @@
 
 enum { TEST_SKIP = 77, TEST_DESCRIPTORS = 1024 };
 
-// Weak: the files of one program count together.
+// These are weak, so that all files of a program share them.
 __attribute__((weak)) int test_checks;
 __attribute__((weak)) int test_failures;
 
@@ -72,8 +72,8 @@ __attribute__((weak)) int test_failures;
         dt_error_clear();                                                                          \
     } while (0)
 
-// Descriptors that were open at the start of the program, a byte each. Libraries may open files and
-// keep them until the end; their tests set `test_ignores_descriptors`.
+// Descriptors that were open when the program started, one byte each. Libraries may open files and
+// keep them until the end; tests of such libraries set `test_ignores_descriptors`.
 __attribute__((weak)) char test_descriptors[TEST_DESCRIPTORS];
 __attribute__((weak)) int test_ignores_descriptors;
 
@@ -93,7 +93,7 @@ static inline void test_check_descriptors(void)
     }
 }
 
-// Threads of this process.
+// Returns the number of threads of this process.
 static inline int thread_count(void)
 {
     int n = 0;
@@ -109,14 +109,14 @@ static inline int thread_count(void)
 static inline void check_threads(int before)
 {
 #ifdef __SANITIZE_THREAD__
-    before++; // its own, from the first thread that is made on
+    before++; // the sanitizer has a thread of its own once another was created
 #endif
     for (int waits = 0; waits < 1000 && thread_count() != before; waits++)
         usleep(1000);
     CHECK_INT(thread_count(), before);
 }
 
-// Runs these functions one after another: the tests of a program.
+// Runs the tests of a program, which are these functions, in order.
 #define RUN(...)                                                                                   \
     do {                                                                                           \
         void (*const tests_[])(void) = {__VA_ARGS__};                                              \
@@ -126,7 +126,7 @@ static inline void check_threads(int before)
 
 static inline int test_end(void)
 {
-    if (!test_ignores_descriptors && !getenv("OMPI_COMM_WORLD_SIZE")) // MPI keeps its own
+    if (!test_ignores_descriptors && !getenv("OMPI_COMM_WORLD_SIZE")) // MPI keeps descriptors open
         test_check_descriptors();
     fprintf(stderr, "%d checks, %d failed\n", test_checks, test_failures);
     if (test_checks == 0)

@@ -30,7 +30,7 @@ static inline double trace_number(const cJSON *event, const char *field)
     return number ? number->valuedouble : NAN;
 }
 
-// The spans of a document, sorted, by malloc.
+// Returns the spans of a document in sorted order (malloc).
 static inline struct trace_event *trace_spans(const cJSON *document, int *n)
 {
     const cJSON *events = cJSON_GetObjectItem(document, "traceEvents"), *event;
@@ -51,8 +51,8 @@ static inline struct trace_event *trace_spans(const cJSON *document, int *n)
     return spans;
 }
 
-// On a track every span begins and ends within the one that is open. A thousandth of a microsecond
-// is the unit in which times are written; their sums are rounded further.
+// Checks that every span of a track lies within the span that is open when it begins. Times are
+// written in thousandths of a microsecond, and their sums are rounded further.
 static inline void trace_check_nesting(const struct trace_event *spans, int n)
 {
     enum { DEPTH = 64 };

@@ -1,5 +1,5 @@
 // Shared by test programs that do not train and in which one rank fails on purpose: the
-// communicator, the end of the process as in main.c, common failures and their time.
+// communicator, the end of the process as in main.c, common failures, and when they happened.
 #pragma once
 
 #include "base/clock.h"
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 static struct dt_comm *comm;
-static atomic_bool terminated; // SIGTERM came
+static atomic_bool terminated; // SIGTERM was received
 
 static void die(const struct dt_error *error)
 {

@@ -1,5 +1,5 @@
-// A model of which only the number of elements matters: one small layer and a vocabulary of any
-// size.
+// A model for tests that need a number of elements and nothing else: one small layer and a
+// vocabulary of any size.
 #pragma once
 
 #include "default_model.h"

@@ -1,5 +1,6 @@
-// The streams of gradient buckets, over a device that puts off all work (lazy_device.h): what a
-// step reads was written before it, through the host and between devices.
+// Shows that gradient buckets order their streams correctly, both through the host and between
+// devices: everything that a step reads was written before. The device puts off all work
+// (lazy_device.h), so a missing wait shows.
 #include "comm/bucket_parts.h"
 #include "lazy_device.h"
 #include "sums.h"
@@ -10,7 +11,7 @@ static struct dt_comm *comm;
 static struct dt_backend backend;
 static const int64_t row_ends[ROWS] = {70, 70, 99000, 100001, 230123, ELEMENTS};
 
-// ---- collectives of a stream
+// ---- collectives that are enqueued on a stream
 
 static dt_status run_collective(const struct lazy_work *work)
 {
@@ -33,7 +34,7 @@ static void close_nothing(struct dt_device_comm *device_comm)
 static const struct dt_device_comm_table lazy_comm_table = {
     .name = "lazy", .enqueue = enqueue, .close = close_nothing};
 
-// ---- a step as training makes it, with rows of gradients and weights that the stream copies
+// ---- a training step whose stream copies rows of gradients and weights
 
 struct run {
     struct dt_buckets *buckets;
@@ -41,7 +42,7 @@ struct run {
     struct dt_device_comm device_comm;
     struct dt_pieces pieces;
     float *written; // what the stream writes next
-    float *seen;    // what it has read
+    float *seen;    // what the stream has read
     dt_bf16 *copies_seen;
     double norms[16];
 };

@@ -1,6 +1,6 @@
-// Gradient buckets over several ranks: the sums are right for both wires, whatever the order in
-// which rows come, step after step; sharded, every element has one owner, and its sums and its
-// weights reach whom they should, in a ring too; misuse is refused.
+// Gradient buckets over several ranks. Sums are right in both wire types, in whatever order the
+// rows become ready, step after step. In sharded modes, the ring included, every element has one
+// owner, its sum reaches that owner, and its weight reaches all ranks. Misuse is refused.
 #include "base/round.h"
 #include "comm/buckets.h"
 #include "kernels/sum_squares.h"
@@ -10,7 +10,7 @@ enum { ROWS = 9, STEPS = 3 };
 
 static struct dt_comm *comm;
 static struct dt_backend backend;
-// Rows of awkward sizes: one is empty, one is larger than a bucket.
+// Rows of awkward sizes: the second is empty, and the fifth is larger than a bucket of 200 KB.
 static const int64_t row_ends[ROWS] = {3, 3, 300, 301, 70000, 70017, 90000, 90001, 123457};
 enum { ELEMENTS = 123457 };
 
@@ -33,11 +33,11 @@ static int64_t check_steps(enum dt_dtype wire, int64_t bucket_bytes)
     CHECK(!dt_buckets_can_be_captured(buckets), "what goes through the host cannot be captured");
     for (int step = 0; step < STEPS; step++) {
         fill_exact(gradients, DT_F32, ELEMENTS, comm->info.rank, step);
-        // Sums travel beside the gradients; doubles that fp32 could not hold.
+        // The sums that travel with the gradients are doubles which fp32 could not hold.
         sums[0] = 1 + 0x1p-40 * (comm->info.rank + step);
         sums[1] = comm->info.rank;
         CHECK_OK(dt_buckets_sums_ready(buckets));
-        for (int k = 0; k < ROWS; k++) { // in order, backwards, in an order of each rank's own
+        for (int k = 0; k < ROWS; k++) { // in order, backwards, in a different order on each rank
             int row = step == 0 ? k : step == 1 ? ROWS - 1 - k : (k * 4 + comm->info.rank) % ROWS;
             CHECK_OK(dt_buckets_ready(buckets, row));
         }
@@ -54,11 +54,12 @@ static int64_t check_steps(enum dt_dtype wire, int64_t bucket_bytes)
     return count;
 }
 
-// ---- sharded
+// ---- sharded buckets
 
 enum { SHARDED_ROWS = 6, NORMS_MAX = 16 };
 
-// Rows that end anywhere in norm blocks; divided by `smaller` not one block is left for each rank.
+// Rows end anywhere in norm blocks. With all sizes divided by `smaller`, fewer blocks are left than
+// there are ranks.
 static const int64_t sharded_ends[SHARDED_ROWS] = {70, 70, 299000, 300001, 700123, 933333};
 
 struct sharded {
@@ -69,8 +70,8 @@ struct sharded {
     double norms[NORMS_MAX];
 };
 
-// What is read in fp32 beside bf16 copies: ranges within pieces and buckets, over the ends of
-// several, and of what all ranks hold.
+// Ranges that are read in fp32 although there are bf16 copies: inside a piece and a bucket, across
+// the ends of several, and within what all ranks hold.
 static struct dt_span master_spans[] = {
     {0, 70}, {65534, 65538}, {200000, 500000}, {930000, 930002}};
 static const struct dt_pieces masters = {
@@ -111,14 +112,16 @@ static void close_sharded(struct sharded *s)
     free(s->pieces.spans);
 }
 
-// Every element is one rank's own, or all ranks hold it; as many as planned.
+// Checks that each element either has one owner or is held by all ranks, and that the number of
+// held elements is the planned one.
 static void check_pieces(const struct sharded *s)
 {
     int64_t n = s->config.elements, held = 0, wrong = 0, size = comm->info.size;
     float *holders = calloc((size_t)n, sizeof *holders);
     for (int64_t k = 0; k < s->pieces.n; k++)
         for (int64_t i = s->pieces.spans[k].first; i < s->pieces.spans[k].end; i++, held++)
-            holders[i] = k < s->pieces.n_own ? 1000 : 1; // alone, or with all
+            // This rank owns the element, or all ranks hold it.
+            holders[i] = k < s->pieces.n_own ? 1000 : 1;
     CHECK_INT(held, s->pieces.elements);
     CHECK_INT(held, dt_buckets_held(&s->config, comm->info.size));
     CHECK_OK(dt_allreduce(comm, holders, n, DT_F32, DT_SUM));
@@ -141,10 +144,10 @@ static void check_norms(struct sharded *s)
         CHECK_INT((int64_t)s->norms[b], b * DT_NORM_BLOCK < sharded ? DT_NORM_BLOCK : 0);
 }
 
-// Bytes of the arrays that each kind of collective was given.
+// Bytes of the arrays that were passed to each kind of collective.
 static const struct dt_comm_table *uncounted;
 static int64_t sent[DT_OPERATIONS];
-static int under_way; // collectives
+static int under_way; // collectives that have begun and not ended
 
 static dt_status count_and_begin(struct dt_comm *c, const struct dt_collective *collective,
                                  struct dt_request **request)
@@ -168,15 +171,16 @@ static void check_sent(int64_t gathered, int64_t reduced_bytes)
     memset(sent, 0, sizeof sent);
 }
 
-// The weight of element i: one in 251 is a zero with a sign, none other is a bf16 number.
+// The weight of element i. One in 251 is a negative zero, and bf16 can represent none of the
+// others.
 static float weight(int64_t i, int step)
 {
     int64_t k = (i + step) % 251;
     return k == 0 ? -0.0f : 1 + 0x1p-20f * (float)k;
 }
 
-// How many elements of [first, end) are not those of the owner's last update: as weights, as copies
-// of them.
+// How many elements of [first, end) differ from the owner's last update, in the weights or in the
+// bf16 copies.
 static int64_t count_stale(const struct sharded *s, int64_t first, int64_t end, int step,
                            bool copies)
 {
@@ -190,7 +194,7 @@ static int64_t count_stale(const struct sharded *s, int64_t first, int64_t end, 
     return stale;
 }
 
-// The rows as a forward pass reads them, then all weights.
+// Gathers the rows in the order in which a forward pass reads them, then all weights.
 static void check_gathers(struct sharded *s, int step)
 {
     int64_t sharded = s->pieces.n_own > 0 ? s->config.elements / DT_NORM_BLOCK : 0;
@@ -249,7 +253,7 @@ static void check_sharded(enum dt_dtype wire, enum dt_dtype storage, int64_t buc
     close_sharded(&s);
 }
 
-// ---- in a ring
+// ---- buckets in a ring
 
 enum { PARTS = 9, RING_ROWS = 2 * PARTS, MICRO_BATCHES = 2 };
 
@@ -260,7 +264,8 @@ struct ringed {
     int64_t ends[RING_ROWS];
 };
 
-// Two rows a part, which end anywhere; parts between the first and the last share slots.
+// Every part has two rows, which end anywhere. The parts between the first and the last share
+// slots.
 static void open_ring(struct ringed *r, enum dt_dtype wire, enum dt_dtype storage,
                       enum dt_sharding shard, int64_t bucket_bytes)
 {
@@ -309,7 +314,7 @@ static void close_ring(struct ringed *r)
     free(r->pieces.spans);
 }
 
-// The weights of the unit that has `row`, as a pass reads them: as many as are not the owners'.
+// How many weights of the unit that has `row` differ from their owners' when a pass reads them.
 static int64_t count_stale_in_slot(const struct ringed *r, int64_t row, int step)
 {
     const struct dt_buckets_config *config = &r->config;
@@ -331,7 +336,8 @@ static int64_t count_stale_in_slot(const struct ringed *r, int64_t row, int step
     return stale;
 }
 
-// Passes forward and backward, forward alone as a validation does, and again after an update.
+// Checks the weights in a forward and a backward pass, in a forward pass alone, as in a validation,
+// and again after an update.
 static void check_spread_weights(enum dt_dtype storage)
 {
     struct ringed r;
@@ -347,7 +353,8 @@ static void check_spread_weights(enum dt_dtype storage)
             }
         for (int pass = 0; pass < 3; pass++) {
             int64_t stale = 0;
-            // The first unit sends nothing here, and stays; all others are on their way in time.
+            // The first unit stays on every rank and sends nothing. All others must be under way in
+            // time.
             CHECK_OK(dt_buckets_begin_pass(r.buckets, pass == 0));
             for (int64_t row = RING_ROWS - 2; row >= 0; row -= 2) {
                 CHECK_OK(dt_buckets_read(r.buckets, row, false));
@@ -406,7 +413,8 @@ static void check_ring(enum dt_dtype wire, int64_t bucket_bytes)
                   (long long)wrong);
         }
     }
-    CHECK_OK(dt_buckets_enter(buckets, 2 * DT_RING_SLOTS)); // the first to share a slot is the next
+    // The next unit is the first to share a slot.
+    CHECK_OK(dt_buckets_enter(buckets, 2 * DT_RING_SLOTS));
     CHECK_FAILS(dt_buckets_enter(buckets, RING_ROWS - 1), DT_MACHINE, "before earlier ones");
     dt_error_clear();
     close_ring(&r);
@@ -444,7 +452,7 @@ static void check_misuse(void)
     struct sharded s;
     open_sharded(&s, DT_F32, DT_F32, 1 << 20, 1);
     CHECK_INT(dt_buckets_gathered(s.buckets), DT_MACHINE);
-    CHECK_OK(dt_buckets_need(s.buckets, 0)); // nothing is under way
+    CHECK_OK(dt_buckets_need(s.buckets, 0)); // nothing is under way, so this does nothing
     s.config.storage = DT_BF16;
     CHECK_FAILS(dt_buckets_create(comm, &backend, &s.config, &buckets), DT_MACHINE, "copies");
     close_sharded(&s);
@@ -497,13 +505,13 @@ static void check_planned_bytes(void)
     CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 56);
     config.shard = DT_SHARD_STATES;
     config.n_norms = 3;
-    config.elements = 5 * DT_NORM_BLOCK; // four of them sharded over two or four ranks
+    config.elements = 5 * DT_NORM_BLOCK; // four of the blocks are sharded over two or four ranks
     CHECK_INT(dt_buckets_held(&config, 1), 5 * DT_NORM_BLOCK);
     CHECK_INT(dt_buckets_held(&config, 2), 3 * DT_NORM_BLOCK);
     CHECK_INT(dt_buckets_held(&config, 4), 2 * DT_NORM_BLOCK);
     CHECK_INT(dt_buckets_held(&config, 8), 5 * DT_NORM_BLOCK);
     CHECK_INT(dt_buckets_host_bytes(&config, &staged, 2), 16 + 24 + (5 + 4) * DT_NORM_BLOCK * 4);
-    config.storage = DT_BF16; // masters take the place of copies and of what travels beside these
+    config.storage = DT_BF16; // masters share the memory of the bf16 copies
     config.masters.elements = 10;
     CHECK_INT(dt_buckets_bytes(&config, 2), 40);
     CHECK_INT(dt_buckets_bytes(&config, 8), 0);
@@ -522,10 +530,10 @@ int main(void)
         return test_end();
     CHECK_OK(dt_backend_open("cpu", 0, 1, &backend));
     CHECK_INT(check_steps(DT_F32, 1 << 20), 1);
-    // 200 KB: rows 0 to 3, row 4 (larger than a bucket), 5 to 7, 8
+    // Buckets of 200 KB hold rows 0 to 3, row 4 (larger than a bucket), rows 5 to 7 and row 8.
     CHECK_INT(check_steps(DT_F32, 200000), 4);
     CHECK_INT(check_steps(DT_BF16, 200000), 4);
-    CHECK_INT(check_steps(DT_F32, 1), ROWS - 1); // the empty row travels in none
+    CHECK_INT(check_steps(DT_F32, 1), ROWS - 1); // the empty row needs no bucket
     struct dt_comm_table counting = *comm->table;
     uncounted = comm->table;
     counting.begin = count_and_begin;

@@ -1,5 +1,6 @@
-// Collectives over 1 to 4 ranks: right for every type, size and split, the same on all ranks,
-// the same bits twice; agreement on a status carries the story of the lowest failing rank.
+// Collectives over 1 to 4 ranks give the right results for every type, size and split, the same on
+// all ranks, and the same bits when they are repeated. An agreed error is that of the lowest
+// failing rank.
 #include "base/clock.h"
 #include "comm/comm.h"
 #include "comm/comm_mpi.h"
@@ -19,7 +20,7 @@ static void check_allreduce(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
     free(x);
 }
 
-// Integers that a double could not hold.
+// Sums integers that a double cannot represent.
 static void check_large(int64_t n)
 {
     int64_t *k = malloc((size_t)n * sizeof *k), wrong = 0, large = INT64_C(1) << 60;
@@ -69,7 +70,8 @@ static uint64_t hash(const void *data, size_t bytes)
     return h;
 }
 
-// Sums that do round: same bits on every rank and every time, for small and large messages.
+// Sums of numbers that round have the same bits on every rank and every time, in small and in large
+// messages.
 static void check_same_bits(int64_t n)
 {
     float *x = malloc((size_t)n * sizeof *x);
@@ -88,7 +90,7 @@ static void check_same_bits(int64_t n)
     free(x);
 }
 
-// Many under way at once, large and small mixed, waited for in another order than begun.
+// Begins many collectives, small and large ones mixed, and waits for them in a different order.
 static void check_many(void)
 {
     enum { N = 24 };
@@ -129,8 +131,8 @@ static dt_status exchange(const void *out, void *in, int64_t n, enum dt_dtype ty
     return dt_collective(comm, &c);
 }
 
-// Reduce-scatter gives each rank its block, all-gather the whole: an all-reduce, of sums that are
-// exact in every type.
+// Reduce-scatter gives each rank its block and all-gather puts the blocks together: the result is
+// that of an all-reduce. The sums are exact in every type.
 static void check_blocks(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
 {
     int64_t whole = n * size;
@@ -145,7 +147,8 @@ static void check_blocks(int64_t n, enum dt_dtype type, enum dt_reduce_op op)
     free(x);
 }
 
-// Sums that do round: the same bits as an all-reduce's on two ranks, and twice on any number.
+// The same for sums that round: two ranks get the bits of an all-reduce, and any number of ranks
+// gets the same bits twice.
 static void check_bits_of_blocks(int64_t n)
 {
     int64_t whole = n * size;
@@ -166,7 +169,8 @@ static void check_bits_of_blocks(int64_t n)
     free(y);
 }
 
-// What has no tree is refused.
+// Sums by a tree are refused where there is no tree for the operation, the type or the number of
+// ranks.
 static void check_no_trees(void)
 {
     double x[4] = {0};
@@ -184,8 +188,8 @@ static void check_no_trees(void)
     dt_error_clear();
 }
 
-// Every rank sends to the next and receives from the one before, both under way at once; two ranks
-// exchange both ways; a message is received in the order in which it was sent.
+// Every rank sends to the next rank and receives from the one before it, both at once. Then two
+// ranks exchange data in both directions, and messages arrive in the order in which they were sent.
 static void check_exchange(int64_t n)
 {
     int to = (rank + 1) % size, from = (rank + size - 1) % size;
@@ -219,7 +223,7 @@ static void check_exchange(int64_t n)
     free(y);
 }
 
-static _Atomic int long_sleeps; // of a second and more
+static _Atomic int long_sleeps; // calls that sleep for a second or longer
 
 int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left)
 {
@@ -227,7 +231,8 @@ int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, st
     return (int)syscall(SYS_clock_nanosleep, clock, flags, until, left);
 }
 
-// What is received must be what was sent, and as large; no rank waits for one that may have died.
+// A rank that receives another size or another signature than was sent reports an error at once. It
+// does not wait, as it would for a rank that may have died.
 static void check_unequal_exchanges(void)
 {
     int before = long_sleeps;
@@ -243,13 +248,14 @@ static void check_unequal_exchanges(void)
             dt_error_clear();
         }
     }
-    float pieces[375] = {0}; // the second of which is short
+    float pieces[375] = {0}; // sent in two pieces, of which the second is too short
     if (rank == 0)
         CHECK_OK(exchange(pieces, NULL, 300, DT_F32, 1));
     if (rank == 1)
         CHECK_FAILS(exchange(NULL, pieces, 375, DT_F32, 0), DT_MACHINE,
                     "receive: rank 0 sent 1200 bytes instead of 1500");
-    for (uint32_t signature = 7; signature <= 8; signature++) { // the second one is another
+    // Rank 0 sends the wrong signature the second time.
+    for (uint32_t signature = 7; signature <= 8; signature++) {
         struct dt_collective c = {.operation = DT_EXCHANGE, .dtype = DT_F32, .count = 4};
         c.peer = 1 - rank;
         c.signature = rank == 0 ? signature : 7;
@@ -362,7 +368,7 @@ static void check_last_words(void)
     dt_comm_last_progress(comm, &step, &phase);
     CHECK_INT(step, 41);
     CHECK_STR(phase, "backward");
-    if (size > 1) // with peers the claim to the last word ends them
+    if (size > 1) // with other ranks, claiming the last words ends the job
         return;
     DT_FAIL(DT_MACHINE, NULL, "the disk is full");
     length = dt_comm_last_words(comm, dt_error_current(), 0, text, sizeof text);
@@ -374,7 +380,8 @@ static void check_last_words(void)
 
 static void check_all(void)
 {
-    // around the border between the library and the ring, and beyond four full pieces of a ring
+    // Sizes around the one at which the ring replaces the library, and beyond four full pieces of a
+    // ring.
     static const int64_t sizes[] = {0, 1, 77, 8191, 16384, 32769, 65537, 1048583};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int op = DT_SUM; op <= DT_MAX; op++)
@@ -416,7 +423,7 @@ int main(void)
     CHECK_INT(comm->info.local_rank, rank);
     check_no_trees();
     check_all();
-    dt_mpi_set_piece(1000); // what messages beyond INT_MAX go through
+    dt_mpi_set_piece(1000); // a limit that messages beyond INT_MAX bytes are split at
     check_all();
     check_broadcast_buffer();
     if (size > 1)

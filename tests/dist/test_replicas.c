@@ -1,4 +1,5 @@
-// Replicas that drifted: one changed bit of one array of one rank is found, and the rank named.
+// Finds replicas that differ: one changed bit in one array of one rank is reported together with
+// the rank.
 #include "one_layer.h"
 #include "test.h"
 #include "train/replicas.h"
@@ -16,8 +17,8 @@ static void flip(float *x)
     memcpy(x, &bits, sizeof bits);
 }
 
-// *x is of rank `rank`; where it is flipped, every rank has the same error, which names the rank
-// that is wrong: of two ranks either may be, of three the majority is right.
+// Flips a bit of *x on `rank`. Every rank must then report the same error, which names the rank
+// that differs: of two ranks it may name either, of three the majority is right.
 static void check_flip(struct dt_replicas *r, const char *name, float *x, int rank)
 {
     bool mine = comm->info.rank == rank;
@@ -67,7 +68,7 @@ int main(void)
         check_flip(&r, "exp_avg", states.list[0].data, rank);
     }
     dt_replicas_destroy(&r);
-    // States that are spread over ranks differ: only weights are compared.
+    // States that are sharded differ between ranks, so only weights are compared.
     states.pieces.elements = n / 2;
     CHECK_OK(dt_replicas_create(&backend, model, &states, (int)ranks, &r));
     states.list[0].data[0] = (float)comm->info.rank;

@@ -1,6 +1,6 @@
-// Scores of heads against forms of their own: counts by loops over all rows, AUC by loops over all
-// pairs. With ties, weights, missing targets, classes that never appear, a column that is
-// constant. The same bits from rows dealt to ranks in another order as from one rank.
+// Scores of heads against plain forms: counts by loops over all rows, AUC by loops over all pairs
+// of rows. The data have ties, weights, missing targets, classes that never occur, and a constant
+// column. Rows that are dealt to ranks in another order give the same bits as one rank.
 #include "train/scores.h"
 
 #include "base/rng.h"
@@ -14,11 +14,11 @@ enum { KIND, PAIR, BITS, AIM, FAR, STRAIN, NOTHING, HEADS };
 static struct dt_outputs outputs;
 static float z[ROWS][WIDE], t[ROWS][WIDE];
 static double w[ROWS];
-static int first_of[HEADS]; // column of z
+static int first_of[HEADS]; // the first column of z that each head has
 
-// Logits are multiples of a half, so that many are equal. No row is of class 3 of `kind`; bit 2 is
-// always 0; none is predicted as class 2; the second number of `aim` is always 3.3, whose squares
-// round.
+// Logits are multiples of 1/2, so that many are equal. No row has class 3 of `kind`, bit 2 is
+// always 0, and nothing is predicted as class 2. The second number of `aim` is always 3.3, and
+// squares of 3.3 round.
 static void make_rows(void)
 {
     struct dt_philox rng = dt_philox_init(5, 0, 0);
@@ -34,7 +34,7 @@ static void make_rows(void)
         for (int j = 0; j < 3; j++) {
             bit[j] = j < 2 && dt_philox_below(&rng, 3) == 0;
             z[i][first_of[BITS] + j] += (float)bit[j] - 1.5f;
-            if (z[i][first_of[BITS] + j] == 0 && i % 2) // equals 0
+            if (z[i][first_of[BITS] + j] == 0 && i % 2) // a logit of 0 ties with the threshold
                 z[i][first_of[BITS] + j] = -0.0f;
             t[i][outputs.list[BITS].target + j] = (i + j) % 5 == 0 ? NAN : (float)bit[j];
         }
@@ -66,7 +66,7 @@ static double score_of(const struct dt_scores *scores, int k, const char *name)
     return NAN;
 }
 
-// ---- forms of this test's own: of column j of head k, rows whose target is not NaN
+// ---- plain forms, for column j of head k over the rows whose target is not NaN
 
 static double target(int k, int j, int i)
 {
@@ -103,7 +103,8 @@ static double pairwise_auc(int k, int j, int c)
             if (target(k, j, a) != c || target(k, j, b) == c || isnan(target(k, j, b)))
                 continue;
             double more = probability(k, j, c, a) - probability(k, j, c, b);
-            won += w[a] * w[b] * (fabs(more) < 1e-9 ? 0.5 : more > 0); // equal but for rounding
+            // The logits are equal, and only rounding differs.
+            won += w[a] * w[b] * (fabs(more) < 1e-9 ? 0.5 : more > 0);
             pairs += w[a] * w[b];
         }
     return won / pairs;
@@ -181,8 +182,8 @@ static void test_confusion(const struct dt_scores *scores)
     CHECK(!dt_scores_confusion(scores, BITS) && !dt_scores_confusion(scores, AIM), "no classes");
 }
 
-// Looks at columns [0, columns); R² needs the deviations from the mean, in a second pass over the
-// rows.
+// Checks columns [0, columns). R² needs deviations from the mean, so the reference makes a second
+// pass over the rows.
 static void test_numbers(const struct dt_scores *scores, int k, int columns)
 {
     double all = 0, absolute = 0, square = 0, r2 = 0;
@@ -203,7 +204,7 @@ static void test_numbers(const struct dt_scores *scores, int k, int columns)
     }
     CHECK_NEAR(score_of(scores, k, "mae"), absolute / all, 1e-12);
     CHECK_NEAR(score_of(scores, k, "rmse"), sqrt(square / all), 1e-12);
-    CHECK_NEAR(score_of(scores, k, "r2"), r2, 1e-11); // the squares of 5e4 are 13 times the spread
+    CHECK_NEAR(score_of(scores, k, "r2"), r2, 1e-11); // squares of 5e4 are 13 times the spread
 }
 
 static void test_not_finite(struct dt_comm *self)
@@ -221,11 +222,11 @@ static void test_not_finite(struct dt_comm *self)
     dt_scores_destroy(scores);
 }
 
-// More rows than scores may be kept of: the head has no AUC, and all else.
+// With more rows than scores may be kept for, the head has no AUC but all other scores.
 static void test_limit(struct dt_comm *self)
 {
     struct dt_scores *scores;
-    int64_t most = DT_SCORES_BYTES / (4 * 8); // of `kind`, the widest
+    int64_t most = DT_SCORES_BYTES / (4 * 8); // `kind` is the widest head
     float rows[2][2] = {{1, 0}, {0, 1}}, labels[] = {0, 1};
     CHECK_INT(dt_scores_bytes(&outputs, 10, most), 10 * 8 * (4 + 1 + 3 + 1));
     CHECK_INT(dt_scores_bytes(&outputs, 10, most + 1), 10 * 8 * (1 + 3 + 1));

@@ -1,6 +1,6 @@
-// Collectives on known values over 2 and 4 ranks: silent on a sound communicator; where a rank's
-// values are lost, the self-test names the operation and that rank, on every rank alike, and the
-// benchmark counts them.
+// Collectives on known values over 2 and 4 ranks. With a sound communicator the self-test reports
+// nothing. If one rank's values are lost, every rank names the operation and that rank, and the
+// benchmark counts the wrong values.
 #include "base/clock.h"
 #include "captured.h"
 
@@ -11,10 +11,10 @@
 static struct dt_comm *comm;
 static struct dt_comm_table broken;
 static const struct dt_comm_table *sound;
-static enum dt_operation hit; // what is broken …
-static int culprit;           // … by this rank …
-static bool late;             // … in what it receives, not in what it sends
-static double delay;          // seconds, of its exchanges
+static enum dt_operation hit; // the operation that is broken
+static int culprit;           // the rank whose values are lost
+static bool late;             // they are lost when they arrive, not when they are sent
+static double delay;          // seconds by which the culprit's exchanges start later
 
 static void change(const struct dt_collective *c, bool mine)
 {
@@ -33,7 +33,7 @@ static dt_status begin(struct dt_comm *c, const struct dt_collective *collective
     if (!late)
         change(collective, collective->operation == DT_EXCHANGE);
     DT_TRY(sound->begin(c, collective, request));
-    if (late && collective->operation == hit) { // its wait is ours
+    if (late && collective->operation == hit) { // waits here, to change the data that arrived
         DT_TRY(sound->wait(c, *request));
         *request = NULL;
         change(collective, false);
@@ -77,13 +77,13 @@ static void check_found(enum dt_operation operation, const char *name, int rank,
     dt_error_clear();
 }
 
-// What rank 0 writes to stderr when every two ranks exchange and one is slow.
+// Checks what rank 0 writes to stderr when all pairs of ranks exchange data and one rank is slow.
 static void check_slow_rank(int rank)
 {
     char want[128];
     hit = DT_OPERATIONS;
     culprit = rank;
-    delay = 0.1; // far above what a busy machine adds to the best of five
+    delay = 0.1; // far more than a busy machine adds to the best of five
     comm->table = &broken;
     capture_stderr();
     dt_status status = dt_bench_comm(
@@ -98,7 +98,8 @@ static void check_slow_rank(int rank)
     CHECK(comm->info.rank > 0 || strstr(text, want), "no '%s' in: %s", want, text);
 }
 
-// Each has a partner whose partner it is; of an odd number the last has none.
+// The partner of a rank's partner is the rank itself. If the number of ranks is odd, the last rank
+// has none.
 static void test_partners(void)
 {
     for (int size = 1; size <= 7; size++)
@@ -128,7 +129,7 @@ int main(void)
     check_found(DT_ALL_GATHER, "all-gather", 1, false);
     check_found(DT_BROADCAST, "broadcast", last, false);
     check_found(DT_EXCHANGE, "exchange", 1, false);
-    if (last > 1) // of two ranks none is the slower
+    if (last > 1) // with two ranks, neither is the slower one
         check_slow_rank(2);
     CHECK_OK(dt_comm_selftest(comm));
     dt_comm_close(comm);

@@ -1,6 +1,6 @@
-// The snapshot on a device that the host does not read, and that copies only when the host waits
-// for it: rank 0's weights and states reach every rank's device, in more than one piece, and come
-// back; nothing is allocated after the start.
+// The snapshot on a device whose memory the host cannot read, and which copies only when the host
+// waits for it. Rank 0's weights and states reach the device of every rank in several pieces and
+// come back. Nothing is allocated after the start.
 #include "checkpoint/snapshot.h"
 #include "late_device.h"
 #include "one_layer.h"
@@ -48,14 +48,14 @@ static void check_moves(struct dt_model *model, struct dt_optimizer_states *stat
     CHECK_INT(pinned, ((root ? 3 * n : 0) + (unified ? 0 : DT_SNAPSHOT_PIECE)) * 4);
     pinned = 0;
 
-    // Each rank has arrays of its own.
+    // The ranks' arrays differ.
     for (int i = 0; i < 3; i++)
         fill(device[i], n, i, comm->info.rank);
     CHECK_OK(dt_snapshot_fill(&s));
     CHECK_OK(dt_snapshot_wait(&s));
     for (int i = 0; i < 3 && root; i++) {
         const float *host = i == 0 ? s.host.weights : s.host.states.list[i - 1].data;
-        fill(device[i], n, 3, 0); // what changes later is not in it
+        fill(device[i], n, 3, 0); // changes after the copy do not reach the snapshot
         check_array(host, n, i, 0, "filled");
         fill(device[i], n, i, 0);
     }
@@ -83,7 +83,7 @@ int main(void)
     CHECK_OK(dt_backend_open("cpu", 0, 1, &backend));
     table.alloc_host = count_host;
     backend.table = &table;
-    model = one_layer(&backend, 64, 80000); // 5 M elements: two pieces
+    model = one_layer(&backend, 64, 80000); // 5 M elements are copied in two pieces
     int64_t bytes = dt_model_params(model)->elements * 4;
     struct dt_span all = {0, dt_model_params(model)->elements};
     states.pieces = (struct dt_pieces){&all, 1, 0, all.end};

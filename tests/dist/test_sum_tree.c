@@ -1,5 +1,5 @@
-// Sums in the order DT_SUM_TREE, against the same tree walked here: the same bits for any count and
-// type, in an all-reduce and in the blocks of a reduce-scatter, whichever rank holds them.
+// Sums in the order DT_SUM_TREE against the same tree computed here: the same bits for any count
+// and type, in an all-reduce and in the blocks of a reduce-scatter, on whichever rank they are.
 #include "base/round.h"
 #include "comm/sum_tree.h"
 #include "sums.h"
@@ -7,7 +7,7 @@
 static struct dt_comm *comm;
 static int rank, size;
 
-// n elements in an all-reduce, and in each block of a reduce-scatter; both under way at once.
+// Runs an all-reduce of n elements and a reduce-scatter of blocks of n elements, both at once.
 static void check_tree(int64_t n, enum dt_dtype type)
 {
     int64_t each = dt_dtype_size(type), whole = n * size;
@@ -30,13 +30,13 @@ static void check_tree(int64_t n, enum dt_dtype type)
     free(y);
 }
 
-// 16 members run on hosts of 4 and are numbered host by host: each sends 2 · (1/2 + 1/4) of the
-// whole within its host and 2 · (1/8 + 1/16) to others.
+// 16 members on hosts of 4 are numbered host by host: each sends 2 · (1/2 + 1/4) of the whole array
+// within its host and 2 · (1/8 + 1/16) to other hosts.
 static void check_hosts(void)
 {
     for (int member = 0; member < 16; member++) {
         struct dt_sum_tree tree = {.rank = member, .levels = 4, .halves = true, .all = {0, 4096}};
-        int64_t sent[2] = {0, 0}; // within the host, to others
+        int64_t sent[2] = {0, 0}; // within the host, to other hosts
         for (int i = 0; i < 2 * tree.levels; i++) {
             struct dt_tree_step step = dt_tree_step(&tree, i);
             const struct dt_span *out = step.adds ? &step.theirs : &step.mine;
@@ -55,7 +55,7 @@ int main(void)
         return test_end();
     rank = comm->info.rank;
     size = comm->info.size;
-    // around the border between whole pieces and halves, and beyond four full pieces
+    // Sizes around the border between whole pieces and halves, and beyond four full pieces.
     static const int64_t sizes[] = {0, 1, 3, 77, 2047, 2049, 65537, 131073, 700001};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         check_tree(sizes[i], DT_F32);

@@ -1,9 +1,9 @@
-// trace_tool FILE RANKS TRACK:SPAN …: the trace is JSON, its spans nest, the ranks' clocks agree,
-// and every rank has a span of each name on a track of that name (TRACK: alone: the track;
-// 0/TRACK:SPAN: rank 0 has it).
+// trace_tool FILE RANKS TRACK:SPAN …: checks that the trace is JSON, that its spans nest, that the
+// clocks of all ranks agree, and that every rank has a span of each name on a track of that name.
+// "TRACK:" asks for the track alone, and "0/TRACK:SPAN" looks at rank 0 only.
 #include "trace_events.h"
 
-// Whether a track of the rank whose name begins so has a span of that name.
+// Whether a track of `rank` whose name begins with `track` has a span of that name.
 static int has(const cJSON *document, const struct trace_event *spans, int n, int rank,
                const char *track, size_t length, const char *name)
 {
@@ -53,7 +53,8 @@ int main(int argc, char **argv)
                   "rank %d has no %s", rank, argv[i]);
     }
     CHECK(n > 0 && spans[n - 1].rank == ranks - 1, "%d spans, not of %d ranks", n, ranks);
-    for (int i = 0; i < n; i++) // ranks enter a step together, within a second on a busy machine
+    // Ranks enter a step within a second of each other, even on a busy machine.
+    for (int i = 0; i < n; i++)
         if (i == 0 || spans[i].rank != spans[i - 1].rank)
             CHECK(spans[i].begin < 1e6, "the clock of rank %lld is %.0f s ahead", spans[i].rank,
                   spans[i].begin / 1e6);

@@ -1,7 +1,7 @@
-// make_episodes LAYOUT PATH FIRST END [DATASET ROW [VALUE] | floats | unit VALUE]: episodes
-// [FIRST, END) of episode_files.h; NaN instead of the first number of a dataset's row, or
-// VALUE, with all data unfiltered, so that files have one size; images as floats; `a` in another
-// unit.
+// make_episodes LAYOUT PATH FIRST END [DATASET ROW [VALUE] | floats | unit VALUE]: writes episodes
+// [FIRST, END) of episode_files.h. With DATASET and ROW, the first number of that row is VALUE or
+// NaN, and nothing is compressed, so that all such files have one size. `floats` stores images as
+// floats, and `unit` stores `a` in another unit.
 #include "episode_files.h"
 
 int main(int argc, char **argv)

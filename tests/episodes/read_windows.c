@@ -1,6 +1,6 @@
-// read_windows FILE INPUTS TARGETS SEQ_LEN STRIDE MASK [EPISODES TIME_AXIS]: what the loader yields
-// in one pass, window by window, to standard output: frames, ids, targets (32 bits each), mask and
-// reset (8 bits).
+// read_windows FILE INPUTS TARGETS SEQ_LEN STRIDE MASK [EPISODES TIME_AXIS]: writes what the loader
+// yields in one pass to standard output, window by window: frames, ids, targets (32 bits each),
+// mask and reset (8 bits).
 #include "data/loader.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
-// A job that only all-reduces, once per step, until one rank fails in the way that FATE names; with
-// `sleep` those above it too. In the mode `exchange`, ranks pass data on before that step's
-// all-reduce, as those that share a window do with its states, and the rank fails before or within
-// that.
+// A job that runs one all-reduce a step until a rank fails in the way that FATE names; with `sleep`
+// all ranks above it fail too. In the mode `exchange`, ranks first pass data on to the next rank,
+// as ranks that share a window do with states, and the rank fails before or during that.
 //   comm_victim sum | exchange FATE RANK [TIMEOUT_S]
 #include "tests/victim.h"
 
@@ -23,8 +22,9 @@ static dt_status meet(const char *fate)
     return suffer(fate);
 }
 
-// Runs a collective. With `stops`, this rank stops inside it, when it has begun and announced it
-// and the others have not joined; with `late`, another rank does.
+// Runs a collective. With `stops`, this rank stops inside the collective: it has announced and
+// begun it, and the other ranks have not joined. With `late`, this rank is one of the others and
+// joins late.
 static dt_status run(const struct dt_collective *c, bool stops, bool late)
 {
     struct dt_request *request;
@@ -76,7 +76,7 @@ static dt_status step(int64_t number, const char *fate, int victim, bool exchang
     dt_comm_progress(comm, number, "backward");
     if (mine)
         DT_TRY(meet(fate));
-    if (number == FATAL_STEP && strcmp(fate, "term") == 0) // as a launcher does, to all at once
+    if (number == FATAL_STEP && strcmp(fate, "term") == 0) // a launcher signals all ranks at once
         raise(SIGTERM);
     bool within = number == FATAL_STEP && strcmp(fate, "within") == 0;
     if (number == FATAL_STEP && exchanges) {
@@ -89,14 +89,14 @@ static dt_status step(int64_t number, const char *fate, int victim, bool exchang
 static dt_status train(const char *fate, int victim, bool exchanges)
 {
     dt_status status = DT_OK;
-    mark_fate(); // of what fails before its step
+    mark_fate(); // the time of failures that come before a step
     if (strcmp(fate, "agree") == 0 && comm->info.rank == victim)
         status = DT_FAIL(DT_USER, "give another shard", "the shard is broken");
     DT_TRY(dt_agree(comm, status));
     for (int64_t number = 1; number <= STEPS; number++)
         DT_TRY(step(number, fate, victim, exchanges));
     if (strcmp(fate, "term") == 0) {
-        dt_sleep(1.5); // past the time in which the survivors of a death would look for it
+        dt_sleep(1.5); // longer than the survivors of a death look for its cause
         if (!atomic_load(&terminated))
             return DT_FAIL(DT_MACHINE, NULL, "the signal was lost");
     }

@@ -1,21 +1,22 @@
-// For LD_PRELOAD: faults of the machine, at the n-th call of a kind. FAULT holds blank-separated
-// settings; a setting that is absent leaves all calls alone:
+// A library for LD_PRELOAD that simulates faults of the machine at the n-th call of a kind. FAULT
+// holds settings that blanks separate. Without FAULT there are no faults.
 //   call=write,put,fsync,rename,read,get,open,stat,hdf5,mpi,sum   which calls count ("read": pread,
-//                                           "get": read; "put": pwrite; "fsync":
-//                                           fdatasync, too; "hdf5": H5Dopen2, whose path is the
-//                                           dataset's; "mpi": MPI_Test and MPI_Testall;
+//                                           "get": read; "put": pwrite; "fsync": fdatasync
+//                                           too; "hdf5": H5Dopen2, whose path is that of the
+//                                           dataset; "mpi": MPI_Test and MPI_Testall;
 //                                           "sum": MPI_Iallreduce, whose path is "N elements")
-//   path=TEXT                               those whose path contains TEXT
-//   rank=N                                  on this rank alone
-//   when=FILE                               once this file exists
-//   at=N                                    the N-th such call of the process, and, with `times=M`,
-//                                           the M - 1 after it (times=0: all after it)
+//   path=TEXT                               only calls whose path contains TEXT
+//   rank=N                                  only calls on this rank
+//   when=FILE                               only calls while this file exists
+//   at=N                                    the fault is at the N-th such call of the process and,
+//                                           with `times=M`, at the M - 1 calls after it (times=0:
+//                                           at all calls after it)
 //   do=kill | crash | job | eio | enospc | erofs | eintr | part | short | flip | MILLISECONDS
-// kill: SIGKILL to the process; crash: a write to address 0; job: SIGKILL to its process group; an
-// error, of which eintr passes the thread's next call; part: half of a write or read; short: half
-// of a write, and ENOSPC for the rest; flip: a bit of what a read gave or of what is summed; a
-// number: the call comes that much later. FAULT_LOG=FILE: a line "N CALL PATH" of every call that
-// counts, before it happens.
+// `kill` sends SIGKILL to the process and `job` to its process group; `crash` writes to address 0.
+// The names of errors make the call fail; after `eintr` the thread's next call succeeds. `part`
+// does half of a write or read, and `short` half of a write, with ENOSPC for the rest. `flip`
+// changes one bit of what a read returns or of what is summed. A number delays the call.
+// FAULT_LOG=FILE receives a line "N CALL PATH" before every call that counts.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -43,11 +44,11 @@ int MPI_Iallreduce(const void *from, void *to, int n, void *type, void *op, void
 
 static void *volatile nowhere; // NULL
 static _Atomic long calls;
-static _Thread_local bool met_short, met_part, met_flip; // the last call that was asked about
+static _Thread_local bool met_short, met_part, met_flip; // faults of this thread's last call
 static _Thread_local bool interrupted;
-static atomic_int full = -1; // the file of which half a write went to the disk
+static atomic_int full = -1; // the file that a short write filled
 
-// The real function of a wrapper's name.
+// The libc, HDF5 or MPI function that a wrapper stands in for.
 #define NEXT(name) ((__typeof__(&(name)))dlsym(RTLD_NEXT, #name))
 
 // The value of "key=value" in FAULT, or NULL.
@@ -85,7 +86,8 @@ static bool is_meant(const char *call, const char *path)
     return number("rank", -1) < 0 || number("rank", -1) == (rank ? strtol(rank, NULL, 10) : 0);
 }
 
-// Puts what is to happen to this call into `fate`; false where nothing is.
+// Whether a fault is due at this call; `fate` receives its name. Faults that are no errors, such as
+// `kill`, happen here.
 static bool meets(const char *call, const char *path, char *fate, size_t size)
 {
     if (!is_meant(call, path))
@@ -113,7 +115,7 @@ static bool meets(const char *call, const char *path, char *fate, size_t size)
     return true;
 }
 
-// Whether the call fails; errno says how.
+// Whether the call must fail, with the reason in errno.
 static bool fails(const char *call, const char *path)
 {
     static const struct {
@@ -162,7 +164,7 @@ ssize_t write(int fd, const void *data, size_t size)
     return NEXT(write)(fd, data, size > 1 ? size / 2 : size);
 }
 
-// Reads are only interrupted or shortened.
+// `read` has fewer faults: it is interrupted or shortened.
 ssize_t read(int fd, void *data, size_t size)
 {
     char path[4096];
@@ -242,13 +244,13 @@ int MPI_Testall(int n, void *requests, int *done, void *statuses)
     return NEXT(MPI_Testall)(n, requests, done, statuses);
 }
 
-// dtrain sums in place.
+// dtrain calls it with MPI_IN_PLACE.
 int MPI_Iallreduce(const void *from, void *to, int n, void *type, void *op, void *comm,
                    void *request)
 {
     char what[64], fate[64];
     snprintf(what, sizeof what, "%d elements", n);
     if (meets("sum", what, fate, sizeof fate) && strcmp(fate, "flip") == 0)
-        ((unsigned char *)to)[7] ^= 0x40; // in the exponent of the second fp32
+        ((unsigned char *)to)[7] ^= 0x40; // a bit of the exponent of the second fp32
     return NEXT(MPI_Iallreduce)(from, to, n, type, op, comm, request);
 }

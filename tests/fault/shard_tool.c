@@ -1,9 +1,9 @@
-// Shards for the fault tests that `dtrain pack` would not write.
+// Writes shards that the fault tests need and `dtrain pack` would not write.
 //   shard_tool tokens PATH N            plain u8 tokens below 128: no checksums, no attribute
-//   shard_tool poke PATH INDEX VALUE    changes one token of a shard of u8, and no checksum
+//   shard_tool poke PATH INDEX VALUE    changes one token of a shard of u8, but no checksum
 //   shard_tool zeros PATH N CHUNK       N * CHUNK compressed u8 tokens in chunks of CHUNK, all 0
-//   shard_tool pairs PATH B T S FROM TO KIND   B * S pairs; of those with FROM <= row % S < TO the
-//                                       labels are odd or ignored, or they are absent
+//   shard_tool pairs PATH B T S FROM TO KIND   B * S pairs; in those with FROM <= row % S < TO the
+//                                       labels are odd or ignored, or there are none
 #include <hdf5.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 
 enum { VOCABULARY = 128, IGNORED = -100 };
 
-// Learnable: each token follows from the two before it, most of the time.
+// A token that can be learned: most of the time it follows from the two tokens before it.
 static int32_t next_token(int64_t i)
 {
     static uint32_t state = 1;
@@ -71,7 +71,7 @@ static int write_pairs(const char *path, int64_t count, int64_t T, int64_t S, in
     return H5Fclose(file) < 0 || failed;
 }
 
-// The library compresses one chunk and writes it everywhere.
+// The library compresses one chunk and writes it in all places.
 static int write_zeros(const char *path, int64_t n, int64_t size)
 {
     const hsize_t chunk = (hsize_t)size, dims = (hsize_t)n * chunk;

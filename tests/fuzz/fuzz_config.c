@@ -1,6 +1,7 @@
-// The configuration reader on hostile text. An input is the file's text, then, each behind a byte
-// 0xff, words: "e…" for the environment, others for the command line. Besides the sanitizers: an
-// answer is success or DT_USER with a message, and what was accepted is echoed and read back alike.
+// Fuzzes the configuration reader. An input is the text of a file and then words, each after a byte
+// 0xff: "e…" is a word of the environment, other words are of the command line. The sanitizers
+// check memory. In addition, the result must be success or DT_USER with a message, and an accepted
+// configuration must be the same when its echo is read back.
 #include "data/reader.h"
 #include "job/settings.h"
 
@@ -12,7 +13,7 @@ enum { WORDS = 16 };
 struct input {
     const char *text;
     int64_t size;
-    char *words; // copies, each with its final zero
+    char *words; // copies that end with a zero
     const char *environment[WORDS + 1], *overrides[WORDS];
     int n_environment, n_overrides;
 };
@@ -37,7 +38,7 @@ static void split(const uint8_t *data, size_t size, struct input *input)
         }
 }
 
-// Without kinds and readers, which would bring all of dtrain with them.
+// No kinds and readers: they would link all of dtrain.
 const struct dt_config_key *dt_model_keys(void)
 {
     return dt_model_fields;

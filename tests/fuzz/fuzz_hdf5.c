@@ -1,24 +1,23 @@
-// fuzz_hdf5 [options] FOLDER: damaged copies of the HDF5 files in FOLDER, each verified, checked
-// and trained on for a step as `dtrain` does. The files are mutate_hdf5.h's; make_hdf5.py wrote the
-// seeds.
+// fuzz_hdf5 [options] FOLDER: verifies and checks damaged copies of the HDF5 files in FOLDER and
+// trains on each for a step, as `dtrain` does. mutate_hdf5.h makes the copies from seeds that
+// make_hdf5.py wrote.
 //
-//   --mutants N      how many; 0: no limit but the time's (0)
-//   --seconds S      for how long; 0: no limit but that of mutants (0)
-//   --seed N         of other mutants (1)
-//   --jobs N         mutants at a time (1)
+//   --mutants N      how many; 0: as many as there is time for (0)
+//   --seconds S      for how long; 0: until all mutants are done (0)
+//   --seed N         another seed makes other mutants (1)
+//   --jobs N         how many mutants run at a time (1)
 //   --program PATH   the optimised dtrain
-//   --failures N     end after so many (20)
-//   --only FILE N    that mutant of that seed alone, with all that it prints
+//   --failures N     ends after so many failures (20)
+//   --only FILE N    runs mutant N of FILE alone and shows all that it prints
 //
-// A mutant must end with exit code 0, 2 or 3 after LIMIT_S seconds of computing and HANGS_S of the
-// clock at most, with LIMIT_MIB of memory. Each runs in a child of its own, which is forked from
-// this process and calls the subcommands. Leaks are not looked for: the library loses memory on
-// most damaged files.
+// Each mutant runs in a child process, which this process forks and which calls the subcommands. It
+// must end with exit code 0, 2 or 3 within LIMIT_S seconds of computing, HANGS_S of the clock and
+// LIMIT_MIB of memory. Leaks are not checked: the library loses memory on most damaged files.
 //
-// libhdf5 is outside dtrain, and no caller can avoid all of its bugs. So the optimised program has
-// the last word on a report of AddressSanitizer, or a hang, whose innermost frame is libhdf5's: if
-// it ends with 0, 2 or 3 on the same mutant, as it does where it catches the crash and names the
-// file, the mutant counts as "inside libhdf5". Without --program it has failed.
+// libhdf5 is no part of dtrain, and no caller can avoid all of its bugs. So if the innermost frame
+// of a sanitizer's report or a hang is in libhdf5, the optimised program decides: if it ends with
+// 0, 2 or 3 on the same mutant, for example because it catches the crash and names the file, the
+// mutant counts as "inside libhdf5". Without --program the mutant counts as failed.
 //
 // A mutant that fails stays in the current folder as fuzz_hdf5-N-FILE.
 #include "mutate_hdf5.h"
@@ -39,14 +38,14 @@
 #include <sys/wait.h>
 
 enum { LIMIT_S = 10, LIMIT_MIB = 1024 };
-enum { HANGS_S = 600 };        // a child computes for PROGRAM_LIMIT_S, on a 20th of a core at worst
-enum { PROGRAM_LIMIT_S = 30 }; // in place of LIMIT_S, for the optimised program
-enum { STOPPED = 98 };         // exit code of a child over a limit
-enum { SHOWN = 6000 };         // bytes that a mutant which failed printed
+enum { HANGS_S = 600 };        // time for PROGRAM_LIMIT_S of computing on a 20th of a core
+enum { PROGRAM_LIMIT_S = 30 }; // the optimised program has this limit, not LIMIT_S
+enum { STOPPED = 98 };         // exit code of a child that exceeded a limit
+enum { SHOWN = 6000 };         // bytes of a failed mutant's output that are printed
 enum { PROGRESS_S = 10 };
 
-// A size that a damaged file claims is refused, as on a machine that does not have the memory. The
-// sanitizer reports signals even where dtrain would.
+// A large size that a damaged file claims is refused, as on a machine with little memory. The
+// sanitizer handles signals even where dtrain would.
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -54,7 +53,7 @@ const char *__asan_default_options(void)
            "quarantine_size_mb=8:handle_segv=2:handle_sigbus=2:handle_sigfpe=2:handle_abort=2";
 }
 
-// Nothing here has to outlive the machine.
+// Does nothing: no file has to survive the machine.
 int fsync(int fd)
 {
     return fd < 0 ? -1 : 0;
@@ -71,9 +70,9 @@ static int64_t n_seeds;
 enum outcome { GOOD, USER_ERROR, MACHINE_ERROR, INSIDE_LIBRARY, FAILED, OUTCOMES };
 static const char *const outcome_name[OUTCOMES] = {"exit code 0", "exit code 2", "exit code 3",
                                                    "inside libhdf5", "failed"};
-static _Atomic long long *counts; // [OUTCOMES], of all jobs
+static _Atomic long long *counts; // [OUTCOMES], over all jobs
 
-// Files of one job.
+// The files of this job.
 static char mutant_path[DT_PATH], output_path[DT_PATH], run_path[DT_PATH];
 
 static const char common_ini[] = "d_model = 8\nlayers = mlp\n"
@@ -83,13 +82,14 @@ static const char common_ini[] = "d_model = 8\nlayers = mlp\n"
                                  "[log]\ntensorboard = false\nprofile = false\n"
                                  "[data]\nseq_len = 8\nbatch = 2\n";
 
-// Only a configuration says where the episodes of these are: there is nothing to verify without.
+// Whether the file is one of groups, whose episodes only a configuration can find. Such a file
+// cannot be verified without one.
 static bool is_grouped(const struct hdf5_seed *seed)
 {
     return strncmp(seed->name, "groups", 6) == 0;
 }
 
-// The command line of a stage.
+// Gives the command line of a stage and returns its number of words.
 enum { VERIFY, CHECK_ONLY, TRAIN, STAGES, WORDS = 8 };
 static int stage_words(int stage, const struct hdf5_seed *seed, const char *words[WORDS])
 {
@@ -130,7 +130,8 @@ static dt_status run_stage(int stage, const struct hdf5_seed *seed)
     return status;
 }
 
-// Where a child hangs or takes too much memory, as a report of the sanitizer.
+// Handles SIGXCPU in a child that hangs or uses too much memory: prints the stack as the sanitizer
+// would.
 static void print_stack(int signal)
 {
     (void)signal;
@@ -139,7 +140,8 @@ static void print_stack(int signal)
     _exit(STOPPED);
 }
 
-// In the child. A training would fail where its check does.
+// Runs all stages in the child. Training is skipped where its check has failed: it would fail as
+// well.
 static void run_stages(const struct hdf5_seed *seed)
 {
     signal(SIGXCPU, print_stack);
@@ -152,7 +154,7 @@ static void run_stages(const struct hdf5_seed *seed)
     _exit((int)(status > worst ? status : worst));
 }
 
-// In the child: the stages by the optimised program. What it allocates is not zero by luck.
+// Runs the stages in the child with the optimised program. Allocated memory is not zero by chance.
 static void run_program(const struct hdf5_seed *seed)
 {
     int end = 0, worst = 0;
@@ -207,8 +209,9 @@ static long long resident_mib(pid_t child)
     return pages * sysconf(_SC_PAGESIZE) >> 20;
 }
 
-// Waits for the end of a child, as waitpid gives it. One over its limits is killed, and *excess
-// says over which. Of the clock it has more time than of a core, which it may share.
+// Waits for a child and returns its status as waitpid does. Kills a child that exceeds a limit, and
+// sets *excess to the name of that limit. The limit of the clock is larger than that of computing,
+// since children may share a core.
 static int wait_for(pid_t child, const char **excess)
 {
     const struct timespec moment = {0, 50000000};
@@ -239,8 +242,8 @@ static enum outcome outcome_of(int end, const char *excess)
                                 : FAILED;
 }
 
-// The innermost frame in libhdf5 of AddressSanitizer's report in `output`; NULL where dtrain's own
-// frames come first. Above it may be frames of other libraries: memcpy, free.
+// Finds the innermost frame in libhdf5 in the sanitizer's report; NULL if frames of dtrain come
+// first. Frames of other libraries, such as memcpy and free, may come before it.
 static const char *find_library_frame(char *output)
 {
     char *rest = strstr(output, "ERROR: AddressSanitizer");
@@ -277,7 +280,7 @@ static enum outcome run_mutant(const struct hdf5_seed *seed, long long number, i
     return outcome;
 }
 
-// In one call, since other jobs print too.
+// Prints with one call, since other jobs print too.
 static void print_failure(const struct hdf5_seed *seed, long long number, int end,
                           const char *excess)
 {
@@ -322,7 +325,7 @@ static void print_counts(double seconds)
     fputc('\n', stderr);
 }
 
-// Gives the room for a mutant.
+// Sets the paths of the job and allocates memory for a mutant.
 static uint8_t *begin_job(long long job)
 {
     snprintf(mutant_path, sizeof mutant_path, "%s/mutant-%lld.h5", scratch, job);
@@ -331,7 +334,7 @@ static uint8_t *begin_job(long long job)
     return malloc((1 << 20) + MUTANT_GROWTH);
 }
 
-// Every n-th mutant of the files in turn.
+// Runs every n-th mutant, where n is the number of jobs. Mutants take the files in turn.
 static void run_job(long long job)
 {
     double begun = dt_seconds(), printed = begun;
@@ -426,7 +429,7 @@ int main(int argc, char **argv)
     sigemptyset(&ends);
     sigaddset(&ends, SIGCHLD);
     sigprocmask(SIG_BLOCK, &ends, NULL);
-    dt_dataset_hdf5_version(); // the library starts once, here
+    dt_dataset_hdf5_version(); // starts the library once, before the forks
     make_scratch();
     snprintf(text, sizeof text, "[model]\nvocab_size = 64\n%s", common_ini);
     put_text(in_scratch("tokens.ini"), text);

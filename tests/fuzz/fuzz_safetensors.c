@@ -1,6 +1,6 @@
-// libFuzzer over the checker of safetensors headers. The first byte is the size of the data (so
-// that a seed which begins with a space stands over 32 bytes), the rest is the header. What is
-// taken must hold what safetensors.h promises of it.
+// Fuzzes the checker of safetensors headers with libFuzzer. The first byte is the size of the data,
+// so that a seed that begins with a space has 32 bytes of data; the rest is the header. An accepted
+// header must keep the promises of safetensors.h.
 #include "base/safetensors.h"
 
 #include <stddef.h>

@@ -1,7 +1,8 @@
-// Half of the changes are made at a block of metadata, the others anywhere: object headers of the
-// older format have no signature. The newer format has a checksum in each block, which would catch
-// nearly every change before anything is done with it: in three of four mutants they are computed
-// again. Where a checksum is follows from the undamaged file: it is the number that matches.
+// Makes mutants of HDF5 files. Half of the changes are in a block of metadata, the others anywhere,
+// since object headers of the older format have no signature. Blocks of the newer format have a
+// checksum that would reveal nearly every change before it has any effect, so three of four mutants
+// have their checksums computed again. The undamaged file shows where a block's checksum is: it is
+// the number that matches.
 #include "mutate_hdf5.h"
 
 #include "base/file.h"
@@ -46,7 +47,7 @@ static uint32_t lookup3(const uint8_t *bytes, int64_t size)
     return s[2];
 }
 
-// The checksum that a block has to have, and whether the block has it.
+// Computes the checksum that the block should have, and tells whether the block has it.
 static bool sum_matches(uint8_t *bytes, const struct hdf5_block *block, uint32_t *sum)
 {
     uint32_t stored;
@@ -120,7 +121,7 @@ static int64_t block_address(struct mutant *m)
     return m->seed->n_blocks > 0 ? m->seed->blocks[below(m, m->seed->n_blocks)].at : 0;
 }
 
-// Where `width` bytes can be changed: near a block, at a number other than zero, or anywhere.
+// Returns `width` bytes to change: near a block, at a number other than zero, or anywhere.
 static uint8_t *choose_place(struct mutant *m, int64_t width)
 {
     int64_t most = m->size - width, at = below(m, most + 1), kind = below(m, 4);
@@ -131,7 +132,7 @@ static uint8_t *choose_place(struct mutant *m, int64_t width)
     return m->bytes + (at < most ? at : most);
 }
 
-// A number at which sizes, counts and addresses go wrong.
+// Returns a number of the kind that makes sizes, counts and addresses wrong.
 static uint64_t choose_number(struct mutant *m, uint64_t now)
 {
     switch (below(m, 6)) {
@@ -160,7 +161,8 @@ static void put_number(struct mutant *m)
     memcpy(place, &value, width);
 }
 
-// The end of the file that the superblock names follows in one of two.
+// Changes the file's size. In half of the cases the end of the file that the superblock states
+// changes too.
 static void resize(struct mutant *m)
 {
     int64_t size = m->size;

@@ -1,5 +1,5 @@
-// Damaged copies of a small HDF5 file, for fuzz_hdf5: a pure function of the file's name, a number
-// and a seed.
+// Damaged copies of a small HDF5 file, for fuzz_hdf5. A copy depends only on the file's name, a
+// number and a seed.
 #pragma once
 
 #include "base/error.h"
@@ -10,18 +10,19 @@
 struct hdf5_block {
     int64_t at;
     int64_t size; // bytes that the checksum covers; 0: no checksum
-    int64_t sum;  // its offset: after these bytes, or among them, where it counts as zeros
+    // Where the checksum is: after these bytes, or among them, where it is computed as zeros.
+    int64_t sum;
 };
 
 struct hdf5_seed {
-    char name[256]; // of the file, without folders
+    char name[256]; // file name without folders
     uint8_t *bytes;
     int64_t size;
     struct hdf5_block *blocks;
     int64_t n_blocks;
 };
 
-enum { MUTANT_GROWTH = 4096 }; // the most bytes that a mutant has more than its seed
+enum { MUTANT_GROWTH = 4096 }; // bytes by which a mutant may be larger than its seed
 
 dt_status hdf5_seed_read(const char *folder, const char *name, struct hdf5_seed *seed);
 void hdf5_seed_free(struct hdf5_seed *seed);

@@ -58,7 +58,7 @@ void golden_open(const char *path, struct golden *golden)
 {
     memset(golden, 0, sizeof *golden);
     golden_must(dt_safetensors_open(path, &golden->file));
-    // Model keys that the file does not name have their defaults.
+    // The file leaves out keys of the model that have their defaults.
     for (const struct dt_config_key *key = dt_model_keys(); key->name; key++) {
         char name[DT_CONFIG_NAME], problem[DT_CONFIG_PROBLEM];
         snprintf(name, sizeof name, "model.%s", key->name);
@@ -79,7 +79,7 @@ void golden_open(const char *path, struct golden *golden)
     golden->eps = number(golden, "eps");
     golden->weight_decay = number(golden, "weight_decay");
     golden->grad_clip = number(golden, "grad_clip");
-    // Files of AdamW alone do not name these.
+    // Files that use AdamW alone leave these out.
     const char *momentum = dt_safetensors_metadata(golden->file, "momentum");
     golden->muon = momentum != NULL;
     golden->momentum = momentum ? strtod(momentum, NULL) : 0;

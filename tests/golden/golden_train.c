@@ -1,6 +1,6 @@
-// The training steps on the batches of a golden file, as the training loop runs them: forward, loss
-// and backward of every micro-batch, sums over ranks, then the optimizer. The backend is the CPU,
-// so the host reads and writes its memory.
+// Trains on the batches of a golden file as the training loop does: forward, loss and backward of
+// every micro-batch, sums over ranks, then the optimizer. The backend is the CPU, so the host may
+// read and write its memory.
 #include "golden.h"
 
 #include "train/optimizer.h"
@@ -14,16 +14,16 @@ struct trainer {
     const struct golden_run *run;
     const struct golden *golden;
     struct dt_model *model;
-    struct dt_span all; // of the parameters' elements
+    struct dt_span all; // spans of the parameters' elements
     struct dt_optimizer optimizer;
     struct dt_segments segments;
     int64_t elements, positions; // positions: B * T
-    int64_t first, n_micro;      // this rank's sequences: from `first` on, in n_micro micro-batches
-    struct dt_model_state **before; // [n_micro], or NULL: no initial state
-    void *arrays[DT_BATCH_ARRAYS];  // that the model reads, of one step; NULL: not in the file
+    int64_t first, n_micro; // this rank's sequences start at `first` and make n_micro micro-batches
+    struct dt_model_state **before; // [n_micro] initial states; NULL: none
+    void *arrays[DT_BATCH_ARRAYS]; // arrays of one step that the model reads; NULL: not in the file
 };
 
-// A tensor of `count` elements that the file must have, malloc'ed.
+// Returns a tensor of `count` elements that the file must have (malloc).
 static float *need_tensor(const struct golden *golden, const char *name, int64_t count)
 {
     int64_t there = 0;
@@ -41,7 +41,7 @@ static void put(void *to, enum dt_dtype type, const float *values, int64_t count
         set(to, type, i, (double)values[i]);
 }
 
-// An array of a state: the k-th that has values, of all layers one after another.
+// One array of a state: the k-th that holds values, with its layers one after another.
 struct state_array {
     int64_t layer;
     int index;
@@ -61,7 +61,7 @@ static bool state_array(const struct dt_model *model, int64_t k, struct state_ar
     return false;
 }
 
-// The state before sequences [first, first + n) of the batch: zeros where the file has none.
+// Returns the state before sequences [first, first + n) of the batch; zeros if the file has none.
 static struct dt_model_state *load_state(struct trainer *t, int64_t first, int64_t n)
 {
     struct dt_model_state *state;
@@ -158,7 +158,8 @@ static void load_batch(struct trainer *t, int step)
     memset(t->optimizer.sum, 0, sizeof *t->optimizer.sum);
 }
 
-// `sequences` times `length` positions of the batch, from position `first` of its B·T.
+// Returns the inputs for `sequences` sequences of `length` positions that start at position `first`
+// of the batch's B·T.
 static struct dt_model_input input_rows(const struct trainer *t, int64_t sequences, int64_t length,
                                         int64_t first)
 {
@@ -170,8 +171,8 @@ static struct dt_model_input input_rows(const struct trainer *t, int64_t sequenc
     return input;
 }
 
-// Forward, loss, backward of micro-batch `index`; its logits into those of the batch, where not
-// NULL.
+// Runs forward, loss and backward of micro-batch `index`. Its logits are copied to those of the
+// batch unless `logits` is NULL.
 static void micro_step(struct trainer *t, int64_t index, float *logits)
 {
     int64_t micro = t->run->micro, length = t->golden->length;
@@ -227,7 +228,7 @@ void golden_train(const struct golden_run *run, struct golden_trace *trace)
         sum_over_ranks(&t);
         *t.optimizer.lr = (float)run->golden->lr[step];
         golden_must(dt_optimizer_control(&t.optimizer, (double)t.positions, NULL));
-        if (step == 0) { // before the update, which may write into them
+        if (step == 0) { // before the update, which may overwrite the gradients
 
             trace->gradients = copy_of(dt_model_gradients(t.model), t.elements);
             for (int64_t i = 0; i < t.elements; i++)
@@ -260,7 +261,7 @@ static int64_t state_count(const struct dt_model *model)
     return count;
 }
 
-// The values of one sequence's state.
+// Returns the values of the state of one sequence.
 static float *state_values(const struct trainer *t, const struct dt_model_state *state)
 {
     float *values = malloc((size_t)state_count(t->model) * sizeof *values), *at = values;

@@ -1,13 +1,13 @@
-// logits_tool MODEL_DIR IDS.safetensors LOGITS.safetensors: the logits [B, T, vocab_size] that
-// dtrain gives in fp32 for "ids" [B, T] (fp32 whole numbers), with a Hugging Face directory's
-// weights. On the CPU, whose memory is the host's.
+// logits_tool MODEL_DIR IDS.safetensors LOGITS.safetensors: computes the logits [B, T, vocab_size]
+// of "ids" [B, T] (fp32 whole numbers) in fp32 with the weights of a Hugging Face directory. It
+// runs on the CPU, whose memory the host can read.
 #include "golden.h"
 #include "model/hf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-// Shape and values of the one tensor "ids".
+// Reads the tensor "ids" and its shape.
 static int32_t *read_ids(const char *path, int64_t shape[2])
 {
     struct dt_safetensors *file;

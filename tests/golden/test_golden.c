@@ -1,41 +1,46 @@
-// dtrain's model and training step against the float64 reference, one golden file an argument:
-// losses, logits, every gradient tensor, gradient norms, states, and what the updates leave; whole,
-// in micro-batches and a position at a time; every recompute mode and thread count to the same
-// bits; and bf16. Files of long windows are run whole and in segments.
+// Compares dtrain's model and training step with the float64 reference, one golden file per
+// argument: losses, logits, every gradient, gradient norms, states and weights after the updates.
+// Each file is run whole, in micro-batches and one position at a time, and in bf16. All recompute
+// modes and numbers of threads must give the same bits. Files of long windows are run whole and in
+// segments.
 //
-// Tensors are compared by the norm of the difference over the norm of the tensor: a single element
-// may be the small rest of a long sum, and its own relative error then says nothing about the code.
+// Tensors are compared by the norm of their difference relative to the norm of the reference. A
+// single element may be the small result of a long sum; its own relative error would say nothing
+// about the code.
 #include "golden.h"
 #include "test.h"
 
 struct tolerance {
     double loss, logits, gradient, grad_norm, weights;
-    double floor; // of the norm that a gradient is compared with, as a share of the whole one's
+    // Least norm that a gradient's error is relative to, as a share of the whole gradient's norm.
+    double floor;
 };
 
-// fp32: the promise is 1e-5 in loss and 1e-4 in gradients; some six times what was measured is
-// asked for (losses 7e-7, logits 2e-7, gradients 1.6e-6, norms 9e-7, weights 1e-7), so that what
-// breaks is seen early. PyTorch's own float32 gradients of the policies are up to 1.1e-5 off.
+// fp32: dtrain promises 1e-5 in the loss and 1e-4 in gradients. The test allows about six times
+// what was measured (losses 7e-7, logits 2e-7, gradients 1.6e-6, norms 9e-7, weights 1e-7), so that
+// it finds defects early. Gradients of the policies that PyTorch computes in float32 differ by up
+// to 1.1e-5.
 static const struct tolerance fp32 = {5e-6, 2e-6, 1e-5, 5e-6, 1e-6, 0};
-// With mamba2 blocks 1.3e-5 was measured, in dt_bias and A_log: differences of sums over a chunk.
+// mamba2 blocks: 1.3e-5 was measured in dt_bias and A_log, which are differences of sums over a
+// chunk.
 static const struct tolerance fp32_mamba2 = {5e-6, 2e-6, 2e-5, 5e-6, 1e-6, 0};
-// bf16: every stored activation and matrix is rounded by up to 2^-9 = 0.2 %, a dozen of these stand
-// between input and loss. Gradients of dt_proj are small sums of both signs: theirs is the 4 % that
-// was measured, 2 % elsewhere; losses 0.5 %, logits 0.6 %, norms 0.5 %, weights 0.07 %.
+// bf16: every stored activation and matrix is rounded by up to 2^-9 = 0.2 %, and a dozen of them
+// follow each other between input and loss. Measured: losses 0.5 %, logits 0.6 %, norms 0.5 %,
+// weights 0.07 %, gradients 2 %, but 4 % in those of dt_proj, which are small sums of both signs.
 static const struct tolerance bf16 = {1e-2, 1e-2, 6e-2, 1e-2, 2e-3, 0};
-// The same with mamba2 blocks, whose parameters of one number per head are shared by more channels:
-// 6.5 % was measured in taps of the convolution with one head, logits 1.1 %, norms 1.7 %, weights
-// 0.4 %. Gradients of a few numbers, as dt_bias has, cancel more: they may be off by 0.27 % of the
-// whole gradient.
+// mamba2 blocks in bf16: more channels share a parameter that is one number per head. Measured: 6.5
+// % in taps of the convolution with one head, logits 1.1 %, norms 1.7 %, weights 0.4 %. Gradients
+// of a few numbers, such as that of dt_bias, cancel more and may be wrong by 0.27 % of the whole
+// gradient.
 static const struct tolerance bf16_mamba2 = {1e-2, 1.5e-2, 9e-2, 2e-2, 5e-3, 0.03};
-// Values that bf16 moves by a little may be rounded to the next of 127 steps, which moves them by
-// up to 0.4 % of their row's largest: logits 1.6 %, norms 1.4 % were measured.
+// int8: a value that bf16 changes a little may be rounded to the next of 127 steps, which changes
+// it by up to 0.4 % of the largest value in its row. Measured: logits 1.6 %, norms 1.4 %.
 static const struct tolerance bf16_int8 = {1e-2, 3e-2, 6e-2, 2e-2, 2e-3, 0};
 
-static const char *case_name; // of the golden file
-static const char *run_name;  // of the run that is being checked
+static const char *case_name; // name of the golden file
+static const char *run_name;  // name of the run that is checked
 
-static double norm(const float *x, const float *y, int64_t n) // |x - y|, of x alone where y is NULL
+static double norm(const float *x, const float *y, int64_t n) // |x - y|, or |x| if y is NULL
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -45,7 +50,7 @@ static double norm(const float *x, const float *y, int64_t n) // |x - y|, of x a
     return sqrt(sum);
 }
 
-// |got - want| <= tolerance |want|: where the reference is exactly zero, so must be what came.
+// Checks |got - want| <= tolerance |want|. Where the reference is exactly zero, `got` must be too.
 static void check_tensor(const char *name, const float *got, const float *want, int64_t n,
                          double tolerance, double floor)
 {
@@ -116,8 +121,8 @@ static void check_same_bits(const struct golden_trace *got, const struct golden_
     CHECK(memcmp(got->weights, want->weights, bytes) == 0, "%s, %s: weights", case_name, run_name);
 }
 
-// The run as given, against the reference; then every other recompute mode, and more threads,
-// against that.
+// Compares the run with the reference. Then every other recompute mode and three threads must give
+// the bits of this run.
 static void check_run(struct golden_run run, const char *name, const struct tolerance *tolerance,
                       const struct dt_backend *threaded)
 {
@@ -142,13 +147,13 @@ static void check_run(struct golden_run run, const char *name, const struct tole
     golden_trace_free(&first);
 }
 
-// A pass of T positions gives the state that the file has, and T passes of one position the same
-// losses and state: only the order of fp32 sums differs.
+// One pass of T positions must leave the state that the file has, and T passes of one position must
+// give the same losses and state, apart from the order of fp32 sums.
 static void check_windows(struct golden_run run, const struct tolerance *tolerance)
 {
     const struct golden *golden = run.golden;
     if (golden->config.direction == DT_DIRECTION_BOTH)
-        return; // a window's first position depends on its last
+        return; // a window's first position depends on its last one
     run.micro = 1;
     run_name = run.storage == DT_F32 ? "fp32, windows" : "bf16, windows";
     for (int64_t b = 0; b < golden->batch; b++) {
@@ -158,7 +163,8 @@ static void check_windows(struct golden_run run, const struct tolerance *toleran
         double sum = golden_windows(&run, b, 1, &steps);
         check_tensor("state after the window", whole, want, count, tolerance->logits, 0);
         check_tensor("state after single steps", steps, whole, count, tolerance->logits, 0);
-        bool pools = strchr(golden->config.heads, '/'); // a step is then a window with its own loss
+        // Each step is then a window with a loss of its own.
+        bool pools = strchr(golden->config.heads, '/');
         CHECK(pools || fabs(sum - loss) <= tolerance->loss * loss,
               "%s, %s: losses of single steps are %.9g, of the window %.9g", case_name, run_name,
               sum, loss);
@@ -168,9 +174,10 @@ static void check_windows(struct golden_run run, const struct tolerance *toleran
     }
 }
 
-// A window as a whole, then in segments of each length that the file names, by each number of ranks
-// that can share it and leaves every group of them as many windows. Ranks that share one in many
-// segments take one step, since each border is a message that waits for a busy machine.
+// Runs a window whole and then in segments of each length that the file names, on each number of
+// ranks that can share it with an equal number of windows for every group. Ranks that share a
+// window in many segments take a single step, since each border is a message, which is slow on a
+// busy machine.
 static void check_segments(struct golden_run run)
 {
     char name[64], *lengths = (char *)run.golden->segments;

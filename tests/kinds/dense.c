@@ -1,4 +1,4 @@
-// A block that is one linear layer: out = h · Wᵀ.
+// A block kind that is one linear layer: out = h · Wᵀ.
 #include "model/kinds.h"
 
 #include <math.h>

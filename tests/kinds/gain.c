@@ -1,5 +1,5 @@
-// A block with a field, a rule for initial values and a model type of its own: out = h · Wᵀ, where
-// W begins as model.gain_start times the identity.
+// A block kind with its own field, initialisation rule and model type: out = h · Wᵀ, where W starts
+// as model.gain_start times the identity.
 #include "model/hf_types.h"
 #include "model/kinds.h"
 

@@ -1,5 +1,5 @@
-// dtrain's table of kinds with one more of each, put first: what a configuration without kinds
-// gets.
+// dtrain's table of kinds with one more of each. The added kinds come first, so they are the
+// defaults.
 #include "model/kinds.h"
 
 #include "model/hf_types.h"

@@ -1,4 +1,4 @@
-// A block with a fault: a convolution that does not look where documents start.
+// A block kind with a planted fault: a convolution that ignores where documents start.
 #include "model/kinds.h"
 
 struct leak {

@@ -1,5 +1,5 @@
-// make_samples PATH SEED N: a shard of N positions. Samples are noise; a target is the sum of some
-// of the sample and of the one before, which a model with a short memory can learn.
+// make_samples PATH SEED N: writes a shard of N positions. Samples are noise. A target is the sum
+// of parts of its sample and of the sample before, which a model with a short memory can learn.
 #include "samples.h"
 
 #include "base/rng.h"

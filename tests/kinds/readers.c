@@ -1,4 +1,4 @@
-// dtrain's table of readers with one more.
+// dtrain's table of readers with one more reader.
 #include "data/reader.h"
 
 extern const struct dt_reader_kind samples_reader, dt_tokens_reader, dt_pairs_reader,

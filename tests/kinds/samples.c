@@ -1,4 +1,5 @@
-// A stem of floats: the stream opens as samples · Wᵀ. Reads "samples" [B, L, SAMPLE_WIDTH] f32.
+// A stem for floats: the stream starts as samples · Wᵀ. It reads "samples" [B, L, SAMPLE_WIDTH]
+// f32.
 #include "samples.h"
 
 #include "model/kinds.h"
@@ -9,7 +10,7 @@ struct samples {
     struct dt_part part;
     struct dt_linear linear; // samples.weight [d, SAMPLE_WIDTH]
     int samples;
-    struct dt_view stored; // [M, SAMPLE_WIDTH]: the samples in storage type, where that is not f32
+    struct dt_view stored; // [M, SAMPLE_WIDTH]: the samples in storage type, unless that is f32
 };
 
 static void create(struct dt_part *part, const struct dt_build *build)

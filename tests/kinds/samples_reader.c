@@ -1,5 +1,6 @@
-// Shards of floats: /samples [n, SAMPLE_WIDTH] and /wanted [n, TARGET_WIDTH], both 32-bit floats,
-// a row a position. Windows follow each other; a target that is NaN is ignored by the loss.
+// A reader for shards of floats: /samples [n, SAMPLE_WIDTH] and /wanted [n, TARGET_WIDTH], both
+// 32-bit floats, one row per position. Windows follow each other. The loss ignores targets that are
+// NaN.
 #include "samples.h"
 
 #include "data/h5_reader.h"
@@ -51,7 +52,7 @@ static int64_t block_bytes(const struct dt_dataset *dataset, const struct dt_rea
            (int64_t)sizeof(float);
 }
 
-// A block is its samples, then its targets.
+// In memory a block is its samples, then its targets.
 static dt_status read_block(struct dt_reader *reader, const struct dt_dataset *dataset,
                             const struct dt_read_rules *rules, struct dt_block *block)
 {

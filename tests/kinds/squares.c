@@ -1,6 +1,7 @@
-// A head of squared error: y = h · Wᵀ, a position's loss is ½ Σ (y - target)², or none
-// where the first target is NaN. Reads "targets" [B, L, TARGET_WIDTH] f32. It has no logits. No op
-// squares, so this is a loop of the host: on the CPU only, and not where a pass is measured.
+// A head with a squared error: y = h · Wᵀ, and a position's loss is ½ Σ (y - target)², or nothing
+// where the first target is NaN. It reads "targets" [B, L, TARGET_WIDTH] f32 and has no logits. No
+// op computes squares, so the host does in a loop: this works on the CPU only, and not when memory
+// is measured.
 #include "samples.h"
 
 #include "model/kinds.h"

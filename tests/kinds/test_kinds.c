@@ -1,5 +1,6 @@
-// The seams of stem, block and head: models mixed from dtrain's kinds and those of this folder,
-// their gradients against finite differences, their state, and the pattern of model.layers.
+// Tests the interfaces of stem, block and head with models that combine dtrain's kinds and those of
+// this folder: gradients against finite differences, carried states, and the pattern of
+// model.layers.
 #include "samples.h"
 
 #include "base/rng.h"
@@ -38,10 +39,10 @@ static struct dt_model_config config_of(const char *stem, const char *layers, co
     return config;
 }
 
-// Every array that a model may read, by its name: floats are normal, ids below the vocabulary and
-// the sizes of tables; a document starts at the fifth position, the second is not counted; targets
-// are what their output allows, and of a second output some are missing; a position counts as one,
-// whatever its outputs' weights are.
+// Every array that a model may read, by name. Floats are normal; ids are below the vocabulary and
+// the sizes of tables. A document starts at the fifth position, and the second position is not
+// counted. Targets are valid for their output, and some targets of the second output are missing. A
+// position counts as one, whatever the weights of its outputs are.
 struct data {
     struct dt_model_input input;
     void *arrays[DT_BATCH_ARRAYS];
@@ -119,9 +120,10 @@ static dt_status note_row(void *next, int64_t row)
     return DT_OK;
 }
 
-// Along a random direction v of one row, as long as the row's weights, g · v is the slope
-// (L(w + εv) - L(w - εv)) / 2ε. With ε = 2^-8 the third derivative leaves about ε² of the slope,
-// and rounding of the loss (2^-24 of terms near 1, 2^7 of them) about 2^-17 / ε = 2^-9.
+// Compares a gradient g with a difference quotient along a random direction v, which is as long as
+// the weights of one row: g · v = (L(w + εv) - L(w - εv)) / 2ε. With ε = 2^-8 the third derivative
+// contributes an error of about ε² of the slope, and rounding of the loss (2^-24 of 2^7 terms near
+// 1) an error of about 2^-17 / ε = 2^-9.
 static void check_row(struct dt_model *model, const struct data *data, const struct dt_param *row,
                       const float *gradient)
 {
@@ -158,7 +160,8 @@ static void check_frozen(const struct dt_param *row, const float *gradient)
         CHECK(gradient[row->offset + i] == 0, "%s has a gradient", row->name);
 }
 
-// Biases are zero at first: others, for their slope to be seen.
+// Biases start as zeros. Gives them other values, so that the check of their slopes means
+// something.
 static void fill_biases(struct dt_model *model)
 {
     const struct dt_params *params = dt_model_params(model);
@@ -172,8 +175,8 @@ static void fill_biases(struct dt_model *model)
 static void test_gradients(const char *stem, const char *layers, const char *head, bool tied,
                            enum dt_recompute recompute)
 {
-    bool chained = strcmp(stem, "chained") == 0; // frames, autoregressive
-    bool ids = strcmp(stem, "ids") == 0;         // frames without numbers
+    bool chained = strcmp(stem, "chained") == 0; // frames with an autoregressive policy
+    bool ids = strcmp(stem, "ids") == 0;         // frames that are ids alone
     struct dt_model_config config = config_of(chained || ids ? "frames" : stem, layers, head);
     struct dt_model *model;
     FLAG_OF(config, autoregressive) = chained;
@@ -195,7 +198,7 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
     must(dt_model_loss(model, &pass, 1, &sum));
     must(dt_model_backward(model, &pass));
     CHECK_INT(rows, params->n); // each row was announced once, in order
-    struct dt_pass wide = pass; // as many positions, in more sequences
+    struct dt_pass wide = pass; // the same number of positions in more sequences
     wide.input.sequences = 2 * B;
     wide.input.length = L / 2;
     CHECK_FAILS(dt_model_forward(model, &wide), DT_MACHINE, "does not fit the model's");
@@ -208,8 +211,8 @@ static void test_gradients(const char *stem, const char *layers, const char *hea
     dt_model_destroy(model);
 }
 
-// A sequence in two windows with carried state has the loss of the whole. With one tap there is no
-// conv_state.
+// A sequence that is run as two windows with carried state has the loss of the whole sequence. With
+// one tap there is no conv_state.
 static void test_state(int64_t taps)
 {
     struct dt_model_config config = config_of("tokens", "dense mamba dense mamba", "squares");
@@ -236,7 +239,7 @@ static void test_state(int64_t taps)
                                dt_array_bytes(&dt_model_arrays(model)->arrays[i], from);
         parts += loss_of(model, &window, state[part], state[part + 1]);
     }
-    CHECK_NEAR(parts, whole, 1e-5); // other tiles of fp32 products
+    CHECK_NEAR(parts, whole, 1e-5); // fp32 products have other tiles
     int tokens;
     struct dt_view logits = {0};
     CHECK_INT(dt_model_token_array(model, &tokens), DT_OK);
@@ -248,8 +251,8 @@ static void test_state(int64_t taps)
     dt_model_destroy(model);
 }
 
-// The loss of one output at one position, without smoothing; of what a player sees, numbers are in
-// the data's units.
+// The loss of one output at one position, without label smoothing, in the units of the data, as a
+// player sees them.
 static double loss_of_output(const struct dt_output *output, const float *z, const float *target,
                              const float *deviation)
 {
@@ -270,8 +273,8 @@ static double loss_of_output(const struct dt_output *output, const float *z, con
     return output->weight * (output->type == &dt_categorical ? log(loss) : loss);
 }
 
-// What a player reads at a position is what training has its loss from: that of the first t + 1
-// positions is that of the first t and of the outputs at the last.
+// The logits that a player reads at a position are those of the training loss: the loss of the
+// first t + 1 positions is the loss of the first t plus that of the outputs at position t.
 static void test_outputs(bool autoregressive)
 {
     const char *heads = "b:categorical*5 a:bernoulli*3@0.5 c:regression*2 e:categorical*2";
@@ -396,7 +399,7 @@ static void test_wrong_models(void)
                 "shares the tensor backbone.embeddings.weight, but no part of it has one");
 }
 
-// A block with more states than a list holds fails when its rows are complete.
+// A block with more states than a list can hold fails when its rows are complete.
 static void test_too_many_states(void)
 {
     struct dt_params params = {0};

@@ -1,13 +1,14 @@
 // play_tool MODEL DATA PREDICTIONS: plays the episodes of a robomimic file step by step with
-// libdtrain_step, which fills in the earlier actions, and compares its outputs with the predictions
-// of dtrain predict for the same frames. A frame begins with obs/a [3].
+// libdtrain_step, which fills in the earlier actions, and compares its outputs with what dtrain
+// predict wrote for the same frames. A frame begins with obs/a [3].
 #include "dtrain_step.h"
 #include "test.h"
 
 #include <hdf5.h>
 
 enum { A = 3, ACTIONS = 3, LONGEST = 64 };
-// A step's products have one row, and its states are handed on at every position.
+// libdtrain_step computes products of one row and passes states on at every position, so fp32 sums
+// differ from those of dtrain predict.
 static const double tolerance = 2e-5;
 
 static hsize_t read_rows(hid_t file, const char *path, int64_t width, float *values)

@@ -1,8 +1,8 @@
-// predict_tool MODEL DATA LENGTH PREDICTIONS [INPUTS TARGETS [SOME]]: compares predictions with
-// what the model in MODEL gives in one forward pass over each segment of DATA, none of which is
-// longer than LENGTH. Prints how many numbers it compared, and the sum of the log-probabilities of
-// tokens. SOME: predictions of some of the episodes, which share datasets: some rows are those of
-// PREDICTIONS, the others NaN.
+// predict_tool MODEL DATA LENGTH PREDICTIONS [INPUTS TARGETS [SOME]]: compares predictions with the
+// outputs of the model in MODEL in one forward pass over each segment of DATA, none of which is
+// longer than LENGTH. Prints how many numbers it compared and the sum of the log-probabilities of
+// tokens. SOME holds predictions of some of the episodes, which share datasets: their rows equal
+// those of PREDICTIONS, and all others are NaN.
 #include "base/memory.h"
 #include "job/job.h"
 #include "model/hf.h"
@@ -11,8 +11,8 @@
 #include <hdf5.h>
 #include <string.h>
 
-// The pass differs from those of dtrain predict in the rows of its products, and in where states
-// are handed on: outputs of about 1 keep five digits.
+// The passes of dtrain predict have products of other numbers of rows and pass states on at other
+// positions: outputs near 1 agree in five digits.
 static const double tolerance = 2e-5;
 
 static struct {
@@ -65,7 +65,7 @@ static void load_data(const char *path, const char *inputs, const char *targets)
         t.arrays[i] = calloc((size_t)dt_array_bytes(&t.yields.arrays[i], t.length), 1);
 }
 
-// A dataset of the predictions, `width` numbers a row.
+// Reads a dataset of the predictions, which has `width` numbers in each row.
 static float *read_all(const char *path, int64_t rows, int64_t width)
 {
     float *values = calloc((size_t)(rows * width) + 1, sizeof *values);
@@ -86,7 +86,7 @@ static void compare(const char *path, int64_t row, double found, double expected
     t.compared++;
 }
 
-// Rows of a view, against those of a dataset from row `first` on.
+// Compares the rows of a view with those of a dataset from row `first` on.
 static void compare_view(const char *path, const float *found, int64_t first, int64_t n,
                          const struct dt_view *view)
 {
@@ -99,7 +99,7 @@ static void compare_probabilities(const char *path, const float *found, int64_t 
                                   const struct dt_view *view, bool one_of)
 {
     for (int64_t r = 0; r < n; r++) {
-        long double total = 0; // holds what double cannot: e^10000
+        long double total = 0; // double cannot hold e^10000
         for (int64_t i = 0; i < view->cols; i++)
             total += expl(*(float *)dt_view_at(view, r, i));
         for (int64_t i = 0; i < view->cols; i++) {
@@ -150,7 +150,7 @@ static void compare_heads(const char *group, const struct dt_pass *pass, int64_t
         const struct dt_output *output = &outputs->list[k];
         bool classes = output->type->one_of || output->type->classes == 2;
         struct dt_view view = dt_view_cols(all.values, column, column + output->width);
-        if (output->pool != DT_POOL_NONE) { // that of the last window is of the whole segment
+        if (output->pool != DT_POOL_NONE) { // the output of the last window pools the whole segment
             CHECK_OK(dt_model_output(t.model, pass, k, &view));
             snprintf(path, sizeof path, "%s/%s/logits", group, output->name);
             float *pooled = read_all(path, rows, view.cols);

@@ -1,5 +1,5 @@
-// A Hugging Face directory with a small model of random weights, made for a test, and the outputs
-// of the training forward that a step is compared with.
+// A Hugging Face directory that holds a small model with random weights, and the outputs of its
+// training forward pass, which steps are compared with.
 #pragma once
 
 #include "base/rng.h"
@@ -16,8 +16,8 @@ struct model_folder {
     float *weights;
 };
 
-// Widths are awkward: not a multiple of a vector register. `kinds`: of layers. `heads` "": a
-// language model.
+// A configuration with awkward widths, which are not multiples of a vector register. `layers` names
+// the kinds of blocks; `heads` "" makes a language model.
 static inline struct dt_model_config small_config(const char *layers, const char *heads)
 {
     struct dt_model_config config = default_model(layers, 40, heads[0] ? 0 : 37);

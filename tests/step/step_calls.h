@@ -19,7 +19,7 @@ static inline dtrain_step *open_step(const char *path, int32_t weights, int32_t 
     return step;
 }
 
-// The input of a stream: position t of a sequence determined by `seed`.
+// The input of a stream at one position. It depends on `seed` and the position alone.
 struct feed {
     float frame[64];
     int32_t ids[4];
@@ -36,7 +36,7 @@ static inline struct feed feed_at(const struct dtrain_step_info *info, uint32_t 
     return feed;
 }
 
-// Checks the code of the calling thread's last call, and what it says.
+// Checks the return code of the calling thread's last call and a part of its message.
 static inline void check_says(int code, int want, const char *part, int line)
 {
     char why[2048];
@@ -48,8 +48,8 @@ static inline void check_says(int code, int want, const char *part, int line)
 #define REFUSED(call, part)    check_says(call, DTRAIN_STEP_USER, part, __LINE__)
 #define NOT_FINITE(call, part) check_says(call, DTRAIN_STEP_NOT_FINITE, part, __LINE__)
 
-// A frame that overflows inside the model, by its number `column`, or that has none there, changes
-// nothing of the stream.
+// A frame whose number `column` is missing, or makes the model overflow, does not change the
+// stream.
 static inline void check_failed_step(dtrain_step *handle, const struct dtrain_step_info *info,
                                      int32_t stream, struct feed feed, int column)
 {

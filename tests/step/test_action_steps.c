@@ -1,20 +1,21 @@
-// A model that predicts a chunk of steps: played by action_steps it does what a caller does who
-// keeps the chunk, to the bit, through saves, resets and failures.
+// A model that predicts several steps at once. Played with action_steps, it gives the bits that a
+// caller gets who keeps the predicted chunk himself, through saves, resets and failures.
 #include "data/columns.h"
 #include "step_calls.h"
 
 #include <xxhash.h>
 
 enum { S = 3, T = 23, W = 8, ROWS = 4, F = 19 };
-// Two targets of the step before, with a flag, come first.
+// The first inputs are two targets of the step before, with a flag.
 static const char reads[] = "t[0:2]@-1:valid a[0:16] b[0:2]:id*7";
 
 struct chunk_model {
     struct model_folder folder;
-    dtrain_step *chunk, *hand; // which is played by rows, and one row at a time
+    // Libdtrain_step keeps the chunks of `chunk`, the test those of `hand`.
+    dtrain_step *chunk, *hand;
     struct dtrain_step_info info, plain;
     int64_t next[W];
-    int k, at[S]; // the place in the chunk
+    int k, at[S]; // at: each stream's place in its chunk
     float kept[S][W];
 };
 
@@ -52,7 +53,8 @@ static void close_both(struct chunk_model *m)
     free_model(&m->folder);
 }
 
-// The caller who keeps the chunk: draws at its first step, and feeds its next row at the others.
+// Plays as a caller who keeps the chunk: draws at its first step and feeds its next row at each
+// later step.
 static void play_by_hand(struct chunk_model *m, int s, const struct feed *feed, double temperature,
                          float *outputs)
 {
@@ -91,7 +93,7 @@ static void step_all(struct chunk_model *m, int t, double temperature)
     }
 }
 
-// In both, stream `to` becomes what stream `from` is.
+// Restores stream `to` of both handles from the saved stream `from`.
 static void save_and_restore(struct chunk_model *m, int from, int to)
 {
     size_t bytes[] = {(size_t)m->info.state_bytes, (size_t)m->plain.state_bytes};
@@ -112,7 +114,7 @@ static void test_rows(const char *layers, const char *inputs, const char *target
     struct chunk_model m = {0};
     open_both(&m, layers, inputs, targets, chained, k);
     for (int t = 0; t < T; t++) {
-        if (t == 6) { // streams are at other places in their chunks from here on
+        if (t == 6) { // from here on, streams are at different places in their chunks
             FINE(dtrain_step_reset(m.chunk, 1));
             FINE(dtrain_step_reset(m.hand, 1));
             m.at[1] = 0;
@@ -123,7 +125,7 @@ static void test_rows(const char *layers, const char *inputs, const char *target
             check_failed_step(m.chunk, &m.info, 1, feed_at(&m.info, 1, t), F - 1);
         if (t == 2 || t == 15)
             save_and_restore(&m, 0, 2);
-        if (t == 17) { // something else is played; the rows to come stay
+        if (t == 17) { // another action is played; the rows that follow stay as they were drawn
             const float other[W] = {7, 7, 7, 7, 7, 7, 7, 7};
             FINE(dtrain_step_feed(m.chunk, 0, other));
             FINE(dtrain_step_feed(m.hand, 0, other));
@@ -133,8 +135,8 @@ static void test_rows(const char *layers, const char *inputs, const char *target
     close_both(&m);
 }
 
-// At temperature 0 what is played of a model that reads no earlier actions are rows of the
-// predictions for all frames.
+// With temperature 0, a model that reads no earlier actions plays rows of its predictions for all
+// frames.
 static void test_episode(void)
 {
     static float all[T][W];
@@ -170,7 +172,7 @@ static void test_blocks(void)
     REFUSED(dtrain_step_restore(two, 0, block, bytes), "another number of action_steps");
     int64_t steps, at = m.info.state_bytes - W * 4 - 8;
     memcpy(&steps, block + at, sizeof steps);
-    CHECK_INT(steps, 2); // as after step 5, step 2 is the third of a chunk
+    CHECK_INT(steps, 2); // step 5 is the third of a chunk of three; so is step 2
     for (steps = 3; steps < 6; steps++) {
         memcpy(block + at, &steps, sizeof steps);
         uint64_t sum = XXH3_64bits(block + 16, bytes - 16);
@@ -207,7 +209,7 @@ static void check_chunk(const char *targets, int64_t n, int64_t want, int64_t ne
 
 int main(void)
 {
-    static const char turns[] = // as the columns of a group are
+    static const char turns[] = // rows of a group are listed dataset by dataset
         "t[0:1] u[0:1] t[0:1]@+1 u[0:1]@+1 t[0:1]@+2 u[0:1]@+2 t[0:1]@+3 u[0:1]@+3";
     make_scratch();
     check_chunk("t[0:2]@0:4", W, 4, 2);
@@ -218,7 +220,7 @@ int main(void)
     check_chunk("t[0:1]@0:3 u[0:1]@0:5", W, 1, 1);
     check_chunk("t[0:1]@0:7 u[0:1]", W, 1, 1);
     check_chunk("t[0:8]", W, 1, 0);
-    check_chunk("t[0:2]@0:4", 7, 1, 0); // of other data
+    check_chunk("t[0:2]@0:4", 7, 1, 0); // the targets have 8 columns, not 7
     check_chunk("t@0:4", W, 1, 0);
     for (int k = 2; k <= ROWS; k++) {
         test_rows("mamba gru", reads, "t[0:2]@0:4", false, k);

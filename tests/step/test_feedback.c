@@ -1,16 +1,17 @@
-// A model whose inputs are what it predicted for earlier frames: libdtrain_step fills them in as a
-// caller would who keeps the drawn values itself, to the bit, through saves, resets and failures.
+// A model whose inputs are its predictions for earlier frames. libdtrain_step fills them in and
+// gives the bits that a caller gets who keeps the drawn values himself, through saves, resets and
+// failures.
 #include "base/text.h"
 #include "data/columns.h"
 #include "step_calls.h"
 
 enum { S = 3, T = 24, F = 19, W = 8, DEEP = 3 };
-// Buttons of the step before; aim of three and of two steps before, each with a flag; the class x
-// of the step before in a table.
+// Inputs: buttons of the step before; aim of three and of two steps before, each with a flag; and
+// the class x of the step before, by a table.
 static const char inputs[] = "a[0:2] b[0:1]:id*7 t[0:3]@-1 a[2:5] t[4:6]@-3:-1:valid "
                              "t[3:4]:id*9@-1 a[5:10]";
 
-// What the caller of the plain model keeps.
+// What a caller of the plain model has to keep.
 struct history {
     int steps;
     float drawn[T][W];
@@ -24,7 +25,7 @@ static void fill(const struct history *h, const struct model_folder *folder, str
     const float *mean = folder->weights + dt_params_find(&folder->params, "stem.mean")->offset;
     for (int i = 0; i < 3; i++) {
         bool is_there = h->steps >= parts[i].back;
-        for (int k = 0; k < parts[i].n; k++) // a missing number is 0 once it is normalised
+        for (int k = 0; k < parts[i].n; k++) // a missing number is 0 after normalisation
             feed->frame[parts[i].column + k] =
                 is_there ? h->drawn[h->steps - parts[i].back][parts[i].target + k]
                          : mean[parts[i].column + k];
@@ -51,7 +52,7 @@ struct both {
     struct history saved;
 };
 
-// A step of all streams, drawing at this temperature.
+// Runs a step of all streams, drawing at this temperature.
 static void step_all(struct both *b, int t, double temperature)
 {
     float frames[2][S * F], drawn[2][S * W], outputs[2][S * 64];
@@ -78,7 +79,7 @@ static void step_all(struct both *b, int t, double temperature)
     }
 }
 
-// Without drawing, the most likely values are what later steps see.
+// Runs a step without drawing: later steps then read the most likely values.
 static void step_without_draw(struct both *b, int t)
 {
     struct dtrain_step_info info;
@@ -141,8 +142,8 @@ static void test_feedback(const char *layers, bool chained, int32_t weights)
     FINE(dtrain_step_feed(b.plain, 0, other));
     for (int t = 0; t < T - 2; t++) {
         if (t == 1)
-            save(&b, 0); // before there are as many steps as are fed back
-        if (t == 4) {    // something else was played
+            save(&b, 0); // fewer steps have been played than are fed back
+        if (t == 4) {    // another action was played
             FINE(dtrain_step_feed(b.fed, 2, other));
             memcpy(b.history[2].drawn[b.history[2].steps - 1], other, sizeof other);
             REFUSED(dtrain_step_feed(b.fed, 2, (const float[W]){NAN}), "target 0 of stream 2");
@@ -209,7 +210,7 @@ static void check_fed(const char *from, const char *to, const char *want)
     CHECK_STR(text, want);
 }
 
-// Which inputs are earlier targets.
+// Checks which inputs count as earlier targets.
 static void test_columns(void)
 {
     check_fed("a[0:3] t[0:3]@-1", "t[0:3]", "frames 3+3*1 = 0..3 from 1");
@@ -241,7 +242,8 @@ int main(void)
     refused("t[0:1]:id*7@-3:0", "t[0:8]");
     refused("t[7:9]@-1", "t[0:9]");
     refused("a[0:17] t[0:2]@-65537", "t[0:8]");
-    FINE(open_named("a[0:17] t[0:2]@-65536", "t[0:8]")); // as many steps as may be remembered
+    // The largest number of steps that are remembered.
+    FINE(open_named("a[0:17] t[0:2]@-65536", "t[0:8]"));
     remove_scratch();
     return test_end();
 }

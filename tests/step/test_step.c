@@ -1,5 +1,6 @@
-// libdtrain_step through its public header: a step is the training forward at the next position,
-// for every kind of block; states are saved and restored to the bit; streams do not see each other.
+// Tests libdtrain_step through its public header. A step computes what the training forward pass
+// computes at the next position, for every kind of block. States are saved and restored bit by bit.
+// Streams do not affect each other.
 #include "base/safetensors.h"
 #include "model/kinds.h"
 
@@ -7,7 +8,7 @@
 
 enum { T = 77, M = 9 };
 
-// The largest difference of n numbers, relative to the largest of them.
+// Returns the largest difference of n numbers relative to the largest of them.
 static double difference(const float *got, const float *want, int64_t n)
 {
     double most = 0, size = 1e-30;
@@ -19,15 +20,15 @@ static double difference(const float *got, const float *want, int64_t n)
     return most / size;
 }
 
-// What the training forward reads, T positions of it.
+// Input of the training forward pass for T positions.
 struct sequence {
     int32_t ids[T * 4];
     float frames[T * 64], targets[T * 64];
     dt_bf16 narrow[T * 64];
 };
 
-// Position t, as the loader would write it: frames are normalised. `drawn` is what heads that are
-// conditioned on those before them see.
+// Sets position t as the loader would: frames are normalised. `drawn` is what heads read that
+// depend on earlier heads.
 static void add_position(const struct model_folder *folder, const struct dtrain_step_info *info,
                          int t, const float *drawn, struct sequence *s)
 {
@@ -45,7 +46,7 @@ static void add_position(const struct model_folder *folder, const struct dtrain_
     memcpy(s->targets + t * info->n_targets, drawn, (size_t)info->n_targets * sizeof *drawn);
 }
 
-// Outputs of a training model at the last of n positions.
+// Computes the outputs of a training model at the last of n positions.
 static void forward(struct dt_model *model, const struct sequence *s, int64_t n, float *outputs)
 {
     struct dt_pass pass = {.input = {.sequences = 1, .length = n}};
@@ -69,9 +70,9 @@ static void forward(struct dt_model *model, const struct sequence *s, int64_t n,
     }
 }
 
-// fp32: sums are ordered differently. bf16: activations are rounded to 8 bits, at other places of
-// the sums. int8: products are exact where training rounds, and a difference of one rounding moves
-// a value that is on the border of two integers by 1/127 of its row's largest.
+// fp32: sums have another order. bf16: activations are rounded to 8 bits at other places of the
+// sums. int8: products are exact where training rounds them, and a rounding can move a value on the
+// border of two integers by 1/127 of the largest value in its row.
 static void step_equals_pass(const struct dt_model_config *config, const char *name,
                              int32_t weights, double tolerance)
 {
@@ -84,7 +85,8 @@ static void step_equals_pass(const struct dt_model_config *config, const char *n
     double worst = 0;
     write_model(&folder, name);
     folder.config.quantize =
-        weights == DTRAIN_STEP_INT8 ? DT_QUANTIZE_INT8 : DT_QUANTIZE_NONE; // as it was trained
+        // Trained with int8 weights.
+        weights == DTRAIN_STEP_INT8 ? DT_QUANTIZE_INT8 : DT_QUANTIZE_NONE;
     folder.config.storage = weights == DTRAIN_STEP_BF16 ? DT_BF16 : DT_F32;
     CHECK_OK(dt_backend_open("cpu", 0, 1, &cpu));
     CHECK_OK(dt_model_create(
@@ -116,10 +118,11 @@ static void step_equals_pass(const struct dt_model_config *config, const char *n
     free_model(&folder);
 }
 
-// Three streams with different inputs, one by one in turn, against each alone; and all at once.
+// Three streams with different inputs, stepped one by one in turn and all at once, give what each
+// gives alone.
 static void streams_are_alone(const char *path, int32_t weights)
 {
-    enum { S = 11 }; // more than run together
+    enum { S = 11 }; // more streams than are run together
     struct dtrain_step_info info;
     dtrain_step *alone = open_step(path, weights, 1), *turns = open_step(path, weights, S),
                 *together = open_step(path, weights, S);
@@ -151,7 +154,8 @@ static void streams_are_alone(const char *path, int32_t weights)
         }
         CHECK(memcmp(got, want + (int64_t)t * S * info.n_values, S * bytes) == 0,
               "streams in turn differ from streams alone at position %d", t);
-        // Some go a step further and back: neighbours then hold their states in different places.
+        // Some streams take a step and are restored, so that the states of neighbouring streams are
+        // in different places.
         for (int32_t s = t % 3; s < S; s += 3) {
             FINE(dtrain_step_save(together, s, block, size));
             step(together, &info, s, 99, t, NULL);
@@ -163,7 +167,7 @@ static void streams_are_alone(const char *path, int32_t weights)
         CHECK(memcmp(drawn, likely + (int64_t)t * S * info.n_targets, S * targets) == 0,
               "what is drawn of streams at once differs at position %d", t);
     }
-    // Each stream draws numbers of its own.
+    // Each stream has its own random numbers.
     for (int32_t s = 0; s < S; s++)
         FINE(dtrain_step_sample(turns, s, frames + s * info.frame_size, last + s * width, 2,
                                 likely + s * info.n_targets, NULL));
@@ -180,7 +184,7 @@ static void streams_are_alone(const char *path, int32_t weights)
     dtrain_step_close(together);
 }
 
-// M steps after a save, again after a restore, and in another stream of another handle.
+// Runs M steps after a save, again after a restore, and in another stream of another handle.
 static void states_are_restored(const char *path, int32_t weights)
 {
     struct dtrain_step_info info;
@@ -219,7 +223,8 @@ static int32_t token_at(int64_t t)
     return (int32_t)((uint64_t)t * t % 36 + (uint64_t)(t / 36) % 2);
 }
 
-// The training forward in windows, its state carried: the outputs at the end of `steps` positions.
+// Runs the training forward pass in windows with carried state, and returns the outputs at the end
+// of `steps` positions.
 static void carried(const struct model_folder *folder, enum dt_dtype storage, int64_t steps,
                     float *outputs)
 {
@@ -258,7 +263,7 @@ static void carried(const struct model_folder *folder, enum dt_dtype storage, in
     dt_backend_close(&cpu);
 }
 
-// Errors of single steps must fade as their inputs do, however many steps there are.
+// Errors of single steps must fade as inputs do, however many steps follow.
 static void no_drift(const char *kind, int64_t steps)
 {
     struct model_folder folder = {.config = small_config(kind, "")};
@@ -294,7 +299,7 @@ static void every_promise(const struct dt_model_config *config, const char *name
     }
 }
 
-// The bytes of the weights of a model at play.
+// Returns the bytes of a model's weights during inference.
 static double weight_bytes(enum dt_dtype storage, bool int8)
 {
     struct dt_model_config config = small_config("mamba attention mamba2 mlp", policy);
@@ -311,8 +316,8 @@ static double weight_bytes(enum dt_dtype storage, bool int8)
     return bytes;
 }
 
-// Weights are there in the type alone in which they are read: about 0.98 of this model's are those
-// of linear layers.
+// A model holds its weights only in the type in which they are read. About 0.98 of this model's
+// weights are in linear layers.
 static void test_memory(void)
 {
     double whole = weight_bytes(DT_F32, false);
@@ -322,7 +327,7 @@ static void test_memory(void)
           weight_bytes(DT_BF16, false), whole);
 }
 
-// Rewrites the model's file with every tensor in bf16, or all but the last.
+// Rewrites the model's file with all tensors in bf16, or all but the last.
 static void narrow(const char *path, bool all)
 {
     enum { MOST = 64 };
@@ -357,7 +362,7 @@ static void narrow(const char *path, bool all)
     dt_safetensors_close(file);
 }
 
-// Weights play in bf16 where no tensor of the file is wider.
+// Weights stay in bf16 if all tensors of the file are bf16.
 static void test_as_stored(void)
 {
     struct model_folder folder = {.config = small_config("mamba", "")};
@@ -375,7 +380,7 @@ static void test_as_stored(void)
     }
 }
 
-// No options, or all of them 0; and what the handle says of itself.
+// No options and options that are all 0 are the defaults; the handle describes itself.
 static void test_defaults(void)
 {
     struct model_folder folder = {.config = small_config("mamba gru", "")};

@@ -1,4 +1,5 @@
-// libdtrain_step refuses wrong calls, files and saved states by its codes, and is then as before.
+// libdtrain_step refuses wrong calls, files and saved states with error codes, and a refused call
+// changes nothing.
 #include "model/kinds.h"
 
 #include "step_calls.h"
@@ -67,14 +68,14 @@ static void wrong_calls(const struct model_folder *folder)
     REFUSED(dtrain_step_describe(handle, NULL), "info is NULL");
     REFUSED(dtrain_step_describe_output(handle, 1, &output), "index is 1");
     float after[64], before[64];
-    // A refused step has not advanced the stream.
+    // The refused steps have not advanced the stream.
     FINE(dtrain_step_step(handle, 0, NULL, &token, after));
     FINE(dtrain_step_restore(handle, 0, block, size));
     FINE(dtrain_step_step(handle, 0, NULL, &token, before));
     CHECK(memcmp(after, before, 37 * sizeof *after) == 0, "a refused call has changed a stream");
     REFUSED(dtrain_step_describe_output(handle, 1, &output), "index is 1");
     memset(why, 'x', sizeof why);
-    dtrain_step_error(why, sizeof why); // cut, and ended
+    dtrain_step_error(why, sizeof why); // the message is cut and ends with a zero
     CHECK_INT(memchr(why, 0, sizeof why) == why + sizeof why - 1, true);
     FINE(dtrain_step_reset(handle, 0));
     dtrain_step_error(why, sizeof why);
@@ -84,8 +85,8 @@ static void wrong_calls(const struct model_folder *folder)
     free(block);
 }
 
-// A checkpoint, whose MANIFEST lists its files: without a moving average it is not damaged, with
-// one that is not listed it is.
+// A checkpoint whose MANIFEST lists its files. Without a moving average it is not damaged; with one
+// that MANIFEST does not list, it is.
 static void no_average(const struct model_folder *folder)
 {
     const struct dtrain_step_options options = {.ema = 1};
@@ -106,7 +107,7 @@ static void no_average(const struct model_folder *folder)
     CHECK_OK(dt_path(path, "%s/ema.safetensors", folder->path));
     put_text(path, "?");
     REFUSED(dtrain_step_open(folder->path, &options, &handle), "MANIFEST lacks ema.safetensors");
-    // Nothing of a moving average is read but the file itself.
+    // To play a moving average only its own file is read.
     CHECK_OK(dt_path(path, "%s/MANIFEST", folder->path));
     CHECK_INT(unlink(path), 0);
     CHECK_INT(rename(in_scratch("wrong/model.safetensors"), in_scratch("wrong/ema.safetensors")),
@@ -139,8 +140,7 @@ static void wrong_files(const struct model_folder *folder)
     REFUSED(dtrain_step_open(folder->path, NULL, &handle), "config.json");
 }
 
-// The states of all streams of a handle, random numbers included: what a refused call leaves as it
-// was.
+// Saves all streams of a handle with their random numbers. A refused call must not change them.
 static char *save_all(dtrain_step *handle, const struct dtrain_step_info *info)
 {
     size_t size = (size_t)info->state_bytes;
@@ -159,18 +159,19 @@ static void check_unchanged(dtrain_step *handle, const struct dtrain_step_info *
     free(now);
 }
 
-// The fields of a block's header, as dtrain_step.h does not state them: a mark, the checksum of
-// all that follows it, the model, its weights, random numbers.
+// The header of a saved block, whose fields dtrain_step.h does not state: a mark, the checksum of
+// all that follows, and hashes of the model and its weights. Random numbers follow.
 enum { MARK = 8, SUM = 8, MODEL = 8, WEIGHTS = 8, HEADER = MARK + SUM + MODEL + WEIGHTS };
 
-// Gives a changed block the checksum of its bytes, as a program that forges one would.
+// Sets the checksum of a changed block, as a program that forges a block would.
 static void seal(char *block, size_t size)
 {
     uint64_t sum = XXH3_64bits(block + MARK + SUM, size - MARK - SUM);
     memcpy(block + MARK, &sum, sizeof sum);
 }
 
-// Blocks that are damaged anywhere, of other weights, of another model, of an older library.
+// Restores blocks that are damaged anywhere, and blocks of other weights, of another model and of
+// an older library.
 static void wrong_blocks(const char *layers)
 {
     struct model_folder folder = {.config = small_config(layers, "")}, other = folder,
@@ -180,7 +181,8 @@ static void wrong_blocks(const char *layers)
     write_model(&folder, "blocks");
     write_model(&wide, "another model");
     write_model(&other, "other weights");
-    int64_t embedding = other.params.rows[other.params.n - 1].offset; // and its last token's row
+    // Only the last token's row differs.
+    int64_t embedding = other.params.rows[other.params.n - 1].offset;
     other.weights[embedding + (other.config.vocab_size - 1) * other.config.d_model] += 0.5f;
     CHECK_OK(dt_hf_write_weights(in_scratch("other weights/model.safetensors"), &other.params,
                                  other.weights, NULL, NULL));
@@ -202,7 +204,7 @@ static void wrong_blocks(const char *layers)
     REFUSED(dtrain_step_restore(elsewhere, 0, block, size), "other weights");
     REFUSED(dtrain_step_restore(unlike, 0, block, size), "another model");
     REFUSED(dtrain_step_restore(narrow, 0, block, size), "");
-    // Once a block was the model, random numbers and the state.
+    // Blocks of older versions began with the model, random numbers and the state.
     memcpy(old, block + MARK + SUM, MODEL);
     memcpy(old + MODEL, block + HEADER, old_size - MODEL);
     REFUSED(dtrain_step_restore(handle, 0, old, old_size), "an older version");
@@ -221,13 +223,15 @@ static void wrong_blocks(const char *layers)
     free_model(&wide);
 }
 
-// Forged blocks: their numbers are places in memory. The last one is the count of attention's keys.
+// Restores forged blocks, whose numbers are used as indices. The last number of a block is the
+// count of attention's keys.
 static void forged_blocks(void)
 {
-    static const int32_t wrong[] = {-1, 30, INT32_MAX, INT32_MIN}; // of a window of 30
+    // Wrong counts for a window of 30.
+    static const int32_t wrong[] = {-1, 30, INT32_MAX, INT32_MIN};
     struct model_folder folder = {.config = small_config("attention", policy)};
     struct dtrain_step_info info;
-    const int left = 5; // drawn words, of four
+    const int left = 5; // words of random numbers that are left, of four
     write_model(&folder, "counts");
     dtrain_step *handle = open_step(folder.path, DTRAIN_STEP_AS_STORED, 1);
     FINE(dtrain_step_describe(handle, &info));
@@ -250,7 +254,7 @@ static void forged_blocks(void)
     REFUSED(dtrain_step_restore(handle, 0, forged, size), "not a saved state");
     check_unchanged(handle, &info, block, "forged blocks");
     FINE(dtrain_step_restore(handle, 0, block, size));
-    for (int i = 0; i < 40; i++) // until all keys are there
+    for (int i = 0; i < 40; i++) // until the window of keys is full
         step(handle, &info, 0, 5, 0, NULL);
     FINE(dtrain_step_save(handle, 0, forged, size));
     CHECK(memcmp(count, &(int32_t){29}, sizeof(int32_t)) == 0, "other keys than 29");
@@ -291,7 +295,7 @@ static void wrong_frames(void)
     FINE(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs));
     REFUSED(dtrain_step_step(handle, 0, NULL, feed.ids, outputs), "frames of 19 numbers");
     REFUSED(dtrain_step_step(handle, 0, feed.frame, NULL, outputs), "2 ids");
-    feed.ids[1] = 8; // the last of its table
+    feed.ids[1] = 8; // the last id of its table
     FINE(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs));
     feed.ids[1] = 9;
     REFUSED(dtrain_step_step(handle, 0, feed.frame, feed.ids, outputs), "id 1 of stream 0 is 9");
@@ -319,8 +323,8 @@ static int64_t peak_kib(void)
     return usage.ru_maxrss;
 }
 
-// config.json claims what the file does not have: refused by the shapes, before there is memory for
-// what it claims.
+// Claims sizes in config.json that the file of weights does not have. The shapes are refused before
+// the claimed memory is allocated.
 static void claimed_sizes(void)
 {
     static const struct {
@@ -357,8 +361,8 @@ static void claimed_sizes(void)
     free_model(&folder);
 }
 
-// Streams [0, S) step at once, more than run together, and stream `bad` sees a frame of 3e38: none
-// has advanced or drawn, and all go on as if the call had not been made.
+// Runs a step of streams [0, S), more than are run together, in which stream `bad` gets numbers of
+// 3e38. No stream may advance or draw, and all must continue as if the call had not been made.
 static void bad_stream(dtrain_step *handle, const struct dtrain_step_info *info, int32_t bad,
                        const char *what)
 {
@@ -377,7 +381,7 @@ static void bad_stream(dtrain_step *handle, const struct dtrain_step_info *info,
         FINE(dtrain_step_restore(handle, s, before + s * info->state_bytes,
                                  (size_t)info->state_bytes));
     snprintf(says, sizeof says, "of stream %d", bad);
-    frames[bad * 19 + 18] = NAN; // of each stream every number is looked at
+    frames[bad * 19 + 18] = NAN; // every number of every stream is checked
     REFUSED(dtrain_step_batch(handle, 0, S, frames, ids, 1, drawn[1], outputs[1]), says);
     check_unchanged(handle, info, before, what);
     for (int i = 0; i < 19; i++)
@@ -395,14 +399,14 @@ static void bad_stream(dtrain_step *handle, const struct dtrain_step_info *info,
     free(before);
 }
 
-// Advice that the library's caller can follow.
+// The advice must be something that a caller of the library can follow.
 static void out_of_memory(void)
 {
     struct model_folder folder = {.config = small_config("attention", "")};
     const struct dtrain_step_options options = {.streams = 1 << 20};
     dtrain_step *handle;
     char why[2048];
-    WHOLE_OF(folder.config, attn_window) = 1 << 12; // of no shape in the file: 1.4 TB of state
+    WHOLE_OF(folder.config, attn_window) = 1 << 12; // a width that no tensor has: 1.4 TB of states
     write_model(&folder, "wide window");
     CHECK_INT(dtrain_step_open(folder.path, &options, &handle), DTRAIN_STEP_MACHINE);
     dtrain_step_error(why, sizeof why);
@@ -424,16 +428,17 @@ static void not_finite(const char *kind, bool autoregressive)
         FINE(dtrain_step_describe(handle, &info));
         snprintf(what, sizeof what, "%s, weights %d", layers, weights);
         for (int32_t s = 0; s < info.streams; s += 2)
-            step(handle, &info, s, (uint32_t)s, 0, NULL); // neighbours: states in different places
-        bad_stream(handle, &info, 10, what);              // of the second group that runs together
+            // States of neighbours are in different places.
+            step(handle, &info, s, (uint32_t)s, 0, NULL);
+        bad_stream(handle, &info, 10, what); // stream 10 is in the second group that runs together
         bad_stream(handle, &info, 3, what);
         dtrain_step_close(handle);
     }
     free_model(&folder);
 }
 
-// Weights of 3e38, which are finite and load: an output is not finite, or a norm overflows,
-// which would make all logits 0.
+// Weights of 3e38 are finite and load. Then an output is not finite, or a norm overflows, which
+// would make all logits 0.
 static void large_weight(const char *name, int32_t weights, const char *says)
 {
     struct model_folder folder = {.config = small_config("mamba", "")};
@@ -458,8 +463,8 @@ static void large_weight(const char *name, int32_t weights, const char *says)
     free_model(&folder);
 }
 
-// A model that opens and closes, or is refused, leaves no memory behind. (Sanitizers look
-// themselves.)
+// A model that was opened and closed, or refused, must leave no memory allocated. Under sanitizers
+// they check this themselves.
 static void memory_left(const struct model_folder *folder)
 {
     enum { TIMES = 64 };
@@ -470,7 +475,8 @@ static void memory_left(const struct model_folder *folder)
         CHECK_INT(dtrain_step_open(folder->path, &refused, &handle), DTRAIN_STEP_USER);
         FINE(dtrain_step_open(folder->path, NULL, &handle));
         dtrain_step_close(handle);
-        before = i == 0 ? mallinfo2().uordblks : before; // the first fills the caches of malloc
+        // The first round fills the caches of malloc.
+        before = i == 0 ? mallinfo2().uordblks : before;
     }
     long long more = (long long)mallinfo2().uordblks - (long long)before;
     CHECK(more < 16 * TIMES, "%lld bytes are left by %d models", more, TIMES);

@@ -1,5 +1,5 @@
-// Counts memory that this program's code has allocated and not freed. Its calls are wrapped at link
-// time (-Wl,--wrap=…); calls inside shared libraries are not, since what these cache is no leak.
+// Counts memory that this program's code allocated and did not free. The linker wraps its calls
+// (-Wl,--wrap=…), but not those inside shared libraries: what libraries cache is no leak.
 #pragma once
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ static struct counted {
 static long long counted_bytes;
 static pthread_mutex_t counted_lock = PTHREAD_MUTEX_INITIALIZER;
 
-// The slot of this memory or, with NULL in it, the one to put it into.
+// Finds the slot of this memory; with NULL, a free slot.
 static struct counted *counted_find(const void *memory)
 {
     size_t i = (size_t)((uintptr_t)memory / 16 * 0x9E3779B97F4A7C15u >> 46);
@@ -37,7 +37,8 @@ static void *counted_add(void *memory, size_t bytes)
     return memory;
 }
 
-// The slot stays, so that those after it are found; memory of a library is not known here.
+// Removes memory from the table. The slot stays in the chain, so that the slots after it are found.
+// Memory that a library allocated is not in the table.
 static void counted_remove(const void *memory)
 {
     if (!memory)

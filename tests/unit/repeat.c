@@ -1,8 +1,7 @@
-// repeat: runs lists of commands of dtrain in one process, several times over, and reports what a
-// command left behind: descriptors, identifiers of libhdf5, threads, memory of dtrain's own.
-//   repeat ROUNDS <commands
-// A line is the arguments of a command, of which {} is the number of the round; "! " before them
-// says that it is refused.
+// repeat ROUNDS: runs commands in one process several times and reports what they left behind:
+// descriptors, identifiers of libhdf5, threads, memory of dtrain. Each line of the standard input
+// is the arguments of a command. {} stands for the number of the round; "! " before the arguments
+// marks a command that must be refused.
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "counted.h"
@@ -16,8 +15,8 @@ struct held {
     long long descriptors, identifiers, threads, bytes;
 };
 
-// Open files and what is open in them; spaces, types and property lists that were made since the
-// last call. The library numbers these one after another.
+// Counts what is open in libhdf5: files and objects in files, and the spaces, types and property
+// lists that were made since the last call, which the library numbers one after another.
 static long long count_identifiers(void)
 {
     static hid_t last[3];
