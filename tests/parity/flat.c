@@ -411,7 +411,9 @@ static void compare_muons(struct parity *p)
                     compare_muon(p, part, sides[i], off, bf16 ? DT_BF16 : DT_F32, i == 3 && bf16,
                                  2.5);
     compare_muon(p, DT_MUON_START, 5, 0, DT_F32, false, 0.0);
+    // Several blocks on the CPU.
     compare_muon(p, DT_MUON_MOMENTUM, 40000, 0, DT_F32, false, 1.0);
+    compare_muon(p, DT_MUON_START, 40000, 1, DT_BF16, false, 1.0);
     compare_muon(p, DT_MUON_APPLY, 40000, 1, DT_F32, false, 1.0);
 }
 
