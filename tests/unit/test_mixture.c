@@ -126,6 +126,9 @@ static void test_phases(void)
     CHECK_FAILS(dt_mixture_continue(&saved, 39, 40, &now), DT_USER, "mixture_from is 39");
     CHECK_OK(dt_mixture_continue(&saved, 100, 40, &now));
     test_counts(&now, 8, 300);
+    for (int64_t t = 98; t < 103; t++)
+        CHECK(fabs(dt_mixture_share(&now, t, 0) - (t < 100 ? 0.7 : 0.1)) < 1e-12,
+              "step %ld: a share of %g", (long)t, dt_mixture_share(&now, t, 0));
     CHECK_OK(dt_mixture_text(&now, shards, text));
     CHECK(strcmp(text, "shards 3 2, from 0: 7 3, from 100: 1 9") == 0, "%s", text);
     CHECK_OK(dt_mixture_read(text, &back, shards));
