@@ -274,8 +274,10 @@ static void test_masking(void)
     config.size = 4;
     for (config.rank = 0; config.rank < 4; config.rank++)
         walk_masked(&config, false);
-    config.shuffle = false;
     config.rank = 2;
+    config.block = WINDOWS; // a slot keeps a block from one epoch to the next
+    walk_masked(&config, false);
+    config.shuffle = false;
     walk_masked(&config, false);
     for (int64_t i = 0; i < EPOCHS * N_SHARDS; i++)
         for (int64_t w = 0; w < WINDOWS; w++) {
