@@ -8,14 +8,14 @@
 
 enum { T = 16 };
 
-// The columns of the tests: a, two of img, b as ids; all actions.
+// The columns of the tests: a, two columns of img, and b as ids; targets are all actions.
 enum { F = A + 2, W = ACTIONS };
 static const char *const inputs[LAYOUTS] = {
     "frames img[1:3] b:id*7", "obs/a /obs/img[1:3]\tobs/b:id*7",
     "observations/a observations/img[1:3] observations/b:id*7", "observations img[1:3] b:id*7",
     "obs/a obs/img[1:3] obs/b:id*7"};
 
-// The two of img.
+// The two columns of img.
 static const struct dt_byte_columns img_bytes = {.n = 1, .at = {{A, F}}};
 
 static inline struct dt_scan_rules rules_of(enum episode_layout layout, int64_t stride)
@@ -50,7 +50,7 @@ static inline const struct episode_types *plain_types(void)
     return &types;
 }
 
-// n rows of `width` zeros, in the place of what has that path.
+// Puts n rows of `width` zeros in place of the dataset at this path.
 static inline void put_zeros(const char *name, const char *path, int n_dims, int64_t n,
                              int64_t width)
 {
@@ -63,7 +63,7 @@ static inline void put_zeros(const char *name, const char *path, int n_dims, int
     H5Fclose(file);
 }
 
-// A fresh a.h5 of the first six episodes.
+// Writes a new a.h5 with the first six episodes.
 static inline void write_a(enum episode_layout layout)
 {
     write_episodes(in_scratch("a.h5"), layout, plain_types(), 0, 6);
@@ -76,7 +76,7 @@ static inline void refuse_scan(const struct dt_scan_rules *rules, const char *ph
     dt_dataset_free(dataset);
 }
 
-// The windows that episodes [from, to) give, counted plainly.
+// The windows of episodes [from, to), counted in a plain loop.
 struct expected {
     int64_t episode, first, n;
 };
@@ -98,8 +98,8 @@ static inline int64_t expect_windows(int64_t from, int64_t to, int64_t stride,
 typedef void check_row_fn(const struct dt_batch *batch, int64_t row,
                           const struct dt_read_rules *rules, const struct expected *want);
 
-// One pass in order, or two shuffled epochs, on `size` ranks: of the windows `want`, those that the
-// order names. The end of a pass is padding.
+// Reads one pass in order, or two shuffled epochs, on `size` ranks, and checks that the windows are
+// those of `want` that the order names. The end of a pass is padding.
 static inline void check_reading(const struct dt_dataset *dataset,
                                  const struct dt_read_rules *rules, const struct expected *want,
                                  bool shuffle, int size, check_row_fn *check_row)

@@ -1,6 +1,6 @@
-// Files of episodes in the layouts of dtrain, robomimic, Minari and D4RL, and in groups of groups,
-// of known numbers: in each frame a [3] floats, b an integer in [0, B_TABLE), img [2, 2] bytes, and
-// actions [3]: two that are 0 or 1, and a class in [0, CLASSES).
+// Writes files of episodes with known numbers in the layouts of dtrain, robomimic, Minari and D4RL
+// and in nested groups. A frame has a [3] floats, b an integer in [0, B_TABLE) and img [2, 2]
+// bytes; its actions [3] are two that are 0 or 1 and a class in [0, CLASSES).
 #pragma once
 
 #include "shards.h"
@@ -9,14 +9,14 @@ enum { A = 3, IMG = 4, ACTIONS = 3, B_TABLE = 7, CLASSES = 5, EPISODES = 13, LON
 enum episode_layout { NATIVE, ROBOMIMIC, MINARI, D4RL, GROUPS, LAYOUTS };
 static const char *const layout_name[LAYOUTS] = {"episodes", "robomimic", "minari", "d4rl",
                                                  "groups"};
-// Where an episode's datasets are; in groups, beside some that are no episodes.
+// The pattern of data.episodes. Files of groups also contain groups that are no episodes.
 static const char *const layout_episodes[LAYOUTS] = {[GROUPS] = "subject_*/trial_?"};
-// Lengths around windows of 16: empty, one frame, one less, equal, one more, two windows.
+// Lengths for windows of 16: one frame, one less, equal, one more, two windows, and others.
 static const int64_t episode_frames[EPISODES] = {5, 1, 17, 16, 33, 50, 15, 32, 60, 2, 48, 31, 7};
 
-static float unit_of_a = 1; // what a 1 of `a` is written as
+static float unit_of_a = 1; // the number that is written for a 1 of `a`
 
-// Exact in fp16 too.
+// fp16 holds these values exactly, too.
 static inline float value_a(int64_t e, int64_t t, int64_t c)
 {
     return unit_of_a * ((float)((e * 31 + t * 7 + c * 3) % 101) / 8 - 3);
@@ -43,7 +43,7 @@ static inline hid_t f16_type(void)
     return type;
 }
 
-static inline hid_t bool_type(void) // as h5py makes it
+static inline hid_t bool_type(void) // as h5py does
 {
     hid_t type = H5Tenum_create(H5T_STD_I8LE);
     int8_t value = 0;
@@ -59,11 +59,11 @@ static inline void new_group(hid_t file, const char *path)
 }
 
 struct episode_types {
-    hid_t a, b, img, actions; // in the file
+    hid_t a, b, img, actions; // types in the file
     bool gzip;
 };
 
-// Numbers of some episodes in a row, and where they go.
+// Numbers of several episodes one after another, which put_frames writes.
 struct numbers {
     float a[EPISODES * (LONGEST + 1) * A];
     int64_t b[EPISODES * (LONGEST + 1)];
@@ -73,7 +73,7 @@ struct numbers {
     int64_t n;
 };
 
-// `more`: frames after the last action, as Minari has one.
+// `more`: how many frames follow the last action, which is one in Minari.
 static inline void add_numbers(struct numbers *to, int64_t e, int64_t more)
 {
     int64_t frames = episode_frames[e] + more;
@@ -121,7 +121,7 @@ static inline void put_numbers(hid_t file, const char *group, const char *name, 
     free(turned);
 }
 
-// a, b and img in `group`, actions in `parent`.
+// Writes a, b and img into `group` and actions into `parent`.
 static inline void put_frames(hid_t file, const char *group, const char *a,
                               const struct episode_types *types, const struct numbers *numbers)
 {
@@ -196,7 +196,7 @@ static inline void write_groups(hid_t file, enum episode_layout layout,
         names[e - from] = texts[e];
         snprintf(group, sizeof group, layout == ROBOMIMIC ? "/data/demo_%ld" : "/episode_%ld",
                  (long)e);
-        if (layout == GROUPS) { // by number: 8, 9, 10
+        if (layout == GROUPS) { // in the order of numbers: 8, 9, 10
             snprintf(group, sizeof group, "/subject_%ld", (long)(8 + e / 5));
             if (e == from || e % 5 == 0)
                 new_group(file, group);
@@ -216,14 +216,14 @@ static inline void write_groups(hid_t file, enum episode_layout layout,
         new_group(file, "/other");
         new_group(file, "/other/trial_1");
     }
-    if (layout == ROBOMIMIC) { // the first four, in no order; the others
+    if (layout == ROBOMIMIC) { // the first four in disorder, and all others
         const char *first[4] = {names[2], names[0], names[3], names[1]};
         put_names(file, "/mask/valid", 4, first, true);
         put_names(file, "/mask/train", (int)(to - from) - 4, names + 4, false);
     }
 }
 
-// Episodes [from, to).
+// Writes episodes [from, to).
 static inline void write_episodes(const char *path, enum episode_layout layout,
                                   const struct episode_types *types, int64_t from, int64_t to)
 {
@@ -235,7 +235,7 @@ static inline void write_episodes(const char *path, enum episode_layout layout,
     H5Fclose(file);
 }
 
-// Sets column `column` of a row.
+// Sets one column of a row.
 static inline void put_value(const char *path, const char *dataset, hsize_t row, hsize_t column,
                              double value)
 {

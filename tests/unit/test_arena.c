@@ -1,5 +1,5 @@
-// The arena: measuring and placing agree, pieces are aligned and apart, and a wrong plan aborts.
-// Single allocations are zeroed or aligned, and one that fails says what it was for.
+// Tests the arena: measuring and placing agree, pieces are aligned and do not overlap, and a wrong
+// plan aborts. Single allocations are zeroed or aligned, and one that fails says what it was for.
 #include "base/arena.h"
 
 #include "base/memory.h"
@@ -13,13 +13,13 @@
 enum { N = 5 };
 static const int64_t sizes[N] = {1, 256, 0, 257, 1000};
 
-// One building function run on both kinds of arena; pieces[i] is what it took.
+// Building code that runs on both kinds of arena. pieces[i] receives the i-th piece.
 static void build(struct dt_arena *arena, char *pieces[N])
 {
     for (int i = 0; i < N; i++)
         pieces[i] = dt_arena_take(arena, sizes[i]);
     int64_t mark = dt_arena_mark(arena);
-    dt_arena_take(arena, 5000); // scratch, given back
+    dt_arena_take(arena, 5000); // scratch memory, released below
     dt_arena_release(arena, mark);
     dt_arena_take(arena, 10);
 }
@@ -31,7 +31,7 @@ static void test_measure_then_place(void)
     build(&measured, pieces);
     for (int i = 0; i < N; i++)
         CHECK(!pieces[i], "measuring gave memory for piece %d", i);
-    // 256 + 256 + 0 + 512 + 1024, then a scratch of 5120 that is gone again, then 256
+    // 256 + 256 + 0 + 512 + 1024 bytes, then a scratch of 5120 that is released, then 256.
     CHECK_INT(measured.used, 2048 + 256);
     CHECK_INT(measured.peak, 2048 + 5120);
 
@@ -45,7 +45,7 @@ static void test_measure_then_place(void)
         CHECK((uintptr_t)pieces[i] % DT_ARENA_ALIGN == 0, "piece %d at %p", i, (void *)pieces[i]);
         CHECK(pieces[i] >= end, "piece %d lies in the one before", i);
         end = pieces[i] + sizes[i];
-        memset(pieces[i], i, (size_t)sizes[i]); // a sanitizer sees a piece outside of the block
+        memset(pieces[i], i, (size_t)sizes[i]); // a sanitizer reports pieces outside the block
     }
     CHECK(end <= base + measured.peak, "the last piece ends %td bytes in", end - base);
     free(base);
@@ -61,7 +61,7 @@ static void test_beyond_32_bits(void)
 
 static _Alignas(DT_ARENA_ALIGN) char block[1024];
 
-// What ends the process, but for the first.
+// All of these except the first one must abort.
 enum { TAKE_ALL, TAKE_TOO_MUCH, TAKE_NEGATIVE, TAKE_PAST_INT64, RELEASE_UPWARDS, MISALIGNED, ACTS };
 static const char *const act_name[ACTS] = {"taking all",        "taking too much",
                                            "taking -1 bytes",   "taking past 2^63",
@@ -127,7 +127,7 @@ static void test_new(void)
     CHECK_ADVISES("use fewer");
     CHECK(!numbers, "a failed allocation left an address");
     CHECK_FAILS(DT_NEW(&numbers, -1, "a negative size"), DT_MACHINE, "a negative size");
-#ifndef __SANITIZE_ADDRESS__ // which ends the process instead
+#ifndef __SANITIZE_ADDRESS__ // the sanitizer would end the process
     CHECK_FAILS(DT_NEW_ALIGNED(&bytes, INT64_MAX / 2, 4096, NULL, "half of all"), DT_MACHINE,
                 "no memory for half of all (4611686018427387903 bytes)");
 #endif

@@ -1,5 +1,5 @@
-// The attention block as a whole: what of its sizes fits together, memory that is linear in the
-// length of a sequence, and a state that does not age.
+// Tests the attention block as a whole: which sizes fit together, that memory is linear in the
+// length of a sequence, and that its state does not age.
 #include "op_fixture.h"
 
 #include "default_model.h"
@@ -36,12 +36,12 @@ static void test_sizes(void)
                 "model.n_kv_head is 3; it must divide model.n_head = 8");
     other = config, WHOLE_OF(other, attn_window) = 0;
     CHECK_FAILS(dt_model_config_check(&other), DT_USER, "model.attn_window is auto");
-    strcpy(other.layers, "mamba"); // needs none
+    strcpy(other.layers, "mamba"); // these layers need no heads
     other.n_layer = 1;
     CHECK_OK(dt_model_config_check(&other));
 }
 
-// Bytes of a training step of one sequence, without those of the weights.
+// Returns the bytes of a training step of one sequence except those of weights and gradients.
 static double bytes_at(const struct dt_backend *backend, int64_t length, int64_t window,
                        int64_t heads, int64_t groups)
 {
@@ -58,8 +58,9 @@ static double bytes_at(const struct dt_backend *backend, int64_t length, int64_t
     return bytes;
 }
 
-// Sharing keys costs none. Ten times the positions take at most ten times the memory, whether the
-// window grows or not; an array of pairs in fp32 alone would take 4 L^2 bytes.
+// Heads that share keys need less memory. Ten times the positions need at most ten times the
+// memory, whether the window grows with them or not; an array of pairs in fp32 alone would need 4
+// L^2 bytes.
 static void test_memory(const struct dt_backend *backend)
 {
     const int64_t L = 20000;
@@ -72,8 +73,8 @@ static void test_memory(const struct dt_backend *backend)
     CHECK(shared < apart, "%g bytes where eight heads share keys, %g where none do", shared, apart);
 }
 
-// Single steps on inputs that repeat after PERIOD = W of them: once the window is full, outputs and
-// state repeat to the bit, however many steps came before.
+// Runs single steps on inputs that repeat after PERIOD = W steps. Once the window is full, outputs
+// and state must repeat bit by bit, however many steps came before.
 static void test_age(const struct dt_backend *backend)
 {
     enum { PERIOD = 3, STEPS = 300000, E = 8, ROW = 3 * E, KEPT = (PERIOD - 1) * E };

@@ -1,5 +1,5 @@
-// Which gradients travel together: every element once, in order; rows whole but for large ones on
-// the staged path; little is left to leave when backward is over.
+// Tests which gradients are sent together. Every element is in one bucket, in order. Rows stay
+// whole, except large ones on the staged path. Little is left to send when backward ends.
 #include "comm/bucket_plan.h"
 
 #include "base/rng.h"
@@ -76,7 +76,7 @@ static void check_plan(const struct planned *p)
         CHECK(is_of_one_row(p, i) || bytes(p, i) <= p->bucket_bytes, "bucket %lld has %lld bytes",
               (long long)i, (long long)bytes(p, i));
         CHECK(p->staged || is_row_end(p, at), "bucket %lld cuts a row", (long long)i);
-        // Copies between host and device, and casts of vectors, begin at 128 bytes.
+        // Copies between host and device and casts of vectors begin at multiples of 128 bytes.
         CHECK(is_row_end(p, at) || (at - p->spans[i].first) % 64 == 0,
               "bucket %lld has %lld elements", (long long)i, (long long)(at - p->spans[i].first));
         CHECK(is_row_end(p, at) || is_of_one_row(p, i), "bucket %lld ends in a row of others",
@@ -133,8 +133,8 @@ static struct planned rows_of(int64_t d_model, int64_t n_layer, int64_t vocab, b
     return p;
 }
 
-// 130M: no row that is complete before the embedding waits for it; on the staged path it is cut so
-// that copies and sums of its pieces overlap.
+// 130M: no row that is complete before the embedding waits for the embedding. On the staged path
+// the embedding is cut, so that copies and sums of its pieces overlap.
 static void test_large_vocabulary(void)
 {
     for (int tied = 0; tied < 2; tied++) {
@@ -147,7 +147,7 @@ static void test_large_vocabulary(void)
         int64_t whole = p.n;
         plan(&p, 25 * MB, true);
         check_plan(&p);
-        CHECK_INT(p.n, whole + (tied ? 1 : 2) * 6); // 154 MB in 7 pieces; untied the head, too
+        CHECK_INT(p.n, whole + (tied ? 1 : 2) * 6); // 154 MB in 7 pieces; if untied, the head's too
         for (int64_t i = p.n - 7; i < p.n; i++)
             CHECK(bytes(&p, i) <= 25 * MB && bytes(&p, i) >= embedding / 7 - 7 * 256,
                   "a piece of %lld bytes", (long long)bytes(&p, i));
@@ -155,7 +155,8 @@ static void test_large_vocabulary(void)
     }
 }
 
-// Bytes: the embedding is small, and what leaves with it is, too, however small the model.
+// A vocabulary of bytes: the embedding is small, and so is the bucket that is sent with it, however
+// small the model.
 static void test_small_vocabulary(void)
 {
     static const int64_t models[][2] = {{256, 4}, {512, 8}, {768, 24}};
@@ -168,13 +169,14 @@ static void test_small_vocabulary(void)
               (long long)bytes(&p, 0));
         release(&p);
     }
-    struct planned p = rows_of(48, 2, 256, true); // one message where it is a small one
+    struct planned p = rows_of(48, 2, 256, true); // a small model is sent as one message
     plan(&p, 25 * MB, false);
     CHECK_INT(p.n, 1);
     release(&p);
 }
 
-// Sharded: the cuts move to multiples of a norm block for each rank; what is left is one bucket.
+// Sharded: buckets end at multiples of a norm block for each rank, and what is left at the end is
+// one bucket.
 static void test_sharded(void)
 {
     static const int64_t sizes[] = {1, MIB, 25 * MB};
@@ -211,8 +213,8 @@ static void test_sharded(void)
         }
 }
 
-// In a ring no bucket is in two units, a unit's tail is all in the next one's first bucket, and
-// what is in use together has memory of its own.
+// In a ring no bucket has elements of two units, the end of a unit is within the first bucket of
+// the next one, and units that are in use at the same time do not share memory.
 static void test_ring(void)
 {
     for (uint64_t seed = 0; seed < 40; seed++) {

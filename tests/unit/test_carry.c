@@ -1,5 +1,5 @@
-// Carried state in steps: a skipped step leaves what the step before it left, an epoch starts from
-// zeros, and micro-batches carry the states of their own slots.
+// Tests carried states in training steps: a skipped step keeps the state of the step before it, an
+// epoch starts from zeros, and micro-batches carry the states of their own slots.
 #include "train/step.h"
 
 #include "op_fixture.h"
@@ -74,7 +74,7 @@ static bool is_kept(const struct dt_carry *carry, const char *copy)
     return memcmp(carry->kept, copy, (size_t)(carry->blocks * carry->bytes)) == 0;
 }
 
-// What is planned is what is allocated, and it is freed.
+// As much memory is allocated as was planned, and all of it is freed.
 static void test_memory(void)
 {
     struct run run;
@@ -113,7 +113,7 @@ static void test_skipped(void)
     run_close(&run);
 }
 
-// The first step of an epoch does not depend on what was there before.
+// The first step of an epoch does not depend on the state before it.
 static void test_epoch(void)
 {
     struct run runs[2];
@@ -132,7 +132,7 @@ static void test_epoch(void)
     CHECK(losses[0] == losses[1], "%.17g, not %.17g", losses[1], losses[0]);
 }
 
-// Slot by slot, whatever the micro-batch.
+// Each slot has the same state, whatever the size of micro-batches.
 static void test_micro_batches(void)
 {
     struct run whole, parts;
@@ -147,7 +147,7 @@ static void test_micro_batches(void)
     CHECK_OK(dt_carry_gather(b, parts.comm));
     CHECK_INT(a->slots.slots, SLOTS);
     CHECK_INT(b->slots.each, 1);
-    CHECK_INT(a->slots.n, 2); // of the one layer: ssm_state, conv_state
+    CHECK_INT(a->slots.n, 2); // the layer has two states: ssm_state and conv_state
     for (int i = 0; i < a->slots.n; i++)
         for (int64_t slot = 0; slot < SLOTS; slot++) {
             const struct dt_slot_array *x = &a->slots.arrays[i], *y = &b->slots.arrays[i];
@@ -157,7 +157,7 @@ static void test_micro_batches(void)
                                               y->offset);
             CHECK_STR(x->name, i ? "layers.0.conv_state" : "layers.0.ssm_state");
             for (int64_t k = 0; k < x->width; k++)
-                CHECK_NEAR(got[k], want[slot * x->width + k], 1e-6); // sums of other tiles
+                CHECK_NEAR(got[k], want[slot * x->width + k], 1e-6); // sums have other tiles
         }
     run_close(&whole);
     run_close(&parts);

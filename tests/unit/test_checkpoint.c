@@ -1,5 +1,5 @@
-// Folders of checkpoints: every damage is named, the newest whole one is found and kept, and a save
-// that fails leaves what was there.
+// Tests folders of checkpoints: damage is reported with the file's name, the newest whole
+// checkpoint is found and kept, and a failed save leaves the folder as it was.
 #include "durable.h"
 #include "small_checkpoint.h"
 
@@ -20,7 +20,7 @@ static const char *const file_names[] = {"config.json", "model.safetensors", opt
                                          "trainer.json", "MANIFEST"};
 enum { FILES = sizeof file_names / sizeof *file_names };
 
-static struct small_model small; // what all tests save
+static struct small_model small; // the model that all tests save
 
 static int count_entries(const char *dir)
 {
@@ -38,7 +38,7 @@ static void check_damage(const char *part)
     CHECK_FAILS(dt_checkpoint_verify(in_scratch("one/step-00000007")), DT_USER, part);
 }
 
-// Puts `size` bytes in the place of file `name`, which must be noticed, and the right ones back.
+// Replaces file `name` by `size` bytes, which must be reported, and restores it.
 static void check_replaced(const char *name, const char *good, int64_t good_size, const char *bytes,
                            int64_t size)
 {
@@ -68,7 +68,7 @@ static void test_damaged(void)
     CHECK_OK(dt_checkpoint_verify(in_scratch("one/step-00000007")));
 }
 
-// Any byte of MANIFEST, and any cut: it is small, so all of them.
+// Changes every byte of MANIFEST and cuts it at every length. It is small enough for that.
 static void test_manifest_bytes(void)
 {
     fresh_save(in_scratch("one"), &small, 7);
@@ -102,7 +102,7 @@ static void test_missing_files(void)
     fresh_save(in_scratch("one"), &small, 7);
     unlink(in_one("config.json"));
     truncate(in_one(optimizer), 100);
-    check_damage("config.json is missing\n"); // all at once
+    check_damage("config.json is missing\n"); // all files at once
     check_damage("optimizer-00001-of-00001.safetensors has 100 bytes");
     CHECK_FAILS(dt_checkpoint_verify(in_scratch("nothing here")), DT_USER, "nothing here/MANIFEST");
 }
@@ -155,17 +155,17 @@ static void test_newest(void)
     check_newest(dir, "");
     for (int64_t step = 9; step <= 11; step++)
         CHECK_OK(save(dir, &small, step));
-    CHECK_OK(save(dir, &small, 123456789)); // nine digits: by number, not by name
+    CHECK_OK(save(dir, &small, 123456789)); // nine digits: compares numbers, not names
     check_newest(dir, in_scratch("many/step-123456789"));
     truncate(in_scratch("many/step-123456789/model.safetensors"), 99);
-    dt_make_dirs(in_scratch("many/step-2000000000")); // no MANIFEST
-    dt_make_dirs(in_scratch("many/step-99"));         // other names are not looked at
+    dt_make_dirs(in_scratch("many/step-2000000000")); // without MANIFEST
+    dt_make_dirs(in_scratch("many/step-99"));         // other names are ignored
     dt_make_dirs(in_scratch("many/step-00000099.bak"));
     put_text(in_scratch("many/step-00000098"), "a file");
     const char *eleven = in_scratch("many/step-00000011"),
                *later = in_scratch("many/step-00000012");
     check_newest(dir, eleven);
-    CHECK_INT(rename(eleven, later), 0); // whole, but of another step than its name says
+    CHECK_INT(rename(eleven, later), 0); // whole, but its name has another step
     check_newest(dir, in_scratch("many/step-00000010"));
     CHECK_INT(rename(later, eleven), 0);
     for (int step = 9; step <= 11; step++)
@@ -188,28 +188,29 @@ static void check_steps(const char *dir, int n, const char *there)
 static void test_prune(void)
 {
     const char *dir = in_scratch("prune");
-    CHECK_OK(dt_checkpoint_prune(dir, 3, -1, 0)); // no folder yet
+    CHECK_OK(dt_checkpoint_prune(dir, 3, -1, 0)); // there is no folder yet
     for (int64_t step = 1; step <= 6; step++)
         CHECK_OK(save(dir, &small, step));
-    dt_make_dirs(in_scratch("prune/step-00000006.bak")); // is none, nor counts as one
+    // This is no checkpoint, and does not count as one.
+    dt_make_dirs(in_scratch("prune/step-00000006.bak"));
     CHECK_OK(dt_checkpoint_prune(dir, 0, -1, 0));
     check_steps(dir, 6, "xxxxxx");
     durable[0] = 0;
-    CHECK_OK(dt_checkpoint_prune(dir, 4, -1, 1)); // the best is kept besides
+    CHECK_OK(dt_checkpoint_prune(dir, 4, -1, 1)); // the best checkpoint is kept as well
     CHECK(strstr(durable, "rename .step-"), "a checkpoint is removed under its own name: %s",
           durable);
     check_steps(dir, 6, "x.xxxx");
     CHECK_OK(dt_checkpoint_prune(dir, 4, -1, 5));
     check_steps(dir, 6, "..xxxx");
-    // The two newest are damaged: the newest whole one, 4, stays besides them.
+    // The two newest checkpoints are damaged, so the newest whole one, 4, is kept besides them.
     truncate(in_scratch("prune/step-00000006/MANIFEST"), 10);
     flip_bit(in_scratch("prune/step-00000005/config.json"), 5);
-    CHECK_OK(dt_checkpoint_prune(dir, 1, 5, 0)); // 5 is trusted unread, for it was just saved
+    CHECK_OK(dt_checkpoint_prune(dir, 1, 5, 0)); // 5 was just saved, so it is not read
     check_steps(dir, 6, "....xx");
     CHECK_OK(save(dir, &small, 4));
     CHECK_OK(dt_checkpoint_prune(dir, 1, -1, 0));
     check_steps(dir, 6, "...x.x");
-    // No whole one at all: nothing goes.
+    // Without any whole checkpoint, none is removed.
     flip_bit(in_scratch("prune/step-00000004/config.json"), 5);
     CHECK_OK(dt_checkpoint_prune(dir, 1, -1, 0));
     check_steps(dir, 6, "...x.x");
@@ -229,8 +230,9 @@ static void test_best(void)
     const char *dir = in_scratch("best");
     for (int64_t step = 1; step <= 3; step++)
         CHECK_OK(save(dir, &small, step));
-    static const int marked[] = {0, 2, 3, 3, 0, 0, 3}; // 0: none any more
-    CHECK_INT(symlink("step-00000003", in_scratch("best/.step-best.tmp-link")), 0); // by a kill
+    static const int marked[] = {0, 2, 3, 3, 0, 0, 3}; // 0: none is the best any more
+    // Left by a kill.
+    CHECK_INT(symlink("step-00000003", in_scratch("best/.step-best.tmp-link")), 0);
     for (int i = 0; i < 7; i++) {
         char want[64] = "";
         if (marked[i] > 0)
@@ -238,15 +240,16 @@ static void test_best(void)
         dt_checkpoint_mark_best(dir, marked[i]);
         check_best(dir, want);
     }
-    CHECK_OK(dt_checkpoint_verify(in_scratch("best/best"))); // as any checkpoint
+    // The link can be verified as a checkpoint.
+    CHECK_OK(dt_checkpoint_verify(in_scratch("best/best")));
     check_newest(dir, in_scratch("best/step-00000003"));
-    // A kill leaves a link under a hidden name: it goes, and not what it leads to.
+    // A kill leaves a link with a hidden name. The link is removed, its target is not.
     CHECK_INT(symlink("step-00000003", in_scratch("best/.step-best.tmp-1")), 0);
     CHECK_OK(dt_checkpoint_prune(dir, 1, -1, 2));
     check_steps(dir, 3, ".xx");
     CHECK_INT(count_entries(dir), 3);
     CHECK_OK(dt_checkpoint_verify(in_scratch("best/step-00000003")));
-    // A copy of the folder may have a folder in place of the link: it stays, that is all.
+    // Where a copy of the folder has a folder in place of the link, that folder stays as it is.
     unlink(in_scratch("best/best"));
     dt_make_dirs(in_scratch("best/best"));
     dt_checkpoint_mark_best(dir, 3);
@@ -255,7 +258,8 @@ static void test_best(void)
     CHECK_INT(count_entries(dir), 2);
 }
 
-// What a job killed in mid-save leaves: not taken for a checkpoint, in nobody's way, removed.
+// The remains of a job that was killed during a save are not taken for a checkpoint, do not disturb
+// a save, and are removed.
 static void test_leftovers(void)
 {
     const char *dir = in_scratch("left");
@@ -266,9 +270,9 @@ static void test_leftovers(void)
     check_newest(dir, in_scratch("left/step-00000005"));
     CHECK_OK(save(dir, &small, 6));
     CHECK_OK(dt_checkpoint_prune(dir, 0, -1, 0));
-    CHECK_INT(count_entries(dir), 3); // 5, 6, other
+    CHECK_INT(count_entries(dir), 3); // folders 5, 6 and other
     check_newest(dir, in_scratch("left/step-00000006"));
-    dt_make_dirs(in_scratch("left/.step-00000006.tmp-removed/deeper")); // killed while it removed 6
+    dt_make_dirs(in_scratch("left/.step-00000006.tmp-removed/deeper")); // killed while removing 6
     CHECK_OK(dt_checkpoint_cut(dir, 5));
     CHECK_INT(count_entries(dir), 2);
 }
@@ -286,7 +290,7 @@ static void check_weight_of(const char *path, float want)
 static void test_same_step(void)
 {
     const char *dir = in_scratch("same"), *path = in_scratch("same/step-00000008");
-    // The checkpoint's name is on the disk before the one that it replaces is removed.
+    // The new checkpoint's name must be durable before the old checkpoint is removed.
     static const char last[] = " step-00000008\nfsync same\n";
     for (int i = 0; i < 2; i++) {
         small.weights[0] = (float)i;
@@ -305,7 +309,7 @@ static void test_same_step(void)
     CHECK_INT(count_entries(dir), 1);
 }
 
-// From here on this process has no renameat2, as on file systems that cannot exchange names.
+// Makes renameat2 fail in this process from here on, as on file systems that cannot exchange names.
 static bool forbid_exchange(void)
 {
     struct sock_filter rules[] = {
@@ -319,7 +323,7 @@ static bool forbid_exchange(void)
            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// Runs `part` in a child process: what it does to itself (limits, filters, mounts) ends with it.
+// Runs `part` in a child process, so that its limits, filters and mounts end with the child.
 static void in_child(void (*part)(void))
 {
     int status = 0;
@@ -341,13 +345,13 @@ static void without_exchange(void)
         return;
     }
     test_same_step();
-    fail_rename = 3; // to the name, which is there; of what has it, aside; to the name
+    fail_rename = 3; // to the name, which exists; the old one aside; to the name
     small.weights[0] = 7;
     CHECK_FAILS(save(in_scratch("same"), &small, 8), DT_MACHINE, "step-00000008: No space left");
-    check_weight_of(in_scratch("same/step-00000008"), 1); // it has its name again
+    check_weight_of(in_scratch("same/step-00000008"), 1); // the old one has its name again
 }
 
-// A disk that fills up: the write fails at any of many places.
+// A save on a full disk fails and leaves nothing.
 static void check_full(const char *dir)
 {
     int before = count_entries(dir);
@@ -386,7 +390,7 @@ static void with_small_disk(void)
     umount(dir);
 }
 
-// What another rank wrote is not seen here, or not all of it.
+// Another rank's file is missing, or has another size than that rank reported.
 static void test_missing_part(void)
 {
     struct dt_checkpoint_arrays arrays = arrays_of(&small);
@@ -396,7 +400,8 @@ static void test_missing_part(void)
     CHECK_OK(dt_checkpoint_draft(in_scratch("parts"), 9, 1, 0, 2, &draft));
     CHECK_OK(dt_checkpoint_write(&draft, &arrays, &state, &dataset, &manifest));
     CHECK_OK(dt_manifest_add(&manifest, "optimizer-00002-of-00002.safetensors", 10, 0));
-    for (int bytes = 0; bytes < 12; bytes += bytes == 0 ? 9 : 2) { // none, one less, one more
+    // Missing, one byte too short, one too long.
+    for (int bytes = 0; bytes < 12; bytes += bytes == 0 ? 9 : 2) {
         char path[DT_PATH];
         CHECK_OK(dt_path(path, "%s/optimizer-00002-of-00002.safetensors", draft.folder));
         if (bytes > 0)

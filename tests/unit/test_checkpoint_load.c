@@ -1,5 +1,5 @@
-// Loading of checkpoints: the bits come back from any split of the optimizer's files, and what may
-// not change, or is wrong in a file, is refused and named.
+// Tests loading of checkpoints: the bits are the same however the optimizer's states are split into
+// files. What may not change between runs, and what is wrong in a file, is refused with its name.
 #include "base/safetensors.h"
 #include "checkpoint/trainer_state.h"
 
@@ -7,7 +7,7 @@
 
 #include <inttypes.h>
 
-// What the tests save, and where they load it.
+// The model that the tests save, and the one that they load.
 static struct small_model small, loaded;
 static struct dt_trainer_state got;
 
@@ -25,7 +25,7 @@ static void test_round_trip(bool tied)
     struct dt_trainer_state state = state_at(1000);
     state.order.carry_state = state.order.reverse_complement = true;
     state.best_step = 900;
-    state.best_loss = 2.7182818284590451; // a double's seventeen digits
+    state.best_loss = 2.7182818284590451; // all seventeen digits of a double
     state.evaluations_since_best = 2;
     state.losses = (struct dt_loss_statistics){.count = 997, .mean = 3.1, .variance = 0.01};
     state.bad_in_a_row = 2;
@@ -34,7 +34,7 @@ static void test_round_trip(bool tied)
     strcpy(state.order.mask, "train");
     char path[DT_PATH];
     strcpy(state.order.inputs, "obs/a[0:2] \"quoted\"");
-    strcpy(state.order.targets, "/actions@2"); // as older checkpoints have it
+    strcpy(state.order.targets, "/actions@2"); // older checkpoints write it this way
     state.order.stride = 5;
     state.order.time_axis = 1;
     state.order.val_fraction = 0.1;
@@ -42,7 +42,7 @@ static void test_round_trip(bool tied)
     CHECK_OK(save_arrays(in_scratch("trip/sub"), &arrays, &state, path));
     CHECK_STR(path, in_scratch("trip/sub/step-00001000"));
     CHECK_OK(dt_checkpoint_verify(path));
-    strcpy(state.order.targets, "actions@+2"); // means the same
+    strcpy(state.order.targets, "actions@+2"); // has the same meaning
     CHECK_OK(load(path, &blank, &state, &dataset, &got));
     check_same(&model, &blank);
     CHECK_INT(got.step, 1000);
@@ -89,7 +89,7 @@ static void test_load_refuses(void)
     const char *path = in_scratch("one/step-00000007");
     fresh_save(in_scratch("one"), &small, 7);
 
-    moved[0].path = (char *)"elsewhere/a.h5"; // data may move
+    moved[0].path = (char *)"elsewhere/a.h5"; // data may be moved
     other.step = other.tokens = other.skips = 0;
     CHECK_OK(load(path, &small, &other, &train, &got));
     CHECK_INT(got.step, 7);
@@ -201,7 +201,7 @@ static void test_hostile_trainer(void)
     free(good);
 }
 
-// Checkpoints that were written before trainer.json had it.
+// Checkpoints that were written before trainer.json had the storage type.
 static void test_no_storage(void)
 {
     fresh_save(in_scratch("one"), &small, 7);
@@ -218,7 +218,8 @@ static void test_no_storage(void)
     free(text);
 }
 
-// Checkpoints that were written before it: the other hashes still tell shards apart.
+// Checkpoints that were written before trainer.json had data_hash: the other hashes still tell
+// shards apart.
 static void test_no_data_hash(void)
 {
     struct dt_shard moved[2] = {shards[0], shards[1]};
@@ -266,16 +267,16 @@ static void write_ranges(const char *path, const struct range *ranges, int n, bo
     CHECK_OK(dt_safetensors_finish(writer, NULL, NULL));
 }
 
-// Moves the ends of the range that is made as number `made`. Of the files those with a bit set in
-// `stamped` have a stamp.
+// What write_split makes wrong: the ends of the range number `made` are moved by `first` and
+// `last`. File i has a stamp if bit i of `stamped` is set.
 struct spoil {
     int made;
     int64_t first, last;
     unsigned stamped;
 };
 
-// Cuts every tensor into three parts, the last one first, and deals them to three files, as another
-// number of writers would.
+// Splits every tensor into three parts and deals them to three files, the last part first, as a run
+// with another number of ranks would.
 static void write_split(struct spoil spoil)
 {
     struct range ranges[3][64];
@@ -297,7 +298,7 @@ static void write_split(struct spoil spoil)
     }
 }
 
-// Writes MANIFEST again, from the files that are there and the optimizer's of these names.
+// Rewrites MANIFEST for the files that exist and these files of the optimizer.
 static void rewrite_manifest(int n, const char *const *optimizer_files)
 {
     const char *names[6] = {"config.json", "model.safetensors", "trainer.json"};
@@ -332,7 +333,7 @@ static void test_split_optimizer(void)
     write_split((struct spoil){.made = -1});
     CHECK_OK(load_split());
     check_same(&small, &loaded);
-    // Row 1's m: a hole, elements twice, none at the end.
+    // In m of row 1: elements are missing, elements are there twice, the last element is missing.
     const struct dt_param *row = &small.params.rows[1];
     const struct {
         struct spoil spoil;
@@ -349,7 +350,7 @@ static void test_split_optimizer(void)
         write_split(spoils[i].spoil);
         CHECK_FAILS(load_split(), DT_USER, says);
     }
-    // All files have a stamp, or, of an older dtrain, none.
+    // Either all files have a stamp or, in checkpoints of an older dtrain, none has.
     for (unsigned stamped = 0; stamped < 8; stamped++) {
         write_split((struct spoil){.made = -1, .stamped = stamped});
         if (stamped == 0 || stamped == 7)
@@ -359,8 +360,8 @@ static void test_split_optimizer(void)
     }
 }
 
-// A part of another checkpoint of the same model, under a MANIFEST made by hand. Parts are stamped:
-// with the step, and by what else trainer.json says of the run.
+// A file of another checkpoint of the same model under a MANIFEST made by hand. The stamp of a file
+// has the step and a hash of what trainer.json says about the run.
 static void test_other_part(void)
 {
     struct dt_checkpoint_arrays arrays = arrays_of(&small);
@@ -381,7 +382,7 @@ static void test_other_part(void)
         state.losses.mean += i == 6 ? 1e-15 : 0;
         state.losses.variance += i == 7 ? 1e-15 : 0;
         state.step += i == 8;
-        strcpy(state.device, "another"); // what says nothing of the numbers
+        strcpy(state.device, "another"); // the device does not affect the numbers
         state.best_step = i == 9 ? 3 : state.best_step;
         CHECK_OK(dt_remove_tree(in_scratch("two")));
         CHECK_OK(save_arrays(in_scratch("two"), &arrays, &state, path));
@@ -404,7 +405,7 @@ static void test_other_part(void)
     }
 }
 
-// Values that no training leaves, in files whose checksums are right.
+// Values that training never leaves, in files with right checksums.
 static void test_damaged_moments(void)
 {
     int row = (int)(dt_params_find(&small.params, "backbone.norm_f.weight") - small.params.rows);
@@ -425,7 +426,7 @@ static void test_damaged_moments(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         float good = cases[i].moment[at];
         cases[i].moment[at] = cases[i].value;
-        write_split((struct spoil){.made = -1}); // each tensor cut into three ranges
+        write_split((struct spoil){.made = -1}); // splits each tensor into three ranges
         CHECK_FAILS(load_split(), DT_USER, cases[i].says);
         cases[i].moment[at] = good;
     }
@@ -466,7 +467,7 @@ static void test_hostile_ranges(void)
     }
 }
 
-// A row that an older program did not have gets its initial values, and states of 0.
+// Rows that an older dtrain did not have get their initial values, and states of 0.
 static void test_older_program(void)
 {
     struct small_model model = small_model_make(false), blank = make_blank(false);

@@ -1,6 +1,7 @@
-// Every wrong argument is refused with DT_MACHINE before a kernel sees it, and the message names
-// op, argument and value. Each op has good arguments here; loops over its rows spoil one after
-// another in every way that its row excludes. What follows are the rules between several arguments.
+// Every wrong argument must be refused with DT_MACHINE before a kernel sees it, with a message that
+// names op, argument and value. Each op has valid arguments here. Loops over its rows make one
+// argument after another wrong, in every way that its row excludes. Rules between several arguments
+// are checked after that.
 #include "op_fixture.h"
 
 #include "op_forms.h"
@@ -8,7 +9,7 @@
 enum { ARRAY_BYTES = 1 << 12, WORKSPACE_MOST = 1 << 22 };
 
 static struct dt_backend backend;
-static struct dt_op_table table; // the CPU's, whose ops only count their calls
+static struct dt_op_table table; // a copy of the CPU's table whose ops only count their calls
 static int calls;
 
 #define COUNTED(op)                                                                                \
@@ -21,7 +22,7 @@ static int calls;
     }
 DT_OPS(COUNTED)
 
-// ---- an op, and arguments for it
+// ---- an op and its arguments
 
 struct call {
     const struct op_form *form;
@@ -37,7 +38,7 @@ static dt_status collect(void *context, const struct dt_op_row *row)
     return DT_OK;
 }
 
-// Every array that may be there gets memory and its shape.
+// Gives every optional array memory and its shape.
 static dt_status fill(void *context, const struct dt_op_row *row)
 {
     static char memory[FIELDS_MOST][ARRAY_BYTES];
@@ -66,7 +67,7 @@ static void check_refused(const struct call *call, const void *args, const char 
     dt_error_clear();
 }
 
-// ---- each row
+// ---- one row at a time
 
 static void spoil(const struct call *call, const char *name, size_t at, const void *value,
                   size_t size, const char *text)
@@ -106,7 +107,7 @@ static void spoil_type(struct call *call, const char *name, size_t at, enum dt_d
     spoil(call, name, at, &type, sizeof type, text);
 }
 
-// A view with another shape: unless the shape that it must have follows from it.
+// Gives a view another shape, which must be refused unless the expected shape follows from it.
 static void spoil_shape(struct call *call, int i, size_t at, const void *value, size_t size,
                         const char *text)
 {
@@ -182,7 +183,7 @@ static void spoil_row(struct call *call, int i)
     case DT_ROW_APART:
         spoil(call, name, row->field.at + data, &row->other.view.data, sizeof(void *), "itself");
         break;
-    case DT_ROW_IN_PLACE: // below
+    case DT_ROW_IN_PLACE: // checked by hand below
         break;
     }
 }
@@ -220,11 +221,12 @@ static void check_op(struct call *call, enum op_index op, const void *good)
 
 // ---- the ops
 
-static struct call call; // of the last CHECK_OP
+static struct call call; // the last call of CHECK_OP
 
-// Good arguments; arrays that are not given are there, of the shape that their rows say.
+// Checks an op with valid arguments. Arrays that are not given get memory and the shape of their
+// row.
 #define CHECK_OP(op, ...) check_op(&call, OP_##op, &(struct dt_##op##_args){__VA_ARGS__})
-// One more field changed: the arguments are then refused, or still good.
+// Changes one more field; the arguments are then wrong, or still valid.
 #define CHANGED(op, field, value)                                                                  \
     struct dt_##op##_args args;                                                                    \
     memcpy(&args, call.args, sizeof args);                                                         \
@@ -280,8 +282,8 @@ static void check_heads(void)
              .outputs = {{DT_OUTPUT_CATEGORICAL, 0, 2, 0, 1, 1, 0, 1, 0},
                          {DT_OUTPUT_BERNOULLI, 2, 2, 1, 2, 1, 0, 1, 0}},
              .logits = {.rows = 2, .cols = 4}, .targets.cols = 3);
-    REFUSE(policy_loss, outputs[1].first, 1, "outputs.first", "1"); // within the first one
-    REFUSE(policy_loss, deviation, NULL, "deviation", "NULL");      // with a mean
+    REFUSE(policy_loss, outputs[1].first, 1, "outputs.first", "1"); // inside the first output
+    REFUSE(policy_loss, deviation, NULL, "deviation", "NULL"); // required by an output with a mean
     CHECK_OP(policy_loss, .n = 1,
              .outputs = {{.kind = DT_OUTPUT_QUANTILE,
                           .width = 4,
@@ -315,7 +317,7 @@ static void check_pools(void)
 static void check_norms(void)
 {
     CHECK_OP(rmsnorm_residual_forward, .y = {.rows = 2, .cols = 4});
-    CHANGE(rmsnorm_residual_forward, eps, 1.0f); // the largest that the keys allow
+    CHANGE(rmsnorm_residual_forward, eps, 1.0f); // the largest value that the keys allow
     CHECK_OP(rmsnorm_residual_backward, .dy = {.rows = 2, .cols = 4});
     CHECK_OP(gated_rmsnorm_forward, .groups = 2, .x = {.rows = 2, .cols = 4});
     CHANGE(gated_rmsnorm_forward, eps, 1.0f);
@@ -356,7 +358,7 @@ static void check_mixers(void)
                                       .b.cols = 6};
     CHECK_OP(ssd_forward, .in = ssd);
     REFUSE(ssd_forward, in.dt_max, -1.0f, "in.dt_max", "less than in.dt_min");
-    CHANGE(ssd_forward, in.chunk, DT_SSD_CHUNK_MAX + 1); // more than there are tokens
+    CHANGE(ssd_forward, in.chunk, DT_SSD_CHUNK_MAX + 1); // more than there are positions
     REFUSE(ssd_forward, in.length, DT_SSD_CHUNK_MAX + 1, "tokens = ", "1025");
     CHECK_OP(ssd_backward, .in = ssd);
 
@@ -403,7 +405,7 @@ static void check_flat(void)
         CHECK_OP(sum_squares, .n = 4, .part = part);
     CHECK_OP(checksum, .n = 4);
     CHECK_OP(cast, .n = 4);
-    CHANGE(cast, n, (int64_t)1 << 40); // flat arrays have no stride to count
+    CHANGE(cast, n, (int64_t)1 << 40); // flat arrays have no stride that could overflow
     CHECK_OP(quantize, .x = {.rows = 2, .cols = 4});
     CHECK_OP(quantize, .x = {.rows = 2, .cols = 4}, .y.dtype = DT_I8);
     REFUSE(quantize, scale, NULL, "scale", "NULL");

@@ -1,5 +1,6 @@
-// Filtered chunks: every order of the filters and odd shapes give what was written; chunks that do
-// not decode to their size are refused by name and never copied from.
+// Tests filtered chunks. With every order of filters and with odd shapes, the tokens that were
+// written are read. Chunks that do not decode to their size are refused with their names, and
+// nothing is copied from them.
 #include "base/log.h"
 #include "data/h5_chunks.h"
 #include "data/h5_reader.h"
@@ -43,8 +44,8 @@ static void check_tokens(const char *path, int size)
     dt_reader_close(reader);
 }
 
-// Filters in the order of their letters: z deflate, s shuffle, f fletcher32, l lzf, which the
-// library does not have: it writes chunks as they are.
+// A letter for each filter, in order: z deflate, s shuffle, f fletcher32, l lzf. The library has no
+// lzf, so it writes such chunks as they are.
 static hid_t with_filters(const char *filters, int n_dims, const hsize_t *chunk)
 {
     hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
@@ -73,7 +74,7 @@ static void write_filtered(hid_t file, const char *name, hid_t type, int n_dims,
     H5Sclose(space);
 }
 
-// A file of all tokens of a size, in chunks; returns its path.
+// Writes all tokens of one size to a file in chunks and returns its path.
 static const char *write_tokens(const char *name, int size, const char *filters, hsize_t chunk)
 {
     const hsize_t dims = N;
@@ -94,7 +95,7 @@ static void test_orders(void)
             check_tokens(write_tokens("order.h5", size, orders[i], CHUNK), size);
 }
 
-// A chunk longer than a dataset that may grow; chunks at its end that no filter touched.
+// A chunk may be longer than a dataset that can grow, and chunks at the end may be unfiltered.
 static void test_edges(void)
 {
     const hsize_t dims = N, most = H5S_UNLIMITED, large = 7 * N, chunks[] = {CHUNK, N / 4};
@@ -104,12 +105,12 @@ static void test_edges(void)
     H5Fclose(file);
     check_tokens(in_scratch("large.h5"), 2);
 
-    // 777 is no multiple of what a checksum sums at once.
+    // 777 is not a multiple of the bytes that the checksum sums at a time.
     check_tokens(write_tokens("odd.h5", 1, "f", 777), 1);
 
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST);
-    for (int i = 0; i < 2; i++) { // the last chunk is partial, or whole
+    for (int i = 0; i < 2; i++) { // the last chunk is partial, then whole
         hid_t plist = with_filters("sz", 1, &chunks[i]);
         H5Pset_chunk_opts(plist, H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS);
         file = H5Fcreate(in_scratch("edge.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, access);
@@ -149,7 +150,7 @@ static void test_pairs(void)
     }
 }
 
-// The raw bytes of one chunk are replaced; verify and a plain read name file and chunk.
+// Replaces the raw bytes of one chunk. Verify and a plain read must name the file and the chunk.
 static void expect_bad_chunk(const char *filters, const void *raw, size_t bytes, uint32_t skipped,
                              const char *phrase)
 {
@@ -170,7 +171,7 @@ static void expect_bad_chunk(const char *filters, const void *raw, size_t bytes,
     CHECK_SAYS(phrase);
     CHECK_OK(dt_reader_open(path, &(struct dt_scan_rules){.seq_len = 1}, &shard, &reader));
     const struct dt_h5_array *tokens = &reader->arrays[0];
-    CHECK_OK(dt_h5_array_read(tokens, 0, CHUNK, buffer)); // the one before
+    CHECK_OK(dt_h5_array_read(tokens, 0, CHUNK, buffer)); // the chunk before is good
     for (int again = 0; again < 2; again++)
         CHECK_INT(dt_h5_array_read(tokens, CHUNK - 1, 2, buffer), DT_USER);
     CHECK_OK(dt_h5_array_read(tokens, 2 * CHUNK, N - 2 * CHUNK, buffer));
@@ -197,7 +198,8 @@ static void test_bad_sizes(void)
     CHECK_INT(compress2(packed, &bytes, plain, 2 * CHUNK, 6), Z_OK);
     expect_bad_chunk("z", packed, bytes - 5, 0, "deflate stream");
     expect_bad_chunk("z", plain, 100, 0, "not a valid deflate stream");
-    // Stored as it is, and too short; or longer than anything that could decode to a chunk.
+    // A chunk that was stored unfiltered and is too short, and one longer than anything that
+    // decodes to a chunk.
     expect_bad_chunk("z", plain, 100, 1, "decodes to 100 bytes, not 600");
     expect_bad_chunk("z", plain, 8 * N, 1, "in more bytes");
     expect_bad_chunk("s", plain, 598, 0, "decodes to 598 bytes, not 600");
@@ -207,8 +209,7 @@ static void test_bad_sizes(void)
     expect_bad_chunk("f", plain, 604, 0, "does not match its fletcher32");
 }
 
-// Encodes bytes as LibLZF decodes them: literals, and copies of the nearest bytes that are the
-// same.
+// Encodes bytes for LibLZF: literals, and copies of the nearest equal bytes.
 static size_t encode_lzf(const unsigned char *from, size_t n, unsigned char *to)
 {
     size_t used = 0;
@@ -251,17 +252,19 @@ static void test_lzf(void)
     }
     H5Dclose(id), H5Fclose(file);
     check_tokens(path, 2);
-    // 7 and 0xff: 264 bytes of the one before, which they overlap.
+    // A copy of 264 bytes (7 and 0xff) that overlaps the byte before, which it repeats.
     const unsigned char runs[] = {0, 5, 0xe0, 0xff, 0, 0xe0, 0xff, 0, 0xe0, 62, 0};
     expect_bad_chunk("l", runs, sizeof runs - 1, 0, "is not a valid lzf stream");
     expect_bad_chunk("l", runs, sizeof runs - 3, 0, "decodes to 529 bytes, not 600");
-    expect_bad_chunk("l", runs + 2, sizeof runs - 2, 0, "is not a valid lzf stream"); // before it
+    // Copies from before the start.
+    expect_bad_chunk("l", runs + 2, sizeof runs - 2, 0, "is not a valid lzf stream");
     expect_bad_chunk("l", (const unsigned char[]){31, 1, 2}, 3, 0, "is not a valid lzf stream");
     memset(long_run, 0xff, sizeof long_run);
     memcpy(long_run, "\0\5", 2);
     for (size_t i = 2; i + 3 <= sizeof long_run; i += 3)
         memcpy(long_run + i, "\xe0\xff\0", 3);
-    expect_bad_chunk("l", long_run, sizeof long_run, 0, "is not a valid lzf stream"); // too much
+    // Decodes to too many bytes.
+    expect_bad_chunk("l", long_run, sizeof long_run, 0, "is not a valid lzf stream");
 }
 
 static void test_unknown_filter(void)
@@ -277,7 +280,8 @@ static void test_unknown_filter(void)
     CHECK_ADVISES("h5repack");
 }
 
-// Images: chunks side by side in every dimension, of which none divides its dataset.
+// Images: chunks next to each other in every dimension, with sizes that do not divide those of the
+// dataset.
 static void test_dimensions(void)
 {
     enum { IMAGES = 10, HEIGHT = 5, BREADTH = 7, COLOURS = 3, IMAGE = HEIGHT * BREADTH * COLOURS };
@@ -306,7 +310,7 @@ static void test_dimensions(void)
     }
 }
 
-// A band that fails halfway has overwritten the one kept in its place, which is then read again.
+// A band that fails halfway has overwritten a kept band, which is then read again.
 static void test_kept_bands(void)
 {
     enum { BAND = 5, READ = BAND * WIDTH };
@@ -325,7 +329,7 @@ static void test_kept_bands(void)
     CHECK_OK(dt_h5_open(in_scratch("bands.h5"), &open));
     CHECK_OK(dt_h5_array_open(&open, "/input_ids", &array, &found));
     dt_h5_chunks_room = 0;
-    for (int band = 0; band < 2; band++) // as many as are kept without room
+    for (int band = 0; band < 2; band++) // as many bands as are always kept
         CHECK_OK(dt_h5_array_read(&array, band * BAND, BAND, got));
     CHECK_FAILS(dt_h5_array_read(&array, 2 * BAND, BAND, got), DT_USER, "chunk 5 of /input_ids");
     for (int band = 0; band < 2; band++) {
@@ -353,8 +357,8 @@ static void zero_chunks(const struct dt_h5_array *array, int n)
     fclose(raw);
 }
 
-// Two bands stay decoded, and more while there is room, which closing gives back. Those that do are
-// not read from the file again.
+// Two bands always stay decoded, and more as long as there is room. Kept bands are not read from
+// the file again, and closing gives the room back.
 static void test_room(void)
 {
     enum { CHUNKS = 4, BYTES = CHUNK * 2, ALWAYS = 2 };

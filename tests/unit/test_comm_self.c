@@ -1,4 +1,4 @@
-// A lone process needs no launcher and never touches MPI; every collective is the identity.
+// A single process needs no launcher and never starts MPI. Every collective is the identity.
 #include "comm/backends.h"
 #include "comm/comm.h"
 #include "comm/job_control.h"
@@ -28,7 +28,7 @@ static void check_collectives(struct dt_comm *comm)
     c.operation = DT_ALL_GATHER;
     CHECK_OK(dt_collective(comm, &c));
     CHECK(x[0] == 1 && x[1] == 2 && x[2] == 3, "the block of one rank is not itself");
-    c.operation = DT_EXCHANGE; // there is nobody to exchange with
+    c.operation = DT_EXCHANGE; // there is no other rank
     CHECK_INT(dt_collective(comm, &c), DT_MACHINE);
     CHECK_INT(dt_broadcast(comm, x, 12, 1), DT_MACHINE);
     dt_error_clear();
@@ -39,7 +39,7 @@ static void check_slurm_alone(void)
     struct dt_comm *comm;
     setenv("SLURM_PROCID", "0", 1);
     setenv("SLURM_NTASKS", "4", 1);
-    CHECK_INT(dt_comm_launched_size(), 1); // the script of a batch job
+    CHECK_INT(dt_comm_launched_size(), 1); // a batch script
     CHECK_INT(dt_comm_batch_tasks(), 4);
     CHECK_OK(dt_comm_open(DT_COMM_KIND_AUTO, &comm));
     CHECK_STR(comm->info.backend, "self");
@@ -57,7 +57,7 @@ static void count(void *records, bool always)
     *(int *)records += always;
 }
 
-// Nothing may follow the last words of another rank.
+// No record may be written after another rank's last words.
 static void check_record(struct dt_comm *comm)
 {
     int records = 0;
@@ -71,7 +71,7 @@ static void check_record(struct dt_comm *comm)
     dt_comm_set_record(comm, NULL, NULL);
 }
 
-// A process is looked at by its time of start too: pids are used again.
+// A process is identified by its pid and its time of start, because pids are reused.
 static void check_process(void)
 {
     struct dt_process self = dt_process_self(), other = self;
@@ -104,7 +104,7 @@ int main(void)
     CHECK_STR(text, "dtrain: error: the disk is full\n");
     CHECK_INT(dt_comm_last_words(comm, dt_error_current(), 0, text, 20), 19);
     CHECK_INT(strlen(text), 19);
-    comm->info.size = 2; // of several, a rank says where it was
+    comm->info.size = 2; // with several ranks, the message says which one failed, and where
     snprintf(comm->info.host, sizeof comm->info.host, "n1");
     dt_comm_last_words(comm, dt_error_current(), 0, text, sizeof text);
     CHECK_STR(text, "dtrain: error: rank 0 on n1, start-up: the disk is full\n");

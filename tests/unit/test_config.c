@@ -1,5 +1,5 @@
-// The configuration reader over a small table of its own: what is read, what is refused and how
-// that is said, which source wins, and that an echo reads back to the same values.
+// Tests the configuration reader with a small table of its own: what is read, what is refused with
+// which message, which source wins, and that an echo reads back to the same values.
 #include "base/config.h"
 #include "base/nearest.h"
 #include "captured.h"
@@ -44,11 +44,11 @@ static const struct dt_config_table table = {
     .env_prefix = "TRY_",
 };
 
-// What was read last.
+// The values that were read last.
 static struct values v;
 static struct dt_config *config;
 
-// Reads `text`, of which "need" is not asked in every case, as t.ini.
+// Reads `text` as t.ini. Not all cases give "need", so it is not required here.
 static dt_status parse(const char *text, const char *const *environment,
                        const char *const *overrides)
 {
@@ -83,15 +83,15 @@ static void accept_all(struct dt_problems *problems, const void *settings,
     (void)problems, (void)settings, (void)given;
 }
 
-// One key of a stronger source lowers or replaces another of a weaker one, and says so; never the
-// other way.
+// A key of a stronger source may lower or replace a key of a weaker one, and a message says so. The
+// opposite never happens.
 static void test_stronger_keys(void)
 {
     static const char text[] = "[one]\nneed=x\ncount=9\nmany=5\n[two]\ncounty=7\n";
     static const struct {
         const char *environment, *command;
         int64_t county, many;
-        const char *origin, *said; // of county
+        const char *origin, *said; // origin and message of county
     } cases[] = {
         {"", "one.count=8", 7, 5, "t.ini:6", ""},
         {"", "one.count=7", 6, 5, "command line",
@@ -155,14 +155,14 @@ static void test_sources(void)
     const char *overrides[] = {"two.rate=10", "one.need=a=b.c", NULL};
     CHECK_OK(parse("[two]\nrate=1\n[one]\ncount=4\nneed=x\n", environment, overrides));
     CHECK_INT(v.count, 5);
-    CHECK(v.rate == 10, "rate %g", v.rate); // the largest that is allowed
+    CHECK(v.rate == 10, "rate %g", v.rate); // the largest value allowed
     CHECK_STR(v.word, "from=here");
     CHECK_STR(v.need, "a=b.c");
     CHECK_STR(dt_config_find(config, "one.count")->origin, "environment TRY_ONE__COUNT");
     CHECK_STR(dt_config_find(config, "two.rate")->origin, "command line");
 }
 
-// One bad line in an otherwise good file, and a part of what must be said of it.
+// A file with one bad line, and a part of the message that it must give.
 struct bad {
     const char *line, *said;
 };
@@ -339,7 +339,7 @@ static void test_long_texts(void)
     memcpy(text, "[one]\nneed = x\n#", 16);
     text[15 + 64 * 1024] = 0; // a line of exactly 64 KiB
     CHECK_OK(parse(text, NULL, NULL));
-    text[15 + 64 * 1024] = 'x'; // one byte more
+    text[15 + 64 * 1024] = 'x'; // one byte too long
     strcpy(text + 16 + 64 * 1024, "\ncount = yy");
     CHECK_INT(parse(text, NULL, NULL), DT_USER);
     CHECK_STR(dt_error_current()->message,
@@ -348,7 +348,7 @@ static void test_long_texts(void)
               "whole number from -2 to 10)");
 }
 
-// Of a long path the end is shown, and the line's number always.
+// A message shows the end of a long path, and always the line number.
 static void test_long_path(void)
 {
     static const char lines[] = "[one]\nneed = x\ncount = yy\n";
@@ -404,7 +404,7 @@ static void test_echo(void)
               "origins are missing:\n%s", text);
         free(text);
     }
-    dt_config_free(config); // a file's name may hold anything
+    dt_config_free(config); // file names may contain any bytes
     CHECK_OK(dt_config_parse(&table, NULL, "t\n[x\x7f.ini", "[one]\nneed=x", 12, NULL, NULL, 0, &v,
                              &config));
     char *text = echo();
@@ -426,7 +426,7 @@ static void test_reject(void)
     dt_config_problem(&problems, config, "two.rate", "b");
     CHECK_INT(dt_problems_raise(&problems, NULL), DT_USER);
     CHECK_STR(dt_error_current()->message, "t.ini:2: one.need: a\nt.ini: two.rate: b");
-    // More than the text has room for are counted, by what raises them too.
+    // Problems beyond the room of the text are counted, and dt_problems_raise reports their number.
     for (int i = 0; i < 1000; i++)
         dt_config_problem(&problems, config, "one.need", "one more that is wrong");
     CHECK_INT(problems.n, 1002);
@@ -457,7 +457,7 @@ static void test_load(void)
     CHECK_STR(v.need, "y");
 }
 
-// The first of equally near names is suggested.
+// Of several names with equal distance the first is suggested.
 static void test_nearest(void)
 {
     struct dt_nearest nearest = dt_nearest_to("seed");

@@ -1,4 +1,5 @@
-// Shares of the cores, as seen by the kernel. Needs two cores or more, and all that there are.
+// Tests shares of the cores as the kernel sees them. It needs at least two cores, and must be
+// allowed to use all cores of the machine.
 #include "base/cores.h"
 
 #include "test.h"
@@ -11,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int n_cores, first_core, last_core; // of this process, as it was started
+static int n_cores, first_core, last_core; // the cores that this process had when it started
 static cpu_set_t all;
-static bool refused; // sched_setaffinity fails, as where system calls are filtered
+static bool refused; // makes sched_setaffinity fail, as where system calls are filtered
 
 int sched_setaffinity(pid_t pid, size_t size, const cpu_set_t *set)
 {
@@ -45,7 +46,8 @@ static void bind_to_one(pthread_t thread)
     CHECK_INT(pthread_setaffinity_np(thread, sizeof one, &one), 0);
 }
 
-// What Slurm and mpirun leave in the environment; NULL: nothing.
+// Sets the variables that Slurm and mpirun set; NULL removes one. Binds the process to all of its
+// cores.
 static void launch(const char *ranks_of_mpirun, const char *tasks_of_srun, const char *per_task,
                    const char *per_node)
 {
@@ -74,7 +76,7 @@ static void test_cores_of_job(void)
     CHECK_INT(dt_cores_of_job(), n_cores);
     launch("2", NULL, NULL, NULL);
     bind_to_one(pthread_self());
-    CHECK_INT(dt_cores_of_job(), n_cores); // it may widen itself
+    CHECK_INT(dt_cores_of_job(), n_cores); // a rank of mpirun may widen its binding
     CHECK_INT(bound_of(pthread_self()), 1);
     dt_cores_list(list, sizeof list);
     snprintf(first, sizeof first, "%d", first_core);
@@ -84,14 +86,14 @@ static void test_cores_of_job(void)
     CHECK_INT(dt_cores_of_job(), 1);
 }
 
-// Bound to one core, as mpirun does it, with a thread that was started before.
+// The process and a thread that started before are bound to one core, as mpirun does.
 static void test_widened(pthread_t other)
 {
     bool widened;
     launch("2", NULL, NULL, NULL);
     bind_to_one(pthread_self());
     bind_to_one(other);
-    CHECK_INT(dt_cores_share(0, n_cores, &widened), 1); // one core is the share
+    CHECK_INT(dt_cores_share(0, n_cores, &widened), 1); // its share is one core
     CHECK(!widened, "one core is the share");
     CHECK_INT(bound_of(pthread_self()), 1);
     refused = true;
@@ -107,7 +109,7 @@ static void test_widened(pthread_t other)
     CHECK_INT(bound_of(pthread_self()), n_cores);
 }
 
-// What Slurm allotted is never exceeded, and tasks of srun keep their binding.
+// What Slurm allotted is never exceeded, and tasks of srun stay bound.
 static void test_allotted(void)
 {
     bool widened;
@@ -117,14 +119,14 @@ static void test_allotted(void)
     CHECK(!widened, "a task of srun widened itself");
     dt_cores_free_thread();
     CHECK_INT(bound_of(pthread_self()), 1);
-    launch(NULL, "2", "1", NULL); // without task affinity
+    launch(NULL, "2", "1", NULL); // srun without task affinity
     CHECK_INT(dt_cores_share(0, 1, &widened), 1);
-    launch(NULL, "2", NULL, "64"); // of the node: not of the step
+    launch(NULL, "2", NULL, "64"); // a limit of the node, which is not the step's
     setenv("SLURM_CPUS_ON_NODE", "1", 1);
     CHECK_INT(dt_cores_share(0, 1, &widened), 1);
     unsetenv("SLURM_CPUS_ON_NODE");
     static const char *const nodes[] = {"72(x3),1", "1,72(x3)", "72,1,36"};
-    for (int i = 0; i < 3; i++) { // the least of the nodes, whichever it is
+    for (int i = 0; i < 3; i++) { // the smallest node counts, wherever it is in the list
         launch("2", NULL, "1", nodes[i]);
         bind_to_one(pthread_self());
         CHECK_INT(dt_cores_share(0, 1, &widened), 1);
@@ -137,9 +139,9 @@ static void test_allotted(void)
     launch(NULL, NULL, NULL, NULL);
 }
 
-// ---- near a device: sysfs as it would be, in a folder of our own
+// ---- cores near a device, with a made-up sysfs
 
-static char sysfs[512]; // absolute
+static char sysfs[512]; // its absolute path
 
 static void make_folders(const char *path)
 {
@@ -150,7 +152,7 @@ static void make_folders(const char *path)
     }
 }
 
-// A file of sysfs, `text` in it; NULL: none.
+// Writes `text` to a file of sysfs; NULL removes the file.
 static void write_sysfs(const char *name, const char *text)
 {
     char path[768];
@@ -165,7 +167,7 @@ static void write_sysfs(const char *name, const char *text)
     fclose(file);
 }
 
-// The device 0000:3b:00.0 near these cores, a mask of sysfs.
+// Binds to the cores near device 0000:3b:00.0, which `mask` lists as sysfs does.
 static void expect_near(const char *mask, bool bound, int cores)
 {
     cpu_set_t before = all;
@@ -175,7 +177,7 @@ static void expect_near(const char *mask, bool bound, int cores)
     CHECK_INT(bound_of(pthread_self()), cores);
 }
 
-// A mask of two cores, or one where they are the same, as sysfs writes it: words of 32 bits.
+// Writes a mask of two cores (or one, if they are equal) as sysfs does: words of 32 bits.
 static const char *mask_of(int a, int b, char *text, size_t size)
 {
     size_t used = 0;
@@ -192,23 +194,24 @@ static void test_near(pthread_t other)
     CHECK(getcwd(folder, sizeof folder), "no working folder");
     snprintf(sysfs, sizeof sysfs, "%s/test_cores.sysfs", folder);
     expect_near(mask_of(first_core, last_core, mask, sizeof mask), true, 2);
-    CHECK_INT(bound_of(other), 2); // every thread of the process
-    expect_near(mask_of(last_core, last_core, mask, sizeof mask), false, n_cores); // one is too few
+    CHECK_INT(bound_of(other), 2); // every thread of the process is bound
+    // One core is too few.
+    expect_near(mask_of(last_core, last_core, mask, sizeof mask), false, n_cores);
     expect_near(mask_of(CPU_SETSIZE - 1, CPU_SETSIZE - 2, mask, sizeof mask), false,
                 n_cores);              // cores of another job
-    expect_near("\n", false, n_cores); // a node of memory alone
+    expect_near("\n", false, n_cores); // a node without cores
     expect_near("x\n", false, n_cores);
     expect_near(NULL, false, n_cores);
 
     write_sysfs("bus/pci/devices/0000:3b:00.0/local_cpus",
                 mask_of(last_core, last_core, mask, sizeof mask));
-    bind_to_one(pthread_self()); // to the first: the last is near, and another rank's
+    bind_to_one(pthread_self()); // bound to the first core: the near one belongs to another rank
     CHECK(!dt_cores_bind_near(sysfs, "0000:3b:00.0"), "it may not leave its core");
     CHECK_INT(bound_of(pthread_self()), 1);
     CHECK(sched_getcpu() == first_core, "it was moved");
 }
 
-// Shares of a machine of eight cores, which hwloc makes up, in a child of this process.
+// Shares of a machine of eight cores, which hwloc simulates in a child process.
 static void test_large_machine(void)
 {
     static const struct {
@@ -242,7 +245,8 @@ int main(void)
     CHECK_INT(sched_getaffinity(0, sizeof all, &all), 0);
     test_large_machine();
     n_cores = CPU_COUNT(&all);
-    if (n_cores < 2 || n_cores != sysconf(_SC_NPROCESSORS_CONF)) // else widening has no known end
+    // Else the result of widening is not known.
+    if (n_cores < 2 || n_cores != sysconf(_SC_NPROCESSORS_CONF))
         return TEST_SKIP;
     while (!CPU_ISSET(first_core, &all))
         first_core++;

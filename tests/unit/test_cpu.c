@@ -1,5 +1,5 @@
-// The CPU's device table: memory is aligned, zeroed and counted; copies and fills do what they say;
-// wrong sizes are refused; the information makes sense.
+// Tests the device table of the CPU: memory is aligned, zeroed and counted; copies and fills write
+// exactly what they should; wrong sizes are refused; the information is plausible.
 #include "op_fixture.h"
 
 #include "base/arena.h"
@@ -35,7 +35,7 @@ static void test_memory(const struct dt_backend *b, int64_t bytes)
     CHECK_INT(dt_memory_in_use(b), 0);
 }
 
-// Both sides of each size at which memory is cut.
+// Sizes on both sides of the one at which memory is split between threads.
 enum { PART = 2 << 20, MOST = 3 * PART };
 static const int64_t sizes[] = {1, PART - 64, PART - 1, PART, PART + 1, 2 * PART, MOST};
 
@@ -55,7 +55,7 @@ static void test_used_memory(const struct dt_backend *b)
     }
 }
 
-// Copies of random bytes, which write nothing after their end.
+// Copies random bytes and checks that nothing after their end is written.
 static void test_copies(const struct dt_backend *b)
 {
     enum { MORE = 64 };
@@ -90,7 +90,7 @@ static void test_refusals(const struct dt_backend *b)
     dt_error_clear();
 }
 
-// Bytes that the kernel calls available, from the file's line in kB.
+// Returns the bytes that the kernel reports as available in a line in kB.
 static double available(void)
 {
     char line[128];
@@ -103,7 +103,8 @@ static double available(void)
     return kilobytes * 1024;
 }
 
-// Once in a hundred tries, since other processes take memory meanwhile.
+// Compares both until they agree, at most a hundred times, since other processes use memory
+// meanwhile.
 static bool frees_what_is_available(const struct dt_backend *b)
 {
     struct dt_device_info info;
@@ -129,7 +130,7 @@ static void test_info(void)
     CHECK(info.threads == 3 && strstr(info.name, "3 threads"), "\"%s\"", info.name);
     dt_backend_close(&all);
     dt_backend_close(&three);
-    dt_backend_close(&three); // twice does no harm
+    dt_backend_close(&three); // closing twice does no harm
 }
 
 static void test_isa(void)
@@ -169,7 +170,7 @@ struct product {
     dt_dtype type, c_type;
     bool trans_a, trans_b, accumulate;
 };
-enum { SIDE = 40 }; // elements of an operand's row and column at most
+enum { SIDE = 40 }; // the most rows and columns of an operand
 
 static void multiply(const struct dt_backend *b, const struct product *p, float *c)
 {
@@ -193,8 +194,8 @@ static void multiply(const struct dt_backend *b, const struct product *p, float 
     release_all();
 }
 
-// What is kept of a product serves that product alone: after another, which differs in one respect,
-// the result is that of a backend that has multiplied nothing yet, on any number of threads.
+// A backend keeps parts of a product for the next one. After a product that differs in one respect,
+// the result must be that of a backend that has computed nothing yet, on any number of threads.
 static void test_kept_products(void)
 {
     static const struct product products[] = {
@@ -233,7 +234,7 @@ int main(void)
     test_memory(&b, 0);
     test_memory(&b, 1);
     test_memory(&b, 100003);
-    test_memory(&b, (5 << 20) + 7); // zeroed by several threads, on huge pages
+    test_memory(&b, (5 << 20) + 7); // several threads zero it, on huge pages
     test_used_memory(&b);
     test_copies(&b);
     test_refusals(&b);

@@ -1,4 +1,5 @@
-// The last words of a process whose library call crashes or never returns, each in a child.
+// Tests the last words of a process in which a library call crashes or never returns. Each case
+// runs in a child.
 #include "base/crash.h"
 #include "base/error.h"
 #include "captured.h"
@@ -46,7 +47,7 @@ static void wait_long(void)
     dt_crash_leave();
 }
 
-// A child that does this ends with that code, and writes that to stderr.
+// The child must end with this exit code and write this text to stderr.
 static void check_words(void (*act)(void), int code, const char *want)
 {
     int end;
@@ -67,7 +68,7 @@ static void check_words(void (*act)(void), int code, const char *want)
 int main(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return TEST_SKIP; // nothing is caught
+    return TEST_SKIP; // crashes are not caught in this build
 #endif
     check_words(
         crash, DT_MACHINE,

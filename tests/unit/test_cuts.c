@@ -1,9 +1,9 @@
-// Where a pass is cut, in tiles of logits and in chunks of the recurrences, changes no result but
-// by the rounding of its sums: each cut of small models is made often, at sizes that the table of
-// ops gives, and compared with a pass that is not cut at all.
+// Cutting a pass into tiles of logits and into chunks of the recurrences changes results only by
+// the rounding of sums. Small models run with several sizes of each cut, which the table of ops
+// sets, and are compared with a pass without any cut.
 #include "random_pass.h"
 
-enum { B = 3, L = 171, V = 40, ROWS = B * L }; // rows are four tiles of 128, and one more
+enum { B = 3, L = 171, V = 40, ROWS = B * L }; // rows are four tiles of 128 and one row more
 
 struct cut {
     const char *name;
@@ -22,7 +22,7 @@ static const struct cut cuts[] = {
 
 struct result {
     struct dt_loss_sum sum, evaluated;
-    float *gradients; // of two passes, the second accumulated
+    float *gradients; // of two passes, of which the second adds
     float logits[ROWS * V], losses[ROWS];
     int rows_right;
 };
@@ -53,8 +53,8 @@ static void run(const struct dt_model_config *config, const struct cut *cut, str
     random_pass_close(&p);
 }
 
-// tolerance: of sums in fp32, in another order; in bf16 of values that are rounded to 2^-9 here and
-// not there.
+// `tolerance` allows for sums in another order in fp32, and in bf16 for values that one of the
+// passes rounds to 2^-9.
 static void compare(const struct dt_model_config *config, const struct cut *cut,
                     const struct result *want, double tolerance)
 {

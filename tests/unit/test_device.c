@@ -1,4 +1,5 @@
-// Which ranks take which devices: auto's decision, and the finding of GPUs that several ranks took.
+// Tests which ranks get which devices: how `auto` decides, and how GPUs that several ranks opened
+// are found.
 #include "job/device.h"
 #include "job/settings.h"
 
@@ -30,12 +31,11 @@ static void test_some_without(void)
 
 static void test_one_each(void)
 {
-    const struct dt_device_opened opened[] = {
-        {"n1", "GPU-a", 2},
-        {"n1", "GPU-b", 2},
-        {"n2", "GPU-a", 2}, // another host's, of the same name
-        {"n2", "", 1},      // names that cannot be told …
-        {"n2", "", 1}};
+    const struct dt_device_opened opened[] = {{"n1", "GPU-a", 2},
+                                              {"n1", "GPU-b", 2},
+                                              {"n2", "GPU-a", 2}, // the same name on another host
+                                              {"n2", "", 1}, // unnamed devices cannot be told apart
+                                              {"n2", "", 1}};
     CHECK_OK(dt_device_refuse_shared(opened, 5));
     for (int i = 0; i < 5; i++)
         CHECK_INT(dt_device_ranks_on(opened, 5, i), 1);
@@ -73,7 +73,7 @@ static void test_many(void)
     CHECK_SAYS("GPU-a (1000 ranks there, 1 device visible)");
 }
 
-// This build has no CUDA: auto takes the CPU, cuda says how to get it.
+// This build has no CUDA: `auto` takes the CPU, and `cuda` says how to get a build with CUDA.
 static void test_open_alone(void)
 {
     struct dt_backend backend;

@@ -1,8 +1,8 @@
-// Draws follow softmax(logits / temperature), bits the sigmoid; at temperature 0 the most likely
-// value comes, the first of equal ones. A mixture's component follows its logits likewise, and its
-// noise has temperature times the variance; of quantiles the one nearest to the median comes. A
-// fraction of DRAWS is within five standard deviations, of
-// which one is at most 0.5 / sqrt(DRAWS).
+// Draws follow softmax(logits / temperature), and the sigmoid for bits. At temperature 0 the most
+// likely value is drawn, and the first of equal ones. A mixture's component follows its logits in
+// the same way, and its noise has temperature times the variance. Of quantiles the one nearest to
+// the median is drawn. A fraction of DRAWS draws must be within five standard deviations; a
+// deviation is at most 0.5 / sqrt(DRAWS).
 #include "base/rng.h"
 #include "model/choose.h"
 #include "model/model.h"
@@ -62,7 +62,7 @@ static void test_most_likely(void)
           values[2]);
 }
 
-// Component 0 is far from component 1, so that the sign of the first number tells which was drawn.
+// The components are far apart, so that the sign of the first number tells which one was drawn.
 static void test_mixture(double temperature)
 {
     const struct dt_output output = {.type = &dt_gmm, .size = 2, .parts = 2, .width = 10};
@@ -78,7 +78,8 @@ static void test_mixture(double temperature)
     }
     double share = 1 / (1 + exp(-(0.4 + 0.3) / temperature));
     CHECK_NEAR(n[0] / DRAWS, share, tolerance);
-    for (int c = 0; c < 2; c++) { // a square's deviation is sqrt(2), and half of the draws are here
+    // A square's deviation is sqrt(2), and a component has half of the draws.
+    for (int c = 0; c < 2; c++) {
         CHECK_NEAR(sum[c] / n[c], 0, 4 * tolerance * sqrt(temperature));
         CHECK_NEAR(squares[c] / n[c] / temperature, 1, 6 * tolerance);
     }
@@ -98,8 +99,8 @@ static void test_quantiles(void)
     CHECK(values[0] == 3 && values[1] == 4, "%g %g", (double)values[0], (double)values[1]);
 }
 
-// Every option of dt_choose, and several at once: what is left out never comes, the rest as often
-// as plain arithmetic in double precision says.
+// Tests each option of dt_choose, and several together: excluded classes are never drawn, the
+// others as often as plain arithmetic in double precision says.
 static void test_choices(void)
 {
     int64_t scratch[16]; // DT_CHOOSE_SCRATCH(16) bytes
@@ -118,7 +119,7 @@ static void test_choices(void)
     }
 }
 
-// The same classes on every machine, whatever its instructions and C library.
+// The same classes are drawn on every machine, with any instruction set and C library.
 static void test_same_everywhere(void)
 {
     static const char *const expected[2] = {
@@ -158,7 +159,7 @@ static void test_choices_refused(void)
         CHECK_FAILS(dt_choice_check(&cases[i].choice), DT_USER, cases[i].part);
 }
 
-// Logits that are the same, far apart, or without bound after the penalty.
+// Logits that are equal, far apart, or infinite after the penalty.
 static void test_extreme_logits(void)
 {
     const float same[3] = {-3, -3, -3}, far[3] = {-FLT_MAX, 0, FLT_MAX};

@@ -1,5 +1,5 @@
-// Readers of episodes: every number of every window, in each layout and type; windows and padding;
-// order on any number of ranks; what a shard adds up to.
+// Tests the readers of episodes: every number of every window in each layout and type, windows and
+// padding, the order on any number of ranks, and the totals of a shard.
 #include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
@@ -15,7 +15,7 @@ static float frame_value(const struct dt_read_rules *rules, int64_t e, int64_t t
     return rules->mean ? (x - mean[c]) / deviation[c] : x;
 }
 
-// Row `row` of the batch against the window `want`; NULL: padding.
+// Compares row `row` of the batch with the window `want`; NULL: padding.
 static void check_row(const struct dt_batch *batch, int64_t row, const struct dt_read_rules *rules,
                       const struct expected *want)
 {
@@ -59,7 +59,7 @@ static void note_share(void *last, double share)
     *(double *)last = share;
 }
 
-// Mean and deviation of what was written; the same bits whatever the number of ranks.
+// Mean and deviation are those of the numbers written, with the same bits on any number of ranks.
 static void check_statistics(const struct dt_dataset *dataset)
 {
     float some[2 * F], one[2 * F];
@@ -69,7 +69,7 @@ static void check_statistics(const struct dt_dataset *dataset)
         for (int rank = 0; rank < size; rank++) {
             struct dt_shard_cache *shards;
             CHECK_OK(dt_shard_cache_open(dataset, &shards));
-            double share = 0; // of this rank's part that is read
+            double share = 0; // which part of this rank's share is read
             CHECK_OK(dt_statistics_read(shards, DT_NUMBERS_FRAMES, rank, size, blocks, note_share,
                                         &share));
             CHECK(share == 1, "rank %d of %d ends at %g", rank, size, share);
@@ -98,7 +98,7 @@ static void check_statistics(const struct dt_dataset *dataset)
     double *same = calloc((size_t)n, sizeof *same);
     for (int64_t i = 0; i < n; i++)
         if (i % F > 0)                                // the first column has no numbers
-            same[i] = (double[]){5, 0, 3}[i / F % 3]; // the mean of each block, no squares, numbers
+            same[i] = (double[]){5, 0, 3}[i / F % 3]; // mean, sum of squares, count of each block
     dt_statistics_merge(dataset, DT_NUMBERS_FRAMES, same);
     CHECK_INT(dt_statistics_finish(dataset, DT_NUMBERS_FRAMES, same, some, some + F), F - 1);
     for (int64_t c = 0; c < F; c++)
@@ -107,10 +107,10 @@ static void check_statistics(const struct dt_dataset *dataset)
     free(same);
 }
 
-// Two shards of a layout: what is read is what was written, whatever the types.
+// Reads two shards of a layout: the numbers are those written, whatever their types.
 static void check_layout(enum episode_layout layout, const struct episode_types *types)
 {
-    enum { CUT = 9 }; // the longest is in the first
+    enum { CUT = 9 }; // the longest episode is in the first shard
     static struct expected want[EPISODES * LONGEST];
     int64_t frames = 0;
     for (int64_t e = 0; e < EPISODES; e++)
@@ -129,7 +129,7 @@ static void check_layout(enum episode_layout layout, const struct episode_types 
         CHECK_INT(dataset->windows, n);
         CHECK_INT(dataset->tokens, frames);
         CHECK_INT(dataset->episodes, EPISODES);
-        CHECK_INT(dataset->longest, LONGEST + (layout == MINARI)); // which has a row more
+        CHECK_INT(dataset->longest, LONGEST + (layout == MINARI)); // Minari has one row more
         int64_t in_windows = 0;
         for (int64_t i = 0; i < n; i++)
             in_windows += want[i].n;
@@ -216,8 +216,8 @@ static void test_linked(void)
     CHECK_INT(remove(in_scratch("more_1.hdf5")), 0);
 }
 
-// Which episodes are held out follows from their numbers, the seed and the share alone: not from
-// the layout, nor from how many shards they are in. Each one is trained on or held out.
+// Which episodes are held out depends on their numbers, the seed and the share alone: neither on
+// the layout nor on the number of shards. Each episode is either trained on or held out.
 static void test_held_out(void)
 {
     enum { CUT = 6 };
@@ -235,7 +235,7 @@ static void test_held_out(void)
             write_episodes(in_scratch("a.h5"), layout, plain_types(), 0, in_a);
             if (in_a == CUT)
                 write_episodes(in_scratch("b.h5"), layout, plain_types(), CUT, EPISODES);
-            if (layout == 0) { // by name: the first layout whose episodes have one
+            if (layout == 0) { // layouts with names, once
                 write_episodes(in_scratch("c.h5"), ROBOMIMIC, plain_types(), 0, EPISODES);
                 struct dt_scan_rules named = rules_of(ROBOMIMIC, 0);
                 struct dt_shard shard = {0};
@@ -313,7 +313,7 @@ static void test_some_episodes(void)
     check_reading(dataset, &(struct dt_read_rules){0}, want, false, 1, check_row);
 }
 
-// A dataset for each head, as the native schema has them.
+// The native layout may have a dataset for each head.
 static void test_targets_by_head(void)
 {
     static struct numbers all;
@@ -353,7 +353,7 @@ static void count_report(void)
     reports++;
 }
 
-// Opening a shard of many episodes, and computing the statistics, reports that the rank is at work.
+// Opening a shard with many episodes and computing statistics must report that the rank is at work.
 static void test_progress(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -372,7 +372,7 @@ static void test_progress(void)
     dt_file_on_progress(NULL);
 }
 
-// Statistics and the loaders after them use the readers that are open.
+// The statistics and the loaders after them use the same open readers.
 static void test_shared_readers(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -401,7 +401,7 @@ static void test_shared_readers(void)
     free(blocks);
 }
 
-// A shard that changes while it is trained on is noticed when it is opened again.
+// A shard that changes during training is noticed when it is opened again.
 static void test_changed_shard(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -416,7 +416,7 @@ static void test_changed_shard(void)
     dt_loader_close(loader);
 }
 
-// Every binary16 against its definition.
+// Checks every binary16 against the definition.
 static void test_f16(void)
 {
     int wrong = 0;
@@ -432,7 +432,7 @@ static void test_f16(void)
     CHECK_INT(wrong, 0);
 }
 
-// Without rules all observations are inputs, so that `dtrain verify` reads a whole shard.
+// Without rules all observations are inputs, so `dtrain verify` reads the whole shard.
 static void test_verify(void)
 {
     for (enum episode_layout layout = 0; layout < GROUPS; layout++) {

@@ -1,5 +1,5 @@
-// The error record (raise, frames, moving between threads, text) and the one way out of the
-// process.
+// Tests the error record (raising, frames, moving it between threads, its text) and how dt_die ends
+// the process.
 #include "base/error.h"
 #include "captured.h"
 
@@ -41,7 +41,7 @@ static void test_frames(void)
     CHECK_STR(text, "steps is -3\n  while reading a.ini\n  hint: give a positive number\n");
     dt_error_format(error, 1, text, sizeof text);
     CHECK(strstr(text, "test_error.c:") && strstr(text, " in middle\n"), "%s", text);
-    CHECK_INT(dt_error_during_run(DT_USER), DT_MACHINE); // what a rank returns and what it says
+    CHECK_INT(dt_error_during_run(DT_USER), DT_MACHINE); // the code that a rank returns and reports
     CHECK_INT(error->code, DT_MACHINE);
     dt_error_clear();
     CHECK_OK(error->code);
@@ -109,13 +109,13 @@ static void test_threads(void)
     DT_FAIL(DT_MACHINE, NULL, "mine");
     pthread_create(&thread, NULL, fail_elsewhere, &moved);
     pthread_join(thread, NULL);
-    CHECK_STR(dt_error_current()->message, "mine"); // the other thread has a record of its own
+    CHECK_STR(dt_error_current()->message, "mine"); // each thread has its own record
     CHECK_INT(dt_error_restore(&moved), DT_USER);
     CHECK_STR(dt_error_current()->frames[2].note, "reading b.ini");
     dt_error_clear();
 }
 
-// Runs `body` in a child, and gives its exit code, or -1; *text is what it wrote to stderr.
+// Runs `body` in a child and returns its exit code, or -1. *text receives what it wrote to stderr.
 static int run_child(void (*body)(void), const char **text)
 {
     int state;
@@ -143,7 +143,7 @@ static void last_act(const struct dt_error *error)
     int n = snprintf(text, sizeof text, "[%s]", error->message);
     if (write(STDERR_FILENO, text, (size_t)n) < 0)
         _exit(98);
-    usleep(200 * 1000); // time for the other threads to get past dt_die, if they could
+    usleep(200 * 1000); // other threads have time to pass dt_die, if they can
 }
 
 static void *die_thread(void *unused)

@@ -1,5 +1,5 @@
-// Exact sums: no rounding within a double's bits, whatever cancels; the same in any order and in
-// parts; limits.
+// Tests exact sums: no rounding within the bits of a double, even where numbers cancel; the same
+// result in any order and in parts; and the limits.
 #include "base/exact_sum.h"
 #include "base/rng.h"
 #include "test.h"
@@ -28,7 +28,8 @@ static void test_exact(void)
     CHECK(isnan(sum_of((const double[]){0x1p448}, 1)), "too large");
 }
 
-// Numbers of all sizes and signs; as long double adds them up, whose 64 bits are enough for these.
+// Sums numbers of all sizes and signs, and compares with long double, whose 64 bits are enough for
+// these.
 static void test_orders(void)
 {
     enum { N = 5000 };
@@ -53,7 +54,7 @@ static void test_orders(void)
             sum[i] += ((const int64_t *)&parts[k])[i];
     double one = dt_exact_value(&forward), other = dt_exact_value(&parts[0]);
     CHECK(one == other, "%.17g and %.17g", one, other);
-    CHECK_NEAR(one, (double)want, 1e-15); // of rounding to double, and N roundings of 2^-64
+    CHECK_NEAR(one, (double)want, 1e-15); // one rounding to double, and N roundings of 2^-64
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-// DNA: which letters of FASTA files become which tokens, documents and sides, what is refused, and
-// that a window of the other strand is the reverse complement, with the same documents.
+// Tests DNA: which letters of FASTA files become which tokens, documents and sides, what is
+// refused, and that a window of the other strand is the reverse complement with the same documents.
 #include "base/log.h"
 #include "captured.h"
 #include "data/loader.h"
@@ -9,7 +9,7 @@
 #include <time.h>
 #include <zlib.h>
 
-#define LETTERS "0123456ACGTN" // of the tokens; 6: unknown
+#define LETTERS "0123456ACGTN" // a letter for each token; 6: unknown
 
 static const char *file_of(const char *name, const char *text)
 {
@@ -59,7 +59,8 @@ static void test_letters(void)
     CHECK_STR(read_side_as(LETTERS, in_scratch("dna"), "train", 2), "|ACGTT|GG");
 }
 
-// Lines and headers that the buffer of 2^20 bytes cuts anywhere, compressed or not.
+// Lines and headers that begin or end anywhere near the end of the buffer of 2^20 bytes, compressed
+// or not.
 static void test_long(void)
 {
     enum { NEAR = 1 << 20, NAME = NEAR + 999 };
@@ -95,7 +96,7 @@ static void test_long(void)
     }
 }
 
-static double hurry; // seconds by which each look at the clock is later than the one before
+static double hurry; // seconds that every reading of the clock adds
 
 int clock_gettime(clockid_t clock, struct timespec *time)
 {
@@ -106,7 +107,7 @@ int clock_gettime(clockid_t clock, struct timespec *time)
     return code;
 }
 
-// Progress rises from line to line, and ends at 100 %.
+// The progress of each line is at least that of the line before, and the last is 100 %.
 static void test_progress(void)
 {
     struct dt_pack_result result;
@@ -144,7 +145,7 @@ static void test_sides(void)
 {
     struct dt_pack_result result;
     const char *bed = in_scratch("a.bed");
-    // Two of four are for validation; of one, the tail.
+    // Half of four sequences are for validation. Of a single sequence, its end is.
     struct dt_pack_config config = {.val_fraction = 0.5, .seed = 5};
     CHECK_OK(pack_dna(config, file_of("a.fa", four), &result));
     char all[64];
@@ -159,7 +160,7 @@ static void test_sides(void)
     CHECK_STR(read_side_as(LETTERS, in_scratch("dna"), "train", 1), "|ACGT|G");
     CHECK_STR(read_side_as(LETTERS, in_scratch("dna"), "val", 1), "|G");
 
-    // Intervals may overlap, and come in any order.
+    // Intervals may overlap and may be in any order.
     config.bed = bed;
     put_text(bed, "# a comment\ntrack x\nx\t3\t5\tvalid\nw 0 3 train\nw\t1\t4\ttrain\r\n"
                   "z\t0\t1\ttest\n\nx 0 1 val\n");
@@ -239,7 +240,7 @@ static int complement(int token)
               : token;
 }
 
-// Whether a row is the window at base `from`, on either strand.
+// Whether a row is the window at base `from` on this strand.
 static bool is_row(const int32_t *ids, const int32_t *labels, const uint8_t *reset, int from,
                    bool reversed)
 {
@@ -254,7 +255,8 @@ static bool is_row(const int32_t *ids, const int32_t *labels, const uint8_t *res
     return same;
 }
 
-// What each window of steps [0, n) is, by its number in order of time: which window, which strand.
+// Finds for each row of steps [first, n) which window on which strand it is, and stores the number
+// 2 · window + strand.
 static void read_strands(int size, int rank, int64_t first, int64_t n, int strands[][BATCH])
 {
     struct dt_loader_config config = {
@@ -313,7 +315,7 @@ static void test_strands(void)
             if (step < EPOCH)
                 of_window[window] = strand;
         }
-    // 240 fair coins give 120 within 5 deviations of 7.7, and 40 pairs 20 within 5 of 3.2.
+    // 240 fair coins give 120 heads within 5 deviations of 7.7, and 40 give 20 within 5 of 3.2.
     CHECK(reversed > 81 && reversed < 159, "%d of 240 windows are reversed", reversed);
     CHECK(changed > 4 && changed < 36, "%d of 40 windows change in the second epoch", changed);
 }

@@ -1,5 +1,6 @@
-// Which fields of a model belong to which kinds: what a kind does not list changes nothing about a
-// model of it, and those without a default are asked for where a kind reads them.
+// Tests which fields of a model belong to which kinds. A field that a model's kinds do not list
+// changes nothing about the model. A field without a default is required if one of the kinds reads
+// it.
 #include "base/text.h"
 #include "default_model.h"
 #include "job/job.h"
@@ -21,7 +22,7 @@ static struct dt_model_config config_of(const char *stem, const char *layers, co
     return s.model;
 }
 
-// No two lists have a field of the same name, or fields in the same place.
+// No two lists have fields with the same name or the same offset.
 static void test_names(void)
 {
     for (const struct dt_config_key *key = dt_model_keys(); key->name; key++)
@@ -48,7 +49,7 @@ static bool same_arrays(const struct dt_array_list *a, const struct dt_array_lis
     return same;
 }
 
-// Another value in its range.
+// Gives the field another value in its range.
 static void change(const struct dt_config_key *key, struct dt_model_config *config)
 {
     void *value = (char *)config + key->offset;
@@ -86,7 +87,7 @@ static void test_unnamed(const char *stem, const char *layers, const char *head)
     dt_params_free(&params);
 }
 
-// The checks of an absent kind do not concern a model, and neither do its defaults.
+// A kind that a model does not use neither checks nor sets its fields.
 static void test_absent(void)
 {
     struct dt_model_config config = config_of("tokens", "gru", "lm");
@@ -109,7 +110,7 @@ static void test_absent(void)
                       "norm_eps quantize recompute segment");
 }
 
-// The width of an MLP that is not set: 4 d, or with a gate 8/3 d, up to the next multiple of 8.
+// The default width of an MLP is 4 d, or with a gate 8/3 d, rounded up to a multiple of 8.
 static void test_mlp_width(void)
 {
     for (int64_t d = 8; d <= 72; d += 8)
@@ -127,7 +128,7 @@ static void test_mlp_width(void)
         }
 }
 
-// The last of each size that may be, and one more.
+// The largest allowed value of each size, and one more.
 static void test_limits(void)
 {
     static const struct {
@@ -162,7 +163,7 @@ static void test_limits(void)
         else
             CHECK_OK(dt_heads_parse(cases[i].heads, &outputs));
     CHECK_OK(dt_heads_parse("a:quantile(0.375,0.625)", &outputs));
-    CHECK_INT(outputs.list[0].median, 0); // the first of two that are as near
+    CHECK_INT(outputs.list[0].median, 0); // the first of two that are equally near
     struct dt_model_config config = config_of("tokens", "mamba2", "lm");
     REAL_OF(config, dt_min) = REAL_OF(config, dt_max) = 0.5;
     CHECK_OK(dt_model_config_check(&config));
@@ -172,7 +173,7 @@ static void test_limits(void)
 
 enum { WORDS = 8 };
 
-// Checks the settings of a run with these words, up to NULL, on the command line.
+// Loads the settings of a run with these words on the command line, which NULL ends.
 static dt_status required(const char *const words[WORDS])
 {
     static struct dt_settings s;
@@ -201,8 +202,10 @@ static void test_required(void)
     CHECK_FAILS(REQUIRED("data.seq_len=8", "model.d_model=8", "model.layers=mamba*3"), DT_USER,
                 NO_VOCABULARY);
     CHECK_OK(REQUIRED("data.seq_len=8", "model.d_model=8", "model.layers=mamba*3",
-                      "model.heads=a:huber")); // frames and heads have no vocabulary
-    // Together with all else that is wrong; what was given and refused is not missing.
+                      // Models of frames with policy heads have no vocabulary.
+                      "model.heads=a:huber"));
+    // Missing keys are reported together with all other errors. A key with a wrong value is not
+    // missing.
     CHECK_INT(REQUIRED("model.vocab_size=x"), DT_USER);
     CHECK_SAYS("data.seq_len is required");
     CHECK_SAYS("model.vocab_size: 'x' is not a whole number");

@@ -1,4 +1,4 @@
-// Files: whole writes, exact reads, trees, hashes, and what each failure says.
+// Tests files: whole writes, exact reads, trees, hashes, and the message of each failure.
 #include "base/file.h"
 
 #include "durable.h"
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static size_t at_once = SIZE_MAX; // bytes of a call at most, as where a signal cuts it short
+static size_t at_once = SIZE_MAX; // the most bytes that one call reads or writes, as if interrupted
 static int close_error;
 
 ssize_t read(int fd, void *data, size_t size)
@@ -73,7 +73,7 @@ static void test_write_and_read(void)
 static void test_read_limits(void)
 {
     char *text;
-    int64_t size, length = 300001; // several growing steps
+    int64_t size, length = 300001; // the buffer grows several times
     char *long_text = malloc((size_t)length);
     for (int64_t i = 0; i < length; i++)
         long_text[i] = (char)(i * 7);
@@ -92,7 +92,7 @@ static void test_read_limits(void)
     CHECK_OK(dt_read_file(in_scratch("empty"), 0, &text, &size));
     CHECK(size == 0 && text && text[0] == 0, "%lld bytes", (long long)size);
     free(text);
-    CHECK_OK(dt_read_file("/proc/self/status", 1 << 20, &text, &size)); // stat says 0 bytes
+    CHECK_OK(dt_read_file("/proc/self/status", 1 << 20, &text, &size)); // stat reports a size of 0
     CHECK(size > 100, "%lld bytes of /proc/self/status", (long long)size);
     free(text);
 }
@@ -114,7 +114,7 @@ static void test_read_failures(void)
     CHECK_FAILS(dt_open_read(in_scratch("fifo"), &fd, &size), DT_USER, "not a regular file");
     CHECK_FAILS(dt_read_file("/dev/zero", 10, &text, &size), DT_USER, "not a regular file");
     CHECK_FAILS(dt_read_file(in_scratch("fifo"), 10, &text, &size), DT_USER, "not a regular file");
-    int writer = open(in_scratch("fifo"), O_RDWR); // nor for what one that is there may write
+    int writer = open(in_scratch("fifo"), O_RDWR); // must not wait for what a writer may write
     CHECK_FAILS(dt_read_file(in_scratch("fifo"), 10, &text, &size), DT_USER, "not a regular file");
     close(writer);
     CHECK_FAILS(dt_write_file_atomic(in_scratch("no/such"), "", 0), DT_USER, "such.tmp");
@@ -123,7 +123,8 @@ static void test_read_failures(void)
     CHECK(!dt_file_exists(in_scratch("folder.tmp")), "the temporary file stayed");
 }
 
-// As from a shell's <(command): more than the pipe holds at once, so that reading has to wait.
+// A pipe, as a shell's <(command) gives: it holds less than what is read, so that reading must
+// wait.
 static void test_read_pipe(void)
 {
     enum { BYTES = 1 << 20 };
@@ -176,7 +177,7 @@ static void count_piece(void *n)
     ++*(int *)n;
 }
 
-// Calls that give less than they were asked for go on, and each says that there is progress.
+// Calls that read or write less than requested are repeated, and each of them reports progress.
 static void test_pieces(void)
 {
     const char *const text = "0123456789";
@@ -189,7 +190,7 @@ static void test_pieces(void)
     dt_file_on_progress_here(count_piece, &n);
     at_once = 3;
     put("pieces", text);
-    CHECK_INT(n, 4 + 2); // and two syncs
+    CHECK_INT(n, 4 + 2); // four pieces and two syncs
     CHECK_OK(dt_hash_file(in_scratch("pieces"), &hash, &size));
     CHECK(hash == whole && size == 10 && n == 10, "%d pieces of %lld bytes", n, (long long)size);
     fd = open(in_scratch("pieces"), O_RDWR);
@@ -209,9 +210,9 @@ static void test_pieces(void)
 
 static void test_full_disk(void)
 {
-    int fd = open("/dev/null", O_WRONLY); // which has no fsync
+    int fd = open("/dev/null", O_WRONLY); // /dev/null has no fsync
     CHECK_FAILS(dt_close_synced(fd, "run/x"), DT_MACHINE, "cannot write run/x");
-    close_error = EDQUOT; // NFS says so late
+    close_error = EDQUOT; // NFS reports it when the file is closed
     CHECK_FAILS(dt_write_synced(in_scratch("late"), "x", 1), DT_MACHINE, "late: Disk quota");
     close_error = 0;
     fd = open("/dev/full", O_WRONLY);
@@ -220,7 +221,8 @@ static void test_full_disk(void)
                     "run/x: No space left on device");
         close(fd);
     }
-    // A size limit stands in for a disk that fills in mid-write: the old file stays, nothing else.
+    // A size limit simulates a disk that fills up in the middle of a write. The old file must stay,
+    // and nothing else.
     put("kept", "old");
     char *data = calloc(1, 1 << 20);
     struct rlimit before, small = {.rlim_cur = 4096};
@@ -239,7 +241,7 @@ static void test_make_dirs(void)
 {
     put("a-file", "");
     struct stat info;
-    mode_t mask = umask(0); // who may use what dtrain creates is for the umask alone to say
+    mode_t mask = umask(0); // only the umask decides who may use files of dtrain
     CHECK_OK(dt_make_dirs(in_scratch("d/e/f")));
     put("d/e/f/shared", "x");
     umask(mask);
@@ -258,7 +260,7 @@ static void test_make_dirs(void)
 
 static void test_no_rights(void)
 {
-    if (geteuid() == 0) // rights do not hold root back
+    if (geteuid() == 0) // permissions do not restrict root
         return;
     CHECK_OK(dt_make_dirs(in_scratch("locked")));
     chmod(in_scratch("locked"), 0500);
@@ -282,7 +284,7 @@ static void test_remove_tree(void)
     CHECK(!dt_file_exists(in_scratch("tree")), "the tree stayed");
     CHECK(dt_file_exists(in_scratch("outside/stays")), "a link was followed");
 
-    CHECK_OK(dt_remove_tree(in_scratch("tree"))); // not there: no error
+    CHECK_OK(dt_remove_tree(in_scratch("tree"))); // a missing folder is no error
     CHECK_OK(dt_remove_tree(in_scratch("outside/stays")));
     CHECK(!dt_file_exists(in_scratch("outside/stays")), "the file stayed");
 }
@@ -292,7 +294,7 @@ static void test_proc_value(void)
     char value[16];
     put("proc", "Mem\nMemTotal:  2 kB\nmodel name\t: A B\nMem: 1 kB\nMem: 3 kB\n");
     dt_proc_value(in_scratch("proc"), "Mem", value, sizeof value);
-    CHECK_STR(value, "1 kB"); // of no longer key, and the first
+    CHECK_STR(value, "1 kB"); // the first line whose whole key matches
     dt_proc_value(in_scratch("proc"), "model name", value, sizeof value);
     CHECK_STR(value, "A B");
     dt_proc_value(in_scratch("proc"), "Swap", value, sizeof value);
@@ -301,7 +303,7 @@ static void test_proc_value(void)
     CHECK_STR(value, "");
 }
 
-// What cannot be removed (a path through a file) does not hide why it was to be removed.
+// Where something cannot be removed, here a path through a file, the earlier error is kept.
 static void test_discard_tree(void)
 {
     put("file", "x");
@@ -317,7 +319,8 @@ static void test_hash(void)
 {
     uint64_t hash;
     int64_t size;
-    // xxhsum -H64 of the same bytes: nothing, "abc", and 1 MiB + 3 of 'z' (two chunks)
+    // The hashes are those of xxhsum -H64: of nothing, of "abc", and of 1 MiB + 3 bytes of 'z' (two
+    // chunks).
     put("h", "");
     CHECK_OK(dt_hash_file(in_scratch("h"), &hash, &size));
     CHECK(hash == 0xef46db3751d8e999 && size == 0, "%016llx", (unsigned long long)hash);
@@ -338,7 +341,7 @@ static void test_sync(void)
 {
     char here[DT_PATH];
     CHECK_OK(dt_fsync_dir(scratch));
-    CHECK_OK(dt_fsync_dir("/proc")); // a file system without a sync for folders
+    CHECK_OK(dt_fsync_dir("/proc")); // a file system that cannot sync folders
     CHECK_FAILS(dt_fsync_dir(in_scratch("absent")), DT_USER, "absent: No such file");
     put("plain", "x");
     CHECK_FAILS(dt_fsync_dir(in_scratch("plain")), DT_USER, "Not a directory");
@@ -350,8 +353,8 @@ static void test_sync(void)
     CHECK_INT(chdir(here), 0);
 }
 
-// A file that was written is there after a power failure, under its name: its bytes first, then the
-// name, then the folder that holds the name.
+// A file survives a power failure under its name: its bytes are synced, then it is renamed, then
+// the folder is synced.
 static void test_durable(void)
 {
     int fd;
@@ -367,14 +370,15 @@ static void test_durable(void)
     CHECK_STR(durable, "fsync log\n");
 }
 
-// Whatever has the name of the temporary file makes way: what a kill has left, a FIFO that nobody
-// reads (opening it would wait forever), a link (its target stays as it is), and no folder.
+// Anything but a folder that has the name of the temporary file is replaced: the rest of a killed
+// write, a FIFO without a reader (opening it would wait forever), and a link, whose target stays as
+// it is.
 static void test_temporary_in_the_way(void)
 {
     char *text;
     put("precious", "precious");
     for (int i = 0; i < 4; i++) {
-        alarm(20); // to open a FIFO would wait
+        alarm(20); // opening the FIFO would wait
         if (i == 0)
             put_text(in_scratch("way.tmp"), "a leftover that is longer");
         else if (i == 1)
@@ -396,7 +400,7 @@ static void test_temporary_in_the_way(void)
     CHECK(dt_is_dir(in_scratch("way.tmp/inside")), "a folder was removed");
 }
 
-// Who can fix it: exit code 2 or 3.
+// Errors are the user's (exit code 2) or the machine's (3), depending on who can fix them.
 static void test_errno(void)
 {
     static const int user[] = {ENOENT, EISDIR, EACCES, EROFS};
@@ -409,7 +413,7 @@ static void test_errno(void)
 
 int main(void)
 {
-    signal(SIGXFSZ, SIG_IGN); // past the size limit write gives EFBIG instead
+    signal(SIGXFSZ, SIG_IGN); // write then returns EFBIG beyond the size limit
     make_scratch();
     RUN(test_errno, test_path, test_write_and_read, test_read_limits, test_read_failures,
         test_read_pipe, test_pread, test_pieces, test_full_disk, test_make_dirs, test_no_rights,

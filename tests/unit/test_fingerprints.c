@@ -1,5 +1,6 @@
-// What tells the shards that a run was trained on from others: every value that training reads, in
-// shards without checksums; the checksums, in those that have them; and when it is computed again.
+// Tests how a run recognises the shards that it was trained on: every value that training reads
+// counts in shards without checksums, the checksums count in shards with them, and hashes are
+// computed again when a file may have changed.
 #include "base/log.h"
 #include "data/reader.h"
 #include "data/shard_cache.h"
@@ -26,7 +27,7 @@ static void write_shard(enum episode_layout layout, bool gzip)
     write_episodes(in_scratch("a.h5"), layout, &types, 0, 6);
 }
 
-// One value, in a row that is none of sixteen which are evenly spread.
+// Changes one value in a row that is not among sixteen evenly spread rows.
 static void test_every_value(enum episode_layout layout, bool gzip)
 {
     static const char *const paths[LAYOUTS][4] = {
@@ -55,7 +56,7 @@ static void test_every_value(enum episode_layout layout, bool gzip)
               layout_name[layout], paths[layout][i]);
     }
     write_shard(layout, gzip);
-    put_value(in_scratch("a.h5"), paths[layout][2], row, 0, 6); // column 0 of img is not read
+    put_value(in_scratch("a.h5"), paths[layout][2], row, 0, 6); // column 0 of img is not an input
     CHECK(hash == hash_of("a.h5", &rules), "%s: a column that is not read counts",
           layout_name[layout]);
     strcpy(rules.weights, weights[layout]);
@@ -75,8 +76,8 @@ static uint64_t hash_some(const char *name, const struct dt_scan_rules *rules, i
     return shard.data_hash;
 }
 
-// Of data beyond the limit a share is read, from all over the file: of 20,000 changes of one
-// element each, as many are seen as elements are read.
+// Of large data a share is read, spread over the file. So of changes of single elements that share
+// is noticed.
 static void test_large(void)
 {
     enum { BYTES = 20000, LIMIT = 1 << 13 }; // two pieces of 4 KiB
@@ -118,7 +119,8 @@ static void put_pairs(const int32_t *ids, const int32_t *labels)
     H5Fclose(file);
 }
 
-// Tokens: their checksums, where a shard has them, or themselves; document starts; pairs.
+// Tokens: the checksums count, or the tokens in shards without checksums; so do document starts and
+// pairs.
 static void test_tokens(void)
 {
     static uint16_t tokens[N * 2];
@@ -151,7 +153,7 @@ static void test_tokens(void)
     CHECK(hash != hash_of("pairs.h5", &rules), "a change of input_ids is not seen");
     put_pairs(ids, other);
     CHECK(hash != hash_of("pairs.h5", &rules), "a change of labels is not seen");
-    // The two values that tell moved data: the first row of one array, the last row of the other.
+    // The first row of one array and the last row of the other tell that a file holds other data.
     struct dt_shard before = scan(in_scratch("pairs.h5"), &rules)->shards[0], after;
     other[N / T * T - 1] = 1;
     put_pairs(ids, other);
@@ -173,7 +175,7 @@ static void touch(const char *path, time_t seconds)
     CHECK_INT(utimensat(AT_FDCWD, path, times, 0), 0);
 }
 
-// A shard is hashed again where its file may have changed, and only there.
+// A shard is hashed again only if its file may have changed.
 static void test_cache(void)
 {
     struct dt_scan_rules rules = rules_of(NATIVE, 0);
@@ -188,23 +190,23 @@ static void test_cache(void)
     CHECK_OK(dt_shard_cache_get(cache, 0, true, &reader));
     CHECK_INT(cache->checked[0], 2);
     flip_bit(path, at);
-    touch(path, 1000); // as if nothing had happened: not read again
+    touch(path, 1000); // the times are as before, so it is not read again
     dt_shard_cache_refresh(cache);
     CHECK_OK(dt_shard_cache_get(cache, 0, false, &again));
     CHECK(reader == again, "the same file was opened again");
     touch(path, 1001);
     dt_shard_cache_refresh(cache);
-    for (int i = 0; i < 2; i++) // the error stays
+    for (int i = 0; i < 2; i++) // the error is repeated
         CHECK_FAILS(dt_shard_cache_get(cache, 0, false, &reader), DT_USER,
                     "a.h5 has changed since the start");
-    flip_bit(path, at); // the same data again
+    flip_bit(path, at); // restores the data
     touch(path, 1002);
     CHECK_OK(dt_shard_cache_get(cache, 0, false, &reader));
     CHECK_INT(cache->files[0].changed_ns, INT64_C(1002000000000));
-    CHECK_INT(cache->checked[0], 1); // of the new file no checksums yet
+    CHECK_INT(cache->checked[0], 1); // checksums of the new file were not checked yet
     dt_shard_cache_close(cache);
 
-    // A copy, on another host or of another time.
+    // The file may also have changed before the cache was opened.
     CHECK_OK(dt_shard_cache_open(dataset, &cache));
     CHECK_OK(dt_shard_cache_get(cache, 0, false, &reader));
     dt_shard_cache_close(cache);
@@ -214,7 +216,7 @@ static void test_cache(void)
     dt_shard_cache_close(cache);
 }
 
-// Each thing that is known of a shard must be what it was at the start.
+// Each property of a shard that was read at the start must be the same later.
 static void test_parts(void)
 {
     struct dt_scan_rules rules = rules_of(NATIVE, 0);
@@ -241,7 +243,8 @@ static void test_parts(void)
     }
 }
 
-// One shard more than the cache holds open closes the one that was used least recently.
+// The cache holds a limited number of shards open. One more closes the shard that was used least
+// recently.
 static void test_many(void)
 {
     struct dt_scan_rules rules = rules_of(NATIVE, 0);
@@ -264,7 +267,7 @@ static void test_many(void)
     dt_shard_cache_close(cache);
 }
 
-// Whether an earlier call has kept what is now kept.
+// Whether statistics of these numbers were kept earlier; keeps them.
 static bool is_kept(const struct dt_dataset *dataset, enum dt_numbers which)
 {
     int64_t n = dt_statistics_size(dataset, which);
@@ -282,8 +285,8 @@ static bool is_kept_by(const struct dt_scan_rules *rules)
     return is_kept(scan(in_scratch("a.h5"), rules), DT_NUMBERS_FRAMES);
 }
 
-// What was found of all values is recalled for the same data, read in the same way, alone. The last
-// episode is in another file.
+// Statistics are recalled only for the same data, read in the same way. The last episode is in
+// another file.
 static void test_kept(void)
 {
     const struct dt_scan_rules rules = rules_of(MINARI, 0);
@@ -325,7 +328,7 @@ static void test_kept(void)
         *(uint8_t *)parts[i] ^= 1;
     }
     CHECK(is_kept(dataset, DT_NUMBERS_FRAMES), "all parts as they were");
-    for (int i = 0; i < 2; i++) { // a file whose time is set back after a write is another one
+    for (int i = 0; i < 2; i++) { // a file whose time was set back after a write has changed
         touch(in_scratch("%s", i ? "more.hdf5" : "a.h5"), 1000);
         CHECK(!is_kept_by(&rules), "file %d", i);
         CHECK(is_kept_by(&rules), "file %d again", i);

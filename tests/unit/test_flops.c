@@ -1,13 +1,13 @@
-// The FLOPs of a token as the model reports them, and the costs of ops that benchmarks and profiles
-// report, against what a training step calls. FLOPs: every product's 2 m n k, and of the
-// recurrences and of attention what a position costs by their formulas, three times as much in
+// Compares the FLOPs per token that a model reports, and the costs of ops that benchmarks and
+// profiles report, with the calls of a training step. The FLOPs are 2 m n k of every product and,
+// for recurrences and attention, what their formulas give for a position, three times as many in
 // training as in the forward pass.
 #include "backend/cost.h"
 #include "random_pass.h"
 
 enum { B = 2, L = 16, ROWS = B * L };
 
-static double flops; // of the calls so far
+static double flops; // FLOPs of all calls so far
 
 static dt_status product_flops(struct dt_device *device, const struct dt_gemm_args *a,
                                struct dt_stream *stream)
@@ -17,7 +17,8 @@ static dt_status product_flops(struct dt_device *device, const struct dt_gemm_ar
     return dt_cpu_op_table.gemm(device, a, stream);
 }
 
-// A state: exp(ΔA), times h, ΔuB added, times C, summed: 9 as the paper counts them.
+// 9 operations for each state, as in the paper: exp(ΔA), its product with h, ΔuB, their sum, the
+// product with C, and the sum over states.
 static dt_status scan_flops(struct dt_device *device, const struct dt_scan_forward_args *a,
                             struct dt_stream *stream)
 {
@@ -25,7 +26,8 @@ static dt_status scan_flops(struct dt_device *device, const struct dt_scan_forwa
     return dt_cpu_op_table.scan_forward(device, a, stream);
 }
 
-// One decay for all states of a head: two products and their sums, and C.
+// 5 operations for each state, as all states of a head share one decay: two products and a sum, and
+// a product with C and its sum.
 static dt_status ssd_flops(struct dt_device *device, const struct dt_ssd_forward_args *a,
                            struct dt_stream *stream)
 {
@@ -34,7 +36,8 @@ static dt_status ssd_flops(struct dt_device *device, const struct dt_ssd_forward
     return dt_cpu_op_table.ssd_forward(device, a, stream);
 }
 
-// Half of the window's keys, both ways all: a product with the query and one with the value.
+// On average a query sees half of the window's keys, or in both directions all of them. Each costs a
+// product with the query and one with the value.
 static dt_status attention_flops(struct dt_device *device,
                                  const struct dt_attention_forward_args *a,
                                  struct dt_stream *stream)
@@ -44,7 +47,8 @@ static dt_status attention_flops(struct dt_device *device,
     return dt_cpu_op_table.attention_forward(device, a, stream);
 }
 
-// The recurrent product, forward and backward; its weight's gradient is a gemm.
+// The product with the recurrent matrix, in forward and in backward. The gradient of the matrix is
+// a gemm.
 static dt_status rnn_flops(struct dt_device *device, const struct dt_rnn_forward_args *a,
                            struct dt_stream *stream)
 {
@@ -73,7 +77,7 @@ static void check(struct dt_model_config config)
     random_pass_close(&p);
 }
 
-// ---- costs
+// ---- costs of ops
 
 static const struct dt_backend *running;
 static struct {
@@ -98,7 +102,8 @@ static void add(struct dt_op_cost *sum, struct dt_op_cost call)
     }
 DT_OPS(COUNT)
 
-// extra: the gate of mlp, the norms of mamba.
+// Runs a training step that adds up the cost of each op. `extra` adds the gate of mlp and the norms
+// of mamba.
 static void run_counted(const char *layers, bool extra)
 {
     struct dt_model_config config = random_pass_config("tokens", layers, "lm");
@@ -115,7 +120,8 @@ static void run_counted(const char *layers, bool extra)
     random_pass_close(&p);
 }
 
-// In numbers of 4 bytes; a product's FLOPs are in lanes too where matrix units do not compute it.
+// Checks a cost whose bytes are given in numbers of 4 bytes. FLOPs of a product count as lanes too
+// unless matrix units compute it.
 static void check_cost(const char *op, const struct dt_op_cost *is, double numbers, double flops_,
                        double lanes, double exps)
 {
@@ -128,17 +134,18 @@ static void check_cost(const char *op, const struct dt_op_cost *is, double numbe
 }
 #define CHECK_COST(op, ...) check_cost(#op, &cost.op, __VA_ARGS__)
 
-// Arrays as the headers of kernels list them, in fp32: each is read or written once; and the
-// arithmetic of an element, as the loops in kernels/*_cpu.c have it. M rows of d = 24, E = 48, V =
-// 40 numbers; N = 4 states, G = 2 groups of them and 6 heads in mamba2; 3 heads and one of keys, of
-// 8; H = 16 units; P = 40 in mlp; 4 taps; a query sees 8 keys, and the first ones fewer.
+// The expected bytes: each array that a header of kernels/ lists is read or written once, in fp32.
+// The expected arithmetic is that of the loops in kernels/*_cpu.c. There are M rows of d = 24, E =
+// 48 and V = 40 numbers; mamba2 has N = 4 states, G = 2 groups and 6 heads; attention has 3 heads
+// of 8 that share one head of keys; H = 16 units; P = 40 in mlp; 4 taps. A query sees 8 keys, the
+// first ones see fewer.
 static void check_costs(void)
 {
     const double M = ROWS, d = 24, E = 48, V = 40, N = 4, G = 2, H = 16, P = 40;
     const double pairs = B * 3 * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 * (L - 7));
     run_counted("mamba", false);
     CHECK_COST(embed_forward, M + M * d + M * d, 0, 0, 0);              // ids, rows, out
-    CHECK_COST(embed_backward, M + M * d + V * d * 2, M * d, M * d, 0); // += after the head
+    CHECK_COST(embed_backward, M + M * d + V * d * 2, M * d, M * d, 0); // added to the head's
     CHECK_COST(conv1d_silu_forward, 2 * M * E, M * E * 11, M * E * 7, M * E);
     CHECK_COST(conv1d_silu_backward, 3 * M * E, M * E * 31, M * E * 19, M * E);
     CHECK_COST(scan_forward, 4 * M * E + 2 * M * N + B * E * N, M * E * N * 7, M * E * N * 9,
@@ -146,11 +153,11 @@ static void check_costs(void)
     CHECK_COST(scan_backward, 7 * M * E + 4 * M * N + B * E * N, M * E * N * 21, M * E * N * 17,
                M * E * (N + 3));
     CHECK_COST(xent, 2 * M * V + 2 * M, M * V * 5, M * V * 5, M * V * 2);
-    run_counted("mamba", true); // norms of dt, R = 2 columns, and of B and C
+    run_counted("mamba", true); // norms of dt (R = 2 columns) and of B and C
     CHECK_COST(rmsnorm_forward, 2 * M * (2 + 2 * N), M * (2 + 2 * N) * 3, M * (2 + 2 * N) * 3, 0);
     CHECK_COST(rmsnorm_backward, 3 * M * (2 + 2 * N), M * (2 + 2 * N) * 5, M * (2 + 2 * N) * 5, 0);
     run_counted("mamba2", false);
-    const double half = (double)dt_cpu_op_table.ssd_chunk / 2; // of a chunk's square
+    const double half = (double)dt_cpu_op_table.ssd_chunk / 2; // half of the square of a chunk
     CHECK_COST(ssd_forward, 2 * M * E + 2 * M * G * N + M * 6 + B * E * N,
                2 * M * (E * (2 * N + half) + G * N * half), 0, M * 6 * (half + 3));
     CHECK_COST(ssd_backward, 3 * M * E + 4 * M * G * N + 2 * M * 6 + B * E * N,
@@ -163,12 +170,13 @@ static void check_costs(void)
     run_counted("gru", false);
     CHECK_COST(rnn_forward, M * H * (3 + 1 + 1 + 4), M * 6 * H * H, 0,
                M * H * 4); // x, y, previous, gates
-    CHECK_COST(rnn_backward, M * H * (4 + 1 + 1 + 3 + 3), M * 6 * H * H, 0, 0); // and dy, dx, dp
+    CHECK_COST(rnn_backward, M * H * (4 + 1 + 1 + 3 + 3), M * 6 * H * H, 0, 0); // dy, dx, dp too
     run_counted("lstm", false);
-    CHECK_COST(rnn_forward, M * H * (4 + 1 + 1 + 4 + 1), M * 8 * H * H, 0, M * H * 4); // and cells
+    CHECK_COST(rnn_forward, M * H * (4 + 1 + 1 + 4 + 1), M * 8 * H * H, 0, M * H * 4); // cells too
     CHECK_COST(rnn_backward, M * H * (4 + 1 + 1 + 4), M * 8 * H * H, 0, 0);
-    // Norms: the stream, y and rstd; after a block its output and the stream that it is added to.
-    // Back: dy, the stream, its gradient (the first one's =, then +=), dx and rstd.
+    // Norms read the stream and write y and rstd. A norm after a block also reads the block's
+    // output and writes the sum. Backward reads dy, the stream and rstd and writes dx and the
+    // gradient of the stream: the first norm sets that gradient, the others add to it.
     run_counted("mlp*2", false);
     CHECK_COST(rmsnorm_residual_forward, (2 + 4 + 4) * M * d + 3 * M, M * d * (4 + 5 + 5),
                M * d * 4 * 3, 0);
@@ -185,10 +193,10 @@ static void check_costs(void)
     const struct dt_adamw_args adamw = {.n = 10, .average = &average};
     const struct dt_sum_squares_args squares = {.n = 10};
     const struct dt_accumulate_args accumulate = {.n = 10};
-    // More ids than the table has rows: each row is read once.
+    // There are more ids than rows of the table: each row is read once.
     const struct dt_embed_forward_args embed = {.ids = dt_view_of(NULL, 100, 1, DT_I32),
                                                 .table = dt_view_of(NULL, 7, 3, DT_F32)};
-    // A carried state: every query sees a whole window.
+    // With a carried state, every query sees a whole window.
     const float state[1] = {0};
     const struct dt_view heads = dt_view_of(NULL, 2 * 5, 8, DT_F32);
     const struct dt_attention_forward_args attention = {.in = {.batch = 2,
@@ -202,8 +210,8 @@ static void check_costs(void)
                                                                .v = heads,
                                                                .k0 = state},
                                                         .y = heads};
-    // Tensor cores take the products of bf16 heads of 64, and a maximum, a difference and a sum are
-    // left for the lanes; backward computes two of five products again.
+    // Tensor cores compute the products of bf16 heads of 64, and the lanes a maximum, a difference
+    // and a sum. Backward computes two of five products again.
     const struct dt_view wide = dt_view_of(NULL, 2 * 5, 64, DT_BF16);
     const struct dt_attention_backward_args slope = {.in = {.batch = 2,
                                                             .length = 5,
@@ -228,7 +236,7 @@ static void check_costs(void)
     add(&cost.embed_forward, dt_embed_forward_cost(running, &embed));
     struct dt_op_cost seen = dt_attention_forward_cost(running, &attention);
     CHECK(seen.exps == 2 * 5 * 3, "%g pairs of a query and a key", seen.exps);
-    // Both ways: of five positions 3, 4, 5, 4 and 3 are less than three away.
+    // In both directions: of five positions, 3, 4, 5, 4 and 3 are less than three away.
     struct dt_attention_forward_args both = attention;
     both.in.both = true, both.in.k0 = NULL;
     seen = dt_attention_forward_cost(running, &both);
@@ -249,7 +257,7 @@ static void check_costs(void)
     CHECK_COST(accumulate, 30, 10, 10, 0);
 }
 
-// Chunks longer than a tile: the tokens of all tiles but the last one run twice.
+// Chunks longer than a tile: the tokens of all tiles except the last are computed twice.
 static void check_long_chunks(void)
 {
     enum { TILES = 4, CHANNELS = 24, STATES = 4 };

@@ -1,12 +1,12 @@
-// Weights in Hugging Face directories: round trips, and every way in which they can be wrong. Their
-// config.json: test_hf_config.c.
+// Tests the weights in Hugging Face directories: they are read as they were written, and every way
+// in which they can be wrong is refused. test_hf_config.c tests config.json.
 #include "base/round.h"
 #include "base/safetensors.h"
 #include "model/hf.h"
 
 #include "small_model.h"
 
-// The models of all tests; lm_head tied to the embedding, or not.
+// The models of all tests: `tied` uses the embedding as its lm_head.
 static struct small_model tied, untied;
 
 static void write_model(const char *dir, const struct small_model *model)
@@ -66,7 +66,7 @@ static void test_round_trip(const struct small_model *model)
     CHECK_INT(read.pad_vocab_multiple, 8);
 }
 
-// The file holds vocab_size rows, its size and hash are those told.
+// The file holds vocab_size rows, and its size and hash are the reported ones.
 static void test_file(void)
 {
     struct dt_safetensors *file;
@@ -86,7 +86,7 @@ static void test_file(void)
     CHECK_FAILS(dt_hf_write_weights(path, &tied.params, tied.weights, NULL, NULL), DT_USER, path);
 }
 
-// q, k and v are tensors of their own in files; one of all is read, too.
+// Files have separate tensors for q, k and v. A tensor with all three is read as well.
 static void test_slices(void)
 {
     struct small_model model = {.config = default_model("attention", 12, 37)}, whole;
@@ -127,14 +127,14 @@ static void test_slices(void)
     dt_params_free(&model.params);
 }
 
-// What a file has of the tied model's tensors, by their names in the table.
+// How a file differs from the table of the tied model.
 struct variant {
-    const char *skipped, *other; // left out; not as the table says
-    const char *name;            // of the other
-    int64_t shape[2];            // of the other, where shape[0] > 0
-    dt_dtype dtype;              // of the other
-    float poison;                // element 3 of the other, where it is not 0
-    const char *extra;           // a tensor [1] put in besides
+    const char *skipped, *other; // a row that is left out; a row that is changed
+    const char *name;            // the name of the changed tensor
+    int64_t shape[2];            // its shape, if shape[0] > 0
+    dt_dtype dtype;              // its type
+    float poison;                // its element 3, unless 0
+    const char *extra;           // the name of an additional tensor [1]
 };
 
 static int64_t bytes_of(const struct dt_safetensors_entry *entry)
@@ -193,7 +193,7 @@ static void test_variants(void)
 {
     static const struct {
         struct variant variant;
-        const char *part; // of what is said; NULL: it is taken
+        const char *part; // a part of the message; NULL: the file is accepted
     } cases[] = {
         {{0}, NULL},
         {{.skipped = NORM}, NORM " is missing"},
@@ -205,10 +205,10 @@ static void test_variants(void)
         {{.other = NORM, .poison = NAN}, NORM " holds nan at element 3"},
         {{.other = NORM, .name = "backbone.norm_g.weight"}, NORM " is missing\n"},
         {{.other = NORM, .name = "backbone.norm_g.weight"}, "backbone.norm_g.weight is not"},
-        // The official spelling.
+        // The name in the official repository.
         {{.other = EMBEDDING, .name = "backbone.embedding.weight"}, NULL},
         {{.extra = "backbone.embedding.weight"}, "are both present"},
-        // Not the shape of an embedding.
+        // This is not the shape of an embedding.
         {{.extra = "lm_head.weight"}, "lm_head.weight is [1], the model's is [37, 12]"},
     };
     write_model(in_scratch("model"), &tied);
@@ -225,7 +225,7 @@ static void test_untied(void)
 {
     write_model(in_scratch("model"), &untied);
     check_same_weights(in_scratch("model"), &untied);
-    // A tied model takes the directory of an untied one, whose lm_head is not read.
+    // A tied model accepts the directory of an untied one, and ignores its lm_head.
     float *weights;
     CHECK_OK(read_into_nan(in_scratch("model"), &tied, &weights));
     free(weights);
@@ -249,7 +249,8 @@ static void test_damaged_file(void)
     check_weights_refused(in_scratch("model"), &tied, "has neither model.safetensors nor");
 }
 
-// Splits the table over two files, even rows and odd rows, and gives the index's text.
+// Splits the table into two files, for rows with even and odd numbers, and returns the text of the
+// index.
 static void write_split(const struct small_model *model, char *index, size_t size)
 {
     const struct dt_params *params = &model->params;
@@ -314,8 +315,8 @@ static void write_in(const char *dir, const char *name, char *text)
     free(text);
 }
 
-// bf16 in several files with an index comes back rounded; a tensor larger than a file has one of
-// its own; too many files are refused.
+// Weights in bf16, in several files with an index, are read with rounding. A tensor larger than the
+// size of a file has its own file. Too many files are refused.
 static void test_formats(void)
 {
     const struct dt_hf_format format = {.type = DT_BF16, .file_bytes = 1200},
@@ -332,7 +333,7 @@ static void test_formats(void)
         CHECK(dt_file_exists(in_scratch("bf16/model-%05d-of-%05d.safetensors", k, files)),
               "file %d of %d", k, files);
     char *index = get_text(in_scratch("bf16/model.safetensors.index.json")), total[64];
-    int64_t bytes = 0; // of the files, without what is before their data
+    int64_t bytes = 0; // bytes of data in all files, without headers
     for (int k = 1; k <= files; k++) {
         const char *path = in_scratch("bf16/model-%05d-of-%05d.safetensors", k, files);
         char *file = get_text(path);
@@ -344,7 +345,7 @@ static void test_formats(void)
     snprintf(total, sizeof total, "\"total_size\":\t%lld\n", (long long)bytes);
     CHECK(strstr(index, total), "no %s in %s", total, index);
     free(index);
-    for (int less = 0; less < 2; less++) { // a file that holds them all, and one of a byte less
+    for (int less = 0; less < 2; less++) { // files of just this size, then of one byte less
         struct dt_hf_format exact = format;
         exact.file_bytes = bytes - less;
         CHECK_OK(dt_make_dirs(in_scratch("exact-%d", less)));
@@ -368,8 +369,8 @@ static void test_formats(void)
     free(many.rows);
 }
 
-// Linear layers are written in int8, but for an embedding that is also the output layer: ids read
-// it too.
+// Linear layers are written in int8, except an embedding that is also the output layer, because ids
+// read it too.
 static void test_int8(void)
 {
     static int8_t data[4096];
@@ -400,7 +401,7 @@ static void test_int8(void)
     }
 }
 
-// The names of state-spaces/mamba, there and back.
+// Weights with the names of state-spaces/mamba are written and read.
 static void test_official(void)
 {
     const struct dt_hf_format format = {.official = true};

@@ -1,5 +1,5 @@
-// config.json of Hugging Face directories: what is read and written for each model type, and every
-// way in which one can be wrong. Their weights: test_hf.c.
+// Tests config.json of Hugging Face directories: what is read and written for each model type, and
+// every way in which it can be wrong. test_hf.c tests the weights.
 #include "model/hf.h"
 #include "model/mamba.h"
 
@@ -52,8 +52,7 @@ static void test_config_floats(void)
               value);
     }
     free(text);
-    config.norm_eps =
-        1e-5 / 3; // the checkpoint of a run must say what the run has, to the last bit
+    config.norm_eps = 1e-5 / 3; // a checkpoint must have a run's value to the last bit
     CHECK_OK(dt_hf_config_text(&config, &text));
     CHECK_OK(parse_config(text, &config));
     CHECK(config.norm_eps == 1e-5 / 3, "norm_eps is %.17g", config.norm_eps);
@@ -334,7 +333,8 @@ static void test_config_refused(void)
         {"{" BASE ", \"use_conv_bias\": false}", "use_conv_bias is false"},
         {"{" BASE ", \"hidden_act\": \"gelu\"}", "hidden_act is \"gelu\""},
         {"{" BASE ", \"state_size\": -16}", "state_size is -16"},
-        {"{" BASE ", \"state_size\": \"" TEN TEN TEN TEN TEN TEN "\"}", // cut after 60 bytes
+        // The message shows the first 60 bytes.
+        {"{" BASE ", \"state_size\": \"" TEN TEN TEN TEN TEN TEN "\"}",
          "state_size is \"" TEN TEN TEN TEN TEN "012345678...; it must be"},
         {"{" BASE ", \"state_size\": 0}", "state_size is 0"},
         {"{" BASE ", \"state_size\": 16.5}", "state_size is 16.5"},

@@ -1,11 +1,11 @@
-// Id columns that share a table: a model with one shared table has the loss of a model with two
-// equal ones, and the sum of their gradients. model.ids is parsed, and columns are named. What the
-// mask leaves out of the frames does not matter.
+// Tests id columns that share a table. A model with one shared table has the loss of a model with
+// equal separate tables, and the sum of their gradients. Also tests the syntax of model.ids and the
+// names of columns, and that frames which the mask leaves out do not matter.
 #include "random_pass.h"
 
 enum { B = 3, L = 11 };
 
-// The shared table, or one of those that the other model has in its place.
+// Whether a row is the shared table, or one of the separate tables in its place.
 static bool is_char(const char *row)
 {
     static const char *const names[] = {"stem.ids.char.weight", "stem.ids.0.weight",
@@ -43,7 +43,7 @@ static const float *gradient(const struct random_pass *p, const char *name, int6
     return row ? dt_model_gradients(p->model) + row->offset : NULL;
 }
 
-// 40=char 40 40=char 40=char against four tables of their own.
+// Compares "40=char 40 40=char 40=char" with four separate tables.
 static void test_shared(void)
 {
     struct random_pass shared, own;
@@ -53,7 +53,7 @@ static void test_shared(void)
               dt_params_find(dt_model_params(shared.model), "stem.ids.1.weight") != NULL &&
               dt_params_find(dt_model_params(shared.model), "stem.ids.2.weight") == NULL,
           "the rows of the shared model");
-    for (int pass = 0; pass < 2; pass++) { // the second one accumulates
+    for (int pass = 0; pass < 2; pass++) { // the second pass adds to the gradients
         double one = random_pass_run(&shared, pass).loss, other = random_pass_run(&own, pass).loss;
         CHECK(one == other && one > 0, "losses %.9g and %.9g", one, other);
     }
@@ -67,7 +67,7 @@ static void test_shared(void)
         for (int64_t i = 0; i < n; i++)
             sum[i] += of[k][i];
     }
-    // Sums of three numbers in another order, in fp32.
+    // Three numbers are summed in another order, in fp32.
     CHECK(random_pass_distance(got, sum, n) < 1e-6, "the gradients differ by %.2g",
           random_pass_distance(got, sum, n));
     CHECK(random_pass_distance(sum, of[0], n) > 0.1, "the other columns have no gradient");
@@ -111,7 +111,8 @@ static void test_parse(void)
     refuse("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17", "more than 16 id columns");
 }
 
-// The columns that a checkpoint names must be those of the data; one of an older dtrain names none.
+// The columns that a checkpoint names must be those of the data. Checkpoints of an older dtrain
+// name none.
 static void test_names(void)
 {
     struct dt_model_config now = random_pass_config("frames", "gru", "a:huber"), saved = now;
@@ -128,7 +129,7 @@ static void test_names(void)
     struct dt_model_data data = {
         .frames = &layout, .inputs = "obs/a[0:8] obs/b[0:8]@+1", .targets = ""};
     struct dt_model_config model = random_pass_config("frames", "gru", "a:huber");
-    CHECK_OK(dt_model_config_fit(&model, &data)); // names what had none
+    CHECK_OK(dt_model_config_fit(&model, &data)); // names the columns
     CHECK_STR(model.inputs, data.inputs);
     data.inputs = "obs/a[0:8] obs/b[0:8]";
     CHECK_FAILS(dt_model_config_fit(&model, &data), DT_USER,
@@ -144,7 +145,8 @@ static void test_names(void)
     CHECK_STR(model.inputs, data.inputs);
 }
 
-// Frames that the mask leaves out read as zeros, of bytes and of floats, whatever is in the arrays.
+// Frames that the mask leaves out are read as zeros, both bytes and floats, whatever the arrays
+// hold.
 static void test_masked_frames(void)
 {
     struct dt_model_config config = random_pass_config("frames", "gru", "a:bernoulli*5");

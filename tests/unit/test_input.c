@@ -1,6 +1,6 @@
-// The input of a model on a device that works as late as it may: no copy happens before the host
-// waits for one. What the step reads is still what the loader read, though the loader has a single
-// host batch, and batches must be used up before the next is asked for.
+// Tests the input of a model on a device that copies only when the host waits for a copy. A step
+// must still read what the loader read, although the loader has a single host batch and a batch
+// must be used up before the next one is requested.
 #include "train/input.h"
 
 #include "late_device.h"
@@ -25,7 +25,7 @@ static struct dt_loader *open_loader(const struct dt_dataset *dataset, bool sequ
     return loader;
 }
 
-// Steps that are queued one after the other without waiting for one.
+// Queues several steps without waiting for any of them.
 static void test_late_copies(struct dt_input *input, const struct dt_dataset *dataset)
 {
     static int32_t ids[STEPS][SEQUENCES * LENGTH], labels[STEPS][SEQUENCES * LENGTH];
@@ -63,7 +63,7 @@ static void test_late_copies(struct dt_input *input, const struct dt_dataset *da
 
 static void test_order_of_calls(struct dt_input *input, const struct dt_dataset *dataset)
 {
-    struct dt_loader *loader = open_loader(dataset, true); // at the last batch
+    struct dt_loader *loader = open_loader(dataset, true); // stopped at its last batch
     struct dt_model_input micro;
     int64_t n;
     CHECK_FAILS(dt_input_micro_batch(input, NULL, &micro), DT_MACHINE, "no further");

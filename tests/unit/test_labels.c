@@ -1,18 +1,18 @@
-// Weights of frames and targets that are missing: the arrays of every window, what is refused, and
-// what tells a shard that is read so from the same file read otherwise.
+// Tests weights of frames and missing targets: the arrays of every window, what is refused, and
+// what distinguishes a shard that is read with them from the same file read without.
 #include "base/file.h"
 #include "data/h5_episodes.h"
 #include "data/pack.h"
 #include "episode_cases.h"
 
-enum { ROWS = 122, H = 2 }; // frames of the first six episodes; heads
+enum { ROWS = 122, H = 2 }; // frames of the first six episodes; number of heads
 
 static float weight(int64_t row, int64_t column)
 {
     return (float)((row * 7 + column * 5) % 16) / 4;
 }
 
-// "w" [n] of all heads and "pair" [n, 2] in a file of the native layout.
+// Writes a file of the native layout with "w" [n], weights for all heads, and "pair" [n, 2].
 static void write_weights(hid_t type)
 {
     static float w[ROWS], pair[2 * ROWS];
@@ -62,7 +62,8 @@ static void each_window(const struct dt_scan_rules *rules,
     dt_loader_close(loader);
 }
 
-// Columns of the file for all heads, and for each; -1: none.
+// Checks weights. columns[0] is the column of the file for all heads, and the next ones are for
+// each head; -1: none.
 static void check_weights(const struct dt_batch *batch, int64_t row, int64_t first, int64_t n,
                           void *context)
 {
@@ -111,7 +112,7 @@ static void refuse_weights(const char *text, const char *phrase)
     refuse_scan(&rules, phrase);
 }
 
-// The first error of a pass over one kind of numbers.
+// Reads one kind of numbers of all rows and expects an error with this phrase.
 static void refuse_numbers(const struct dt_scan_rules *rules, enum dt_numbers which,
                            const char *phrase)
 {
@@ -157,7 +158,7 @@ static void test_weights_refused(void)
     refuse_scan(&rules, "holds tokens: data.weights is for episodes of frames");
 }
 
-// Targets of row 8, of which columns 0 (a bit) and 2 (a class) are missing.
+// Checks that of row 8 the targets in columns 0 (a bit) and 2 (a class) are missing, and no others.
 static void check_missing(const struct dt_batch *batch, int64_t row, int64_t first, int64_t n,
                           void *context)
 {
@@ -173,7 +174,7 @@ static void test_missing(void)
 {
     const hid_t types[] = {H5T_STD_I16LE, H5T_IEEE_F32LE, H5T_IEEE_F64LE};
     struct dt_scan_rules rules = rules_of(NATIVE, 0);
-    for (int i = 0; i < 4; i++) { // in the last case NaN
+    for (int i = 0; i < 4; i++) { // -100 marks them as missing, and NaN in the last case
         struct episode_types stored = *plain_types();
         stored.actions = types[i < 3 ? i : 2];
         write_episodes(in_scratch("a.h5"), NATIVE, &stored, 0, 6);
@@ -181,7 +182,7 @@ static void test_missing(void)
         put_value(in_scratch("a.h5"), "/actions", 8, 2, i == 3 ? NAN : -100);
         each_window(&rules, check_missing, NULL);
     }
-    // A number that any other is; what is still refused.
+    // For a regression, -100 is a number like any other. Other wrong targets are still refused.
     rules.target[0].classes = 0;
     put_value(in_scratch("a.h5"), "/actions", 8, 0, -100);
     struct dt_dataset *dataset = scan_all(&rules);
@@ -204,7 +205,7 @@ static void test_missing(void)
     refuse_numbers(&rules, DT_NUMBERS_FRAMES, "/frames, row 8 (row 2 of episode 2), column 1: nan");
 }
 
-// `dtrain verify` counts them.
+// `dtrain verify` counts the frames with missing targets.
 static void test_verify(void)
 {
     struct dt_shard shard = {0};
@@ -212,17 +213,19 @@ static void test_verify(void)
     put_value(in_scratch("a.h5"), "/data/demo_2/actions", 3, 1, NAN);
     put_value(in_scratch("a.h5"), "/data/demo_2/actions", 3, 2, NAN);
     put_value(in_scratch("a.h5"), "/data/demo_5/actions", 49, 0, NAN);
-    put_value(in_scratch("a.h5"), "/data/demo_4/actions", 0, 0, -100); // a number, without heads
+    // A number, since verify knows no heads.
+    put_value(in_scratch("a.h5"), "/data/demo_4/actions", 0, 0, -100);
     CHECK_OK(dt_verify_shard(in_scratch("a.h5"), NULL, false, &shard));
     CHECK_INT(shard.unlabeled, 2);
 }
 
-// What is read without weights and shifts has the hashes that it had before there were any.
+// Data that are read without weights and shifts must have the hashes of older versions, which had
+// neither.
 static void test_identity(void)
 {
     static const uint64_t first_hash[D4RL + 1] = {0x43b72a4541d6cc26, 0xfc8312293eecf698,
                                                   0xb7abb177c4992036, 0xdc034d0c8adafac5};
-    for (enum episode_layout layout = 0; layout <= D4RL; layout++) { // as old as these
+    for (enum episode_layout layout = 0; layout <= D4RL; layout++) { // GROUPS is younger
         struct dt_scan_rules rules = rules_of(layout, 0);
         write_a(layout);
         const struct dt_shard *shard = scan_all(&rules)->shards;

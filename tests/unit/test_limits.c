@@ -1,5 +1,5 @@
-// The limits of a device, as `dtrain bench` measures them, where its ops take known times: the
-// clock of this program stands still but for them.
+// Tests how `dtrain bench` measures the limits of a device. The ops take known times: the clock of
+// this program advances only in them.
 #include "bench/ops.h"
 
 #include "test.h"
@@ -32,7 +32,7 @@ static dt_status slow_copy(struct dt_device *device, void *to, const void *from,
     return DT_OK;
 }
 
-// Each kind takes twice as long as the one before.
+// Each kind of round takes twice as long as the one before.
 static dt_status slow_spin(struct dt_device *device, const struct dt_spin_args *a,
                            struct dt_stream *stream)
 {
@@ -41,11 +41,11 @@ static dt_status slow_spin(struct dt_device *device, const struct dt_spin_args *
     return DT_OK;
 }
 
-// The median of an even number of times lies between the two in the middle.
+// The median of an even number of times is the mean of the two in the middle.
 static void check_medians(void)
 {
     double times[] = {10, 1, 3, 2, 7};
-    CHECK_NEAR(dt_bench_median_of(times, 4), 2.5, 0); // sorted now
+    CHECK_NEAR(dt_bench_median_of(times, 4), 2.5, 0); // the call sorts the times
     CHECK_NEAR(dt_bench_median_of(times, 5), 3, 0);
     CHECK_NEAR(dt_bench_median_of(times, 1), 1, 0);
     CHECK_NEAR(dt_bench_median_of(times, 0), 0, 0);
@@ -66,8 +66,8 @@ int main(void)
     struct dt_bench_machine m = {.backend = &rig.backend};
     CHECK_OK(dt_op_times_create(&rig.backend, NULL, &m.times));
     CHECK_OK(dt_bench_machine_measure_device(&rig, 0.1, &m));
-    const double values = 1 << 20;                            // of the arrays' 4 MiB
-    CHECK_NEAR(m.limits.copy, 2 * 4 * values / copy_s, 1e-5); // read and written
+    const double values = 1 << 20;                            // numbers in arrays of 4 MiB
+    CHECK_NEAR(m.limits.copy, 2 * 4 * values / copy_s, 1e-5); // each number is read and written
     CHECK_NEAR(m.limits.exps, values / round_s, 1e-5);
     CHECK_NEAR(m.limits.exp2s, values / round_s / 2, 1e-5);
     CHECK_NEAR(m.limits.lanes, values / round_s / 4, 1e-5);

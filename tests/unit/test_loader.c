@@ -1,5 +1,5 @@
-// The loader against the order: what every row of every batch must hold, computed token by token
-// from what was written; in every layout, on any number of ranks, from any step, closed at any
+// Tests the loader against the order: every row of every batch must hold what was written, computed
+// token by token, in every layout, on any number of ranks, starting at any step and closed at any
 // moment.
 #include "data/order.h"
 #include "data/shard_cache.h"
@@ -43,7 +43,7 @@ static int wrong_resets(const struct dt_batch *batch, int64_t row, const struct 
     return wrong;
 }
 
-// Batches of steps [first, first + n) hold what the order says, and nothing else.
+// Checks that batches of steps [first, first + n) hold what the order says, and nothing else.
 static void check_batches(const struct dt_loader_config *config, int64_t first, int64_t n)
 {
     struct dt_order_config order_config = {config->dataset, config->rules.seed, config->batch,
@@ -80,11 +80,11 @@ static void test_layouts(void)
         for (enum layout layout = PLAIN; layout <= USERBLOCK; layout++) {
             write_shards(size, layout, false);
             struct dt_loader_config config = config_for(in_scratch("s*.h5"));
-            check_batches(&config, 0, 100); // over three epochs
+            check_batches(&config, 0, 100); // more than three epochs
         }
 }
 
-// Ranks, blocks, prefetch, restarts: rows follow the global order whatever is chosen.
+// Rows follow the global order whatever the ranks, blocks, prefetch and first step are.
 static void test_shapes(void)
 {
     write_shards(2, HASHED, true);
@@ -116,9 +116,9 @@ static void test_resets(void)
         check_batches(&config, 0, 70);
         config.sequential = true;
         check_batches(&config, 0, 36);
-        config.rules.reset_token = RESET_TOKEN + 65536; // no u8 or u16 holds it
+        config.rules.reset_token = RESET_TOKEN + 65536; // neither u8 nor u16 holds it
         check_batches(&config, 0, 36);
-        config.rules.reset_token = -1; // segments alone
+        config.rules.reset_token = -1; // only segments reset
         config.rules.reset_after = false;
         config.rules.carry = true;
         check_batches(&config, 0, 36);
@@ -149,7 +149,7 @@ static void test_sequential(void)
             }
 }
 
-// Rows that no window fills hold the padding of their arrays, whatever their width and type.
+// Rows without a window hold the padding of their arrays, whatever the width and type.
 static void list_wide(const struct dt_dataset *dataset, const struct dt_read_rules *rules,
                       struct dt_array_list *list)
 {
@@ -219,11 +219,12 @@ static void test_pairs(void)
     }
 }
 
-// Masked windows of some epochs, as the first loader had them: ids, then labels.
+// Masked windows of several epochs as the first loader read them: ids, then labels.
 enum { EPOCHS = 5, WINDOWS = 210, MASK = 250 };
 static int32_t masked[EPOCHS][N_SHARDS][WINDOWS][2 * T];
 
-// Walks all steps of these epochs; `first`: notes each window, else compares it.
+// Reads all steps of these epochs. The first loader stores each window, and later ones compare
+// theirs.
 static void walk_masked(const struct dt_loader_config *config, bool first)
 {
     const struct dt_order_config order_config = {.dataset = config->dataset,
@@ -244,7 +245,8 @@ static void walk_masked(const struct dt_loader_config *config, bool first)
             int32_t *seen = masked[at.epoch][at.shard][at.window], got[2 * T];
             memcpy(got, row_of(batch, "input_ids", row), sizeof got / 2);
             memcpy(got + T, row_of(batch, "labels", row), sizeof got / 2);
-            if (first || seen[0] < 0) // not of the first loader's epoch: others are left out
+            // Another loader may read windows that the first one left out in that epoch.
+            if (first || seen[0] < 0)
                 memcpy(seen, got, sizeof got);
             wrong += memcmp(seen, got, sizeof got) != 0;
         }
@@ -254,15 +256,15 @@ static void walk_masked(const struct dt_loader_config *config, bool first)
     dt_order_free(order);
 }
 
-// Off by at most four standard deviations of n draws.
+// Checks a share of n draws, which may be wrong by four standard deviations.
 static void check_share(const char *what, int64_t got, int64_t n, double share)
 {
     CHECK(fabs((double)got / (double)n - share) <= 4 * sqrt(share * (1 - share) / (double)n),
           "%s: %ld of %ld, not %g", what, (long)got, (long)n, share);
 }
 
-// A window's masks follow from seed, epoch and window: on any rank, in any order, from any step.
-// Each epoch has its own. Tokens that are not predicted stay.
+// A window's mask depends on seed, epoch and window alone: not on the rank, the order or the first
+// step. Each epoch has other masks. Tokens that are not predicted stay.
 static void test_masking(void)
 {
     int64_t n = 0, predicted = 0, hidden = 0, random = 0, both = 0, wrong = 0, pairs = 0;
@@ -297,15 +299,15 @@ static void test_masking(void)
     CHECK_INT(wrong, 0);
     check_share("predicted", predicted, n, 0.15);
     check_share("masked", hidden, predicted, 0.8);
-    check_share("random", random, predicted, 0.1); // one in 251 is the token itself, or the mask
+    check_share("random", random, predicted, 0.1); // one of 251 is the token itself or the mask
     check_share("predicted in this epoch and the next", both, pairs, 0.15 * 0.15);
-    // Predictions of whole shards: every token is a label, and none is masked.
+    // With rate 0, as for predictions of whole shards, every token is a label and none is masked.
     config.rules.masking.rate = 0;
     struct dt_loader *loader = open_loader(&config, 0);
     const struct dt_batch *batch = next_batch(loader);
     CHECK(memcmp(row_of(batch, "input_ids", 0), row_of(batch, "labels", 0), T * 4) == 0, "labels");
     dt_loader_close(loader);
-    // A row of pairs has labels where its file has some, of its own tokens.
+    // With masking, labels of pairs are their own tokens, where the file has labels.
     write_pairs(103, 0, 1, -100, 0);
     config = config_for(in_scratch("p.h5"));
     config.rules.masking = (struct dt_masking){.on = true, .rate = 1, .token = MASK};
@@ -318,7 +320,7 @@ static void test_masking(void)
     dt_loader_close(loader);
 }
 
-// More shards than are kept open, each with one window.
+// More shards, each with one window, than are kept open.
 static void test_many_shards(void)
 {
     enum { SHARDS = 3 * DT_OPEN_SHARDS / 2 };
@@ -353,7 +355,7 @@ static void test_close(void)
     dt_loader_close(NULL);
 }
 
-// Two loaders at once, as training and validation have them.
+// Two loaders at the same time, as in training with validation.
 static void test_two_loaders(void)
 {
     write_shards(2, GZIP, false);
@@ -387,14 +389,14 @@ static void test_synthetic(void)
         }
     }
     CHECK_INT(wrong, 0);
-    // 25,600 draws, 102 a token: within six standard deviations (61).
+    // 25,600 draws, 102 for each token, within six standard deviations (61).
     for (int v = 0; v < VOCAB; v++)
         CHECK(seen[v] > 41 && seen[v] < 163, "token %d is drawn %ld times", v, (long)seen[v]);
     dt_loader_close(a);
     dt_loader_close(b);
 }
 
-// Frames that are normalised as they are: of mean 0 and deviation 1, within six of their errors.
+// Synthetic frames are normalised already: mean 0 and deviation 1, within six standard errors.
 static void test_synthetic_frames(dt_dtype type)
 {
     enum { WIDTH = 8, STEPS = 100, DRAWS = STEPS * 8 * T * WIDTH };
@@ -415,11 +417,11 @@ static void test_synthetic_frames(dt_dtype type)
         }
     }
     CHECK_NEAR(sum / DRAWS, 0, 6 / sqrt(DRAWS));
-    CHECK_NEAR(squares / DRAWS, 1, 6 / sqrt(DRAWS)); // the deviation of x^2 is 0.9
+    CHECK_NEAR(squares / DRAWS, 1, 6 / sqrt(DRAWS)); // the standard deviation of x^2 is 0.9
     dt_loader_close(loader);
 }
 
-// What a reader yields against what a model reads.
+// Compares the arrays that a reader yields with those that a model reads.
 static void test_lists(void)
 {
     struct dt_array_list yields, reads = {0};

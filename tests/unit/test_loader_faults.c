@@ -1,9 +1,10 @@
-// Everything that can go wrong with the data once training runs: each error comes after the good
-// batches, names shard and place, and stays.
+// Tests everything that can be wrong with the data during training. An error comes after the good
+// batches, names the shard and the place, and is repeated by later calls.
 #include "data/shard_cache.h"
 #include "loader_data.h"
 
-// Pulls until an error comes; gives the number of batches before it, -1 where none comes in `most`.
+// Reads batches until an error and returns how many came before it; -1 if there is no error in
+// `most`.
 static int64_t batches_before_error(struct dt_loader *loader, int64_t most)
 {
     const struct dt_batch *batch;
@@ -12,7 +13,7 @@ static int64_t batches_before_error(struct dt_loader *loader, int64_t most)
         if (dt_loader_next(loader, &batch, NULL) == DT_OK)
             continue;
         CHECK(batch == NULL, "a batch beside an error");
-        CHECK_INT(dt_loader_next(loader, &batch, NULL), DT_USER); // it stays
+        CHECK_INT(dt_loader_next(loader, &batch, NULL), DT_USER); // the error is repeated
         return n;
     }
     return -1;
@@ -55,10 +56,10 @@ static void test_bad_pairs(void)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         write_pairs(50, 9, bad[i].id, bad[i].label, 0);
         struct dt_loader_config config = config_for(in_scratch("p.h5"));
-        config.shuffle = false; // 6 steps; slot 1 is at row 9 in step 3
+        config.shuffle = false; // there are 6 steps; slot 1 has row 9 in step 3
         expect_error(&config, 0, 3, bad[i].phrases);
     }
-    // 2^64 - 100 is a number of its own, not the label that counts for nothing.
+    // 2^64 - 100 is a wrong label, not the one that is ignored.
     static uint64_t values[50 * T];
     hid_t file = new_file(in_scratch("p.h5"));
     put_matrix(file, "input_ids", H5T_STD_U64LE, 50, T, values);
@@ -67,7 +68,7 @@ static void test_bad_pairs(void)
     H5Fclose(file);
     struct dt_loader_config config = config_for(in_scratch("p.h5"));
     config.shuffle = false;
-    expect_error( // as soon as a block with it is converted
+    expect_error( // when the block with it is converted
         &config, 0, 0,
         (const char *[]){"/labels at row 9, column 6 is 18446744073709551516, which no", NULL});
 }
@@ -86,7 +87,7 @@ static void test_vocabulary(int64_t size, int64_t vocab_size)
     snprintf(where, sizeof where, "offset %ld is %ld", (long)p, (long)token(0, p));
     snprintf(limit, sizeof limit, "vocabulary of %ld", (long)config.rules.vocab_size);
     const char *phrases[] = {"s0.h5", "/tokens", where, limit, NULL};
-    expect_error(&config, 0, (p - 1) / T, phrases); // the window whose last label it is
+    expect_error(&config, 0, (p - 1) / T, phrases); // in the window of which it is the last label
 }
 
 enum { LONG = 20000, FLIPPED = 4096 * 2 + 77 };
@@ -106,7 +107,8 @@ static void test_bit_flips(void)
     config.batch = 1;
     config.shuffle = false;
     config.block = 4;
-    // Windows 500 … 507 are good; with 508 comes a block that ends with token 8192, in the bad one.
+    // Windows 500 … 507 are good. Window 508 begins a block whose end, token 8192, is in the
+    // damaged part.
     expect_error(
         &config, 500, 8,
         (const char *[]){"long.h5", "checksum mismatch", "block 2 (bytes 32768 to 49151)", NULL});
@@ -118,7 +120,7 @@ static void test_bit_flips(void)
     dt_loader_close(loader);
 }
 
-// A filter's own checksum protects as well.
+// A filter's own checksum protects the data too.
 static void test_filter_flip(void)
 {
     write_layout(in_scratch("s3.h5"), 3, 2, FLETCHER);
@@ -134,22 +136,22 @@ static void test_filter_flip(void)
     expect_some_error(&config, "s3.h5: chunk 0 of /tokens does not match its fletcher32");
 }
 
-// What happens to a shard between the scan at start and the first read.
+// A shard changes between the scan at the start and the first read.
 static void test_changed_shards(void)
 {
     write_shards(2, PLAIN, false);
     struct dt_loader_config config = config_for(in_scratch("s*.h5"));
-    write_layout(in_scratch("s0.h5"), 2, 2, PLAIN); // of another length
+    write_layout(in_scratch("s0.h5"), 2, 2, PLAIN); // another length
     expect_some_error(&config, "s0.h5 has changed");
     put_alone(in_scratch("s0.h5"), "tokens", H5T_STD_U16LE, lengths[0], tokens_of(1, 2));
-    expect_some_error(&config, "s0.h5 has changed"); // of its length, with the tokens of another
+    expect_some_error(&config, "s0.h5 has changed"); // its length, but the tokens of another shard
     CHECK(truncate(in_scratch("s0.h5"), 3000) == 0, "cannot truncate");
     expect_some_error(&config, "s0.h5");
     unlink(in_scratch("s0.h5"));
     expect_some_error(&config, "No such file");
 }
 
-// Shards stay open from one validation to the next: what happens to one between them.
+// A shard changes between two validations, during which shards stay open.
 static void test_replaced_shards(void)
 {
     write_shards(2, PLAIN, false);
@@ -163,7 +165,7 @@ static void test_replaced_shards(void)
         struct dt_loader *loader = open_loader(&config, 0);
         CHECK_INT(batches_before_error(loader, 60), -1);
         dt_loader_close(loader);
-        unlink(in_scratch("s3.h5")); // still open
+        unlink(in_scratch("s3.h5")); // the file is still open
         put_alone(in_scratch("new"), "tokens", H5T_STD_U16LE, lengths[0],
                   tokens_of(cases[i].tokens_of, 2));
         CHECK(rename(in_scratch("new"), in_scratch("s0.h5")) == 0, "cannot replace a shard");
@@ -173,7 +175,8 @@ static void test_replaced_shards(void)
     dt_shard_cache_close(config.shards);
 }
 
-// Of the same length and the same first tokens: another one at the end, then document starts.
+// A shard of the same length and the same first tokens has another last token, then document
+// starts.
 static void test_changed_end(void)
 {
     static uint32_t tokens[LONG];
@@ -218,8 +221,8 @@ static void test_memory(void)
     config.alloc_host = hooked_alloc;
     config.free_host = hooked_free;
     loader = open_loader(&config, 0);
-    // 2 batches of 8 rows of input_ids and labels; 8 slots of 5 windows of uint16, rounded up
-    // to 64.
+    // 2 batches of 8 rows of input_ids and labels; 8 slots of 5 windows of uint16, rounded up to
+    // 64.
     CHECK_INT(hooked_bytes, 2 * 2 * 8 * T * 4);
     CHECK_INT(dt_loader_bytes(&config), hooked_bytes + 8 * 192);
     dt_loader_close(loader);

@@ -1,4 +1,4 @@
-// Messages and the live line, seen through a pseudo-terminal and through a pipe in stderr's place.
+// Tests messages and the live line through a pseudo-terminal and through a pipe in place of stderr.
 #include "base/log.h"
 #include "captured.h"
 
@@ -37,7 +37,7 @@ static void test_long_message(void)
     CHECK_INT(strlen(captured()), sizeof word - 1 + strlen("dtrain: \n"));
 }
 
-// The two ends of a terminal of 12 columns that shows bytes as they are written.
+// Opens both ends of a terminal of 12 columns that shows bytes unchanged.
 static bool open_terminal(int *master, int *terminal)
 {
     struct winsize window = {.ws_row = 5, .ws_col = 12};
@@ -65,18 +65,18 @@ static bool test_terminal(void)
     dt_log_live("loss 1.5");
     check_shown(master, CLEAR "loss 1.5");
 
-    replace_stderr(terminal); // the message stands above the live line, which comes again
+    replace_stderr(terminal); // the message is above the live line, which is shown again
     dt_info("saved");
     check_shown(master, CLEAR "dtrain: saved\r\nloss 1.5");
 
     replace_stderr(
-        terminal); // one column fewer than the terminal; whole characters; no control ones
+        terminal); // one column less than the terminal has, whole characters, no control characters
     dt_log_live("\xc3\xa9t\xc3\xa9\n3456789abcdef");
     check_shown(master, CLEAR "\xc3\xa9t\xc3\xa9 3456789");
 
     replace_stderr(terminal);
     dt_log_live(NULL);
-    dt_log_live(NULL); // nothing is left to clear
+    dt_log_live(NULL); // there is nothing to clear
     dt_info("bye");
     check_shown(master, CLEAR "dtrain: bye\r\n");
     close(terminal);
@@ -84,8 +84,8 @@ static bool test_terminal(void)
     return true;
 }
 
-// A rank writes to a pipe of mpirun, its parent, which has a terminal: the rank's lines are as
-// wide, and each look at it closes what it opened.
+// A rank under mpirun writes to a pipe of its parent, which has a terminal. The rank's lines are as
+// wide as that terminal, and every check of the width closes what it opened.
 static bool test_launchers_terminal(void)
 {
     int master, terminal, status;
@@ -170,6 +170,6 @@ int main(void)
     if (!test_terminal() || !test_launchers_terminal())
         fprintf(stderr, "no pseudo-terminal here: the live line was not tested\n");
     test_threads();
-    test_assumed(); // cannot be taken back
+    test_assumed(); // cannot be undone
     return test_end();
 }

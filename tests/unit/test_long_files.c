@@ -1,15 +1,15 @@
-// Files longer than what is read, summed or hashed of them at a time: ends of episodes on both
-// sides of a cut, statistics of blocks that begin in one file and end in another, a chunk that its
-// checksum folds more than once.
+// Tests files longer than what is read, summed or hashed at a time: episodes that end on both sides
+// of a border, statistics of blocks that span two files, and a chunk for which the checksum is
+// folded several times.
 #include "data/pack.h"
 #include "data/statistics.h"
 #include "episode_files.h"
 
-enum { ROWS = 2 * 4096 + 11 }; // D4RL: the marks of 4096 rows are read at a time
+enum { ROWS = 2 * 4096 + 11 }; // D4RL: the end marks of 4096 rows are read at a time
 static const int64_t last_rows[] = {0, 4094, 4095, 4096, 4097, 8190, 8192, ROWS - 1};
 enum { N_EPISODES = sizeof last_rows / sizeof *last_rows };
 
-// Rows of one number, actions alike; `late` may be NULL.
+// Writes rows of one number, with equal actions. `late` may be NULL.
 static void write_d4rl(const char *path, int64_t n, const float *frames, const uint8_t *ends,
                        const uint8_t *late)
 {
@@ -29,7 +29,7 @@ static struct dt_dataset *scan_fives(void)
     return scan(in_scratch("*.h5"), &rules);
 }
 
-// Windows of five rows, the last of an episode short.
+// Windows have five rows, and the last one of an episode may have fewer.
 static void test_ends(void)
 {
     static float frames[ROWS];
@@ -37,7 +37,7 @@ static void test_ends(void)
     int64_t windows = 0;
     for (int64_t i = 0; i < ROWS; i++)
         frames[i] = (float)(i % 1000);
-    for (int i = 0; i < N_EPISODES; i++) // each third end is a time-out, the others are terminals
+    for (int i = 0; i < N_EPISODES; i++) // every third end is a time-out, the others are terminals
         ends[i % 3 == 1][last_rows[i]] = 1;
     make_scratch();
     write_d4rl(in_scratch("a.h5"), ROWS, frames, ends[0], ends[1]);
@@ -50,7 +50,7 @@ static void test_ends(void)
     remove_scratch();
 }
 
-// The native layout: starts are read 1024 at a time. Episodes of one to three rows.
+// The native layout: 1024 starts are read at a time. Episodes have one to three rows.
 static void test_starts(void)
 {
     enum { N = 2 * 1024 + 3 };
@@ -76,7 +76,7 @@ static void test_starts(void)
     remove_scratch();
 }
 
-// Blocks are of one frame or two, so that some begin in one file and end in the next.
+// Blocks have one frame or two, so that some span two files.
 static void test_statistics(void)
 {
     enum { FILES = 7, N = 71 };
@@ -102,7 +102,7 @@ static void test_statistics(void)
     remove_scratch();
 }
 
-// HDF5 wrote the checksum of a chunk of more than 2^20 words, here with an odd byte.
+// HDF5 wrote the checksum of a chunk of more than 2^20 words and one odd byte.
 static void test_checksum(void)
 {
     const hsize_t size = (1 << 21) + 4097;
@@ -126,7 +126,7 @@ static void test_checksum(void)
     free(tokens);
 }
 
-// A shard is verified 2^22 bytes at a time; the last token is outside the vocabulary.
+// 2^22 bytes of a shard are verified at a time. The last token is outside the vocabulary.
 static void test_last_piece(void)
 {
     enum { N = (1 << 22) + 5 };

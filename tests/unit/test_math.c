@@ -1,5 +1,5 @@
-// kernels/math_cpu.h against libm in double: errors in units of the last place over the whole
-// range, and the ends (large arguments, infinities, NaN).
+// Compares kernels/math_cpu.h with libm in double: errors in units of the last place over the whole
+// range, and the limits (large arguments, infinities, NaN).
 #include "test.h"
 
 #include "kernels/math_cpu.h"
@@ -64,14 +64,14 @@ static void test_ends(void)
 
 int main(void)
 {
-    // Half a unit is rounding itself; the rest is the error of the reduced argument and of the
+    // Half a unit is the rounding itself; the rest comes from the reduced argument and the
     // polynomial.
     test_range("exp", dt_expf, exp, -86.9f, 88.72f, 1.25);
     test_range("exp", dt_expf, exp, -0.4f, 0.4f, 1.25);
-    // exp, a division, and six roundings more
+    // exp, a division, and six more roundings.
     test_range("sigmoid", dt_sigmoidf, sigmoid_truth, -80.0f, 80.0f, 3.0);
     test_range("tanh gap", dt_tanh_gapf, tanh_gap_truth, -40.0f, 40.0f, 3.0);
-    // at 1/4, where its series ends, a difference of 1 and 3/4 has lost two digits
+    // At 1/4, where the series ends, a difference of 1 and 3/4 loses two digits.
     test_range("tanh", dt_tanhf, tanh, -12.0f, 12.0f, 9.0);
     test_range("tanh", dt_tanhf, tanh, -0.3f, 0.3f, 9.0);
     test_range("silu", dt_siluf, silu_truth, -80.0f, 80.0f, 4.0);

@@ -1,4 +1,5 @@
-// What would fit a device: the search over recomputation and micro-batches, and the message.
+// Tests what fits into the memory of a device: the search over recomputation and micro-batches, and
+// the message.
 #include "comm/device_comm.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -6,7 +7,7 @@
 
 #include "small_model.h"
 
-// 1000 whatever happens, and for each sequence 300, 100 or 60.
+// A plan of 1000 bytes and, for each sequence, 300, 100 or 60 bytes.
 static dt_status plan(void *context, enum dt_recompute recompute, int64_t micro_batch,
                       int64_t *bytes)
 {
@@ -41,7 +42,7 @@ static int search(int64_t free, struct dt_fit found[3])
 static void test_search(void)
 {
     struct dt_fit found[3];
-    CHECK_INT(search(1000 + 24 * 300, found), 1); // to the byte
+    CHECK_INT(search(1000 + 24 * 300, found), 1); // fits exactly
     CHECK_FIT(found[0], DT_RECOMPUTE_NONE, 24, 8200);
     CHECK_INT(search(1000 + 24 * 300 - 1, found), 2);
     CHECK_FIT(found[0], DT_RECOMPUTE_NONE, 12, 4600);
@@ -50,16 +51,17 @@ static void test_search(void)
     CHECK_FIT(found[0], DT_RECOMPUTE_NONE, 2, 1600);
     CHECK_FIT(found[1], DT_RECOMPUTE_SCAN, 6, 1600);
     CHECK_FIT(found[2], DT_RECOMPUTE_BLOCK, 8, 1480);
-    CHECK_INT(search(1299, found), 2); // not one sequence without recomputation
+    CHECK_INT(search(1299, found), 2); // without recomputation not even one sequence fits
     CHECK_FIT(found[0], DT_RECOMPUTE_SCAN, 2, 1200);
     CHECK_FIT(found[1], DT_RECOMPUTE_BLOCK, 4, 1240);
     CHECK_INT(search(1059, found), 0);
-    // Reproducible sums: 24, 12, 6 or 3 sequences, as 8 and 2 cut 24 into 3 and 12 micro-batches.
+    // With reproducible sums a micro-batch may have 24, 12, 6 or 3 sequences: the number of
+    // micro-batches must be a power of two.
     CHECK_INT(search_in(DT_SUM_TREE, 1700, found), 1);
     CHECK_FIT(found[0], DT_RECOMPUTE_SCAN, 6, 1600);
 }
 
-// A device like the CPU but for its memory, and a communicator between such devices.
+// A device that differs from the CPU only in its memory, and a communicator between such devices.
 static struct dt_device_table table;
 static const struct dt_device_comm_table between = {.name = "between"};
 const struct dt_device_comm_table *const dt_device_comm_known = &between;
@@ -131,7 +133,7 @@ static void test_plan(void)
     CHECK_INT(plan.rows[0].bytes, 101);
     CHECK_INT(dt_memory_plan_bytes(&plan, false), 101);
     CHECK_INT(dt_memory_plan_bytes(&plan, true), 111);
-    for (int i = 0; i < 40; i++) { // more names than rows: all are counted
+    for (int i = 0; i < 40; i++) { // there are more names than rows, and all are counted
         snprintf(names[i], sizeof names[i], "row %d", i);
         dt_memory_plan_add(&plan, names[i], 1000, false);
     }
@@ -165,17 +167,18 @@ static void test_job(void)
     CHECK_OK(dt_job_memory(&other, &more));
     CHECK_INT(row_bytes(&more, "optimizer states"), 3 * 4 * model.params.elements);
     CHECK_INT(row_bytes(&more, "host snapshot"), 5 * 4 * model.params.elements);
-    CHECK_INT(row_bytes(&more, "carried state"), 8 * state); // two of each, and two in a pass
+    // The states of two batches, and two within a pass.
+    CHECK_INT(row_bytes(&more, "carried state"), 8 * state);
     CHECK_INT(row_bytes(&more, "host states"), 3 * state);
 
-    // Sums of eight micro-batches by a tree keep a level of gradients for each doubling.
+    // Sums of eight micro-batches by a tree need gradients for each level of the tree.
     struct dt_memory_plan tree = {0};
     other = job;
     other.settings.comm.reduce = DT_REDUCE_REPRODUCIBLE;
     other.local_batch = 8, other.micro_batch = 1;
     CHECK_OK(dt_job_memory(&other, &tree));
     CHECK_INT(row_bytes(&tree, "gradient sums"), 3 * 4 * model.params.elements);
-    // Rank 0 gathers the profiles of all; the others have their own.
+    // Rank 0 gathers the profiles of all ranks, the other ranks have only their own.
     int64_t profiles[3];
     other = job;
     other.settings.log.profile = true;
@@ -204,23 +207,24 @@ static void test_job(void)
              "data.micro_batch = 6 with model.recompute = none needs %.1f MiB",
              (double)half / 0x1p20);
     CHECK_ADVISES(advice);
-    memory_free = half + half / 128; // which half would fill, without room for what is not planned
+    // Half the batch would fill it and leave no room for what is not planned.
+    memory_free = half + half / 128;
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
     CHECK(!strstr(dt_error_current()->hint, "micro_batch = 6 with model.recompute = none"), "%s",
           dt_error_current()->hint);
 
-    // Code that is loaded later has its room beside the plan, on one device too.
+    // Code that is loaded later needs memory beside the plan, on a single device too.
     memory = 128 * 1000;
     memory_free = whole + 1000;
     CHECK_OK(dt_job_check_memory(&job));
     memory_free = whole + 999;
     CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "free after what is reserved for code");
-    memory = INT64_C(80) << 30; // half a GiB, however large the device is
+    memory = INT64_C(80) << 30; // at most half a GiB, however large the device is
     memory_free = whole + (INT64_C(1) << 29);
     CHECK_OK(dt_job_check_memory(&job));
     memory_free--;
     CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
-    memory = 128 * 1000; // and NCCL needs twice as much again
+    memory = 128 * 1000; // NCCL needs twice as much more
     job.comm->info.size = 2;
     table.device_comm = true;
     memory_free = device_bytes(&job, DT_RECOMPUTE_NONE, 12) + 3000;
@@ -243,17 +247,17 @@ static void test_job(void)
     CHECK_OK(dt_job_memory(&job, &plan));
     CHECK(dt_memory_plan_bytes(&plan, true) > whole,
           "batches on the host count where that is the device's memory");
-    CHECK_INT(row_bytes(&plan, "host snapshot"), 3 * 4 * model.params.elements); // no piece
+    CHECK_INT(row_bytes(&plan, "host snapshot"), 3 * 4 * model.params.elements); // without a piece
     memory = 2 * dt_memory_plan_bytes(&plan, true);
     job.comm->info.local_size = 2;
-    CHECK_OK(dt_job_check_memory(&job)); // what is free now does not matter
+    CHECK_OK(dt_job_check_memory(&job)); // the memory that is free now does not matter
     memory--;
     CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "for each of the 2 ranks on it");
     close_job(&job, &model);
 }
 
-// A tile of logits has as many rows as the backend likes, from 128 to 4096, but no more than there
-// are and at least one for each sequence.
+// The number of rows in a tile of logits is what the backend likes, from 128 to 4096, but at most
+// the number of rows and at least one for each sequence.
 static void test_logits(void)
 {
     static const struct {
@@ -277,7 +281,7 @@ static void test_logits(void)
     dt_backend_close(&backend);
 }
 
-// What a job's settings mean to the step and to both loaders, each value another one.
+// Checks what a job's settings become in the step and in both loaders. All values differ.
 static void test_settings(void)
 {
     struct dt_dataset train = {0}, val = {0};
@@ -348,8 +352,8 @@ static void test_settings(void)
     dt_backend_close(&job.backend);
 }
 
-// The AUC of three buttons takes 8 bytes each for every row that is validated, on the rank that
-// has it: of all windows, or of log.eval_batches batches of each source.
+// The AUC of three buttons needs 8 bytes each for every validated row, on the rank that has the
+// row: for all windows, or for log.eval_batches batches of each source.
 static void test_scores(void)
 {
     static const struct {
@@ -373,7 +377,8 @@ static void test_scores(void)
     }
 }
 
-// Side by side: as many as 4096 rows, 2^28 logits, 64 streams and an eighth of all segments allow.
+// The number of segments that are predicted at a time: as many as 4096 rows, 2^28 logits, 64
+// streams and an eighth of all segments allow.
 static void test_predict_streams(void)
 {
     static const struct {

@@ -1,5 +1,6 @@
-// Metric sinks: a third sink is its code and one row of the table, which stands here in the place
-// of src/train/sinks.c. It sees every event, fields by the table. And the lines of metrics.jsonl.
+// Tests metric sinks. A third sink is its code and one row of the table, which is defined here
+// instead of src/train/sinks.c. It receives every event, with fields as the table lists them. Also
+// tests the lines of metrics.jsonl.
 #include "train/metrics.h"
 
 #include "captured.h"
@@ -9,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// The clock of this program, in the place of libc's.
+// The clock of this program, which replaces that of libc.
 static time_t now = 1000;
 int clock_gettime(clockid_t clock, struct timespec *time)
 {
@@ -27,7 +28,7 @@ static dt_status open_sink(const struct dt_metrics_config *config, void **state)
     return config->steps > 0 ? DT_OK : DT_FAIL(DT_USER, NULL, "no steps");
 }
 
-// As a writer of scalars would: every number, whatever its name.
+// Writes every number of an event, whatever its name, as a sink for scalars would.
 static dt_status write_sink(void *state, const struct dt_metric_event *event)
 {
     char *text = state;
@@ -107,7 +108,7 @@ static const char *const lines[] = {
     "\"loss\":0.5,\"accuracy\":0.25},\"aim\":{\"loss\":null,\"error\":2}}}\n",
 };
 
-// Writes events [from, to) to the sinks, as a run resumed at `resume_step` does.
+// Writes events [from, to) to the sinks, as a run that was resumed at `resume_step` does.
 static void write_events(int64_t resume_step, int from, int to)
 {
     struct dt_metrics_config config = {.folder = ".",
@@ -135,8 +136,8 @@ static void check_file(int n)
     free(text);
 }
 
-// The time left of a run that was resumed at step 100 of 1902, whose steps take 2 s, from its own
-// start on; and its rate, smoothed from the third step on.
+// A run that was resumed at step 100 of 1902 takes 2 s for each step. Its time left counts from its
+// own start, and its rate is smoothed from the third step on.
 static void test_console(void)
 {
     static const char *const shown[] = {"1000 tokens/s", "ETA 1:00:00", "ETA 59:58", "ETA 59:56"};
@@ -167,7 +168,7 @@ static void test_console(void)
     free(text);
 }
 
-// With log.every, the first and the last step are shown, too.
+// With log.every the first and the last step are shown as well.
 static void test_console_every(void)
 {
     struct dt_metrics_config config = {.first_step = 101,
@@ -189,7 +190,8 @@ static void test_console_every(void)
     CHECK_STR(line, "");
 }
 
-// A file that is removed is noticed by the first line that comes a second after the last look.
+// A file that was removed is noticed by the first line that is written a second after the last
+// check.
 static void test_removed(void)
 {
     struct dt_metrics_config config = {.folder = ".", .steps = 2, .every = 1, .unit = "tokens"};
@@ -218,7 +220,7 @@ int main(void)
                     "eval loss=1 ema_loss=nan\n"
                     "sync\nclose\n");
 
-    // Resumed at step 1: the lines of step 2 and a torn line are cut.
+    // A run that resumes at step 1 removes the lines of step 2 and a torn line.
     FILE *file = fopen("metrics.jsonl", "a");
     fputs("{\"event\":\"train\",\"st", file);
     fclose(file);
@@ -226,18 +228,18 @@ int main(void)
     check_file(3);
     write_events(1, 3, 4);
     check_file(4);
-    write_events(0, 0, 1); // a new run: a new file
+    write_events(0, 0, 1); // a new run starts a new file
     check_file(1);
 
     test_removed();
     test_console();
     test_console_every();
 
-    // A sink that cannot be opened: those before it are closed, and there are no metrics.
+    // If a sink cannot be opened, those before it are closed, and there are no metrics.
     struct dt_metrics *metrics = NULL;
     CHECK_INT(dt_metrics_open(&(struct dt_metrics_config){.folder = "."}, &metrics), DT_USER);
     CHECK(!metrics, "metrics without a sink");
-    CHECK_OK(dt_metrics_write(NULL, &events[0])); // the other ranks
+    CHECK_OK(dt_metrics_write(NULL, &events[0])); // the other ranks have no metrics
     remove_scratch();
     return test_end();
 }

@@ -1,13 +1,14 @@
-// The sum over micro-batches by a binary tree, against the same tree walked here: the same bits for
-// any power of two of them, whichever ranges the last one finishes in, step after step.
+// Compares the sum over micro-batches by a binary tree with the same tree computed here. The bits
+// must be equal for any power of two of micro-batches, in whatever ranges the last micro-batch is
+// completed, step after step.
 #include "test.h"
 #include "train/micro_tree.h"
 
-enum { ELEMENTS = 40003, MOST = 16, STEPS = 3 }; // elements: more than a thread's block
+enum { ELEMENTS = 40003, MOST = 16, STEPS = 3 }; // more elements than a block of one thread
 
 static struct dt_backend backend;
 
-// Sums of these round differently in any other order.
+// Numbers whose sums round differently in any other order.
 static float leaf(int64_t i, int k, int step)
 {
     return sinf((float)i * 0.37f + (float)(k + 5 * step)) * expf((float)((i + 5 * k) % 17));
@@ -69,7 +70,7 @@ static void check_tree(int n)
                   "step %d adds in other places than the first, which a graph has", step);
         }
         CHECK_OK(dt_micro_tree_finish_sums(&micro, NULL));
-        for (int64_t first = 0, end; first < ELEMENTS; first = end) { // rows, one of them empty
+        for (int64_t first = 0, end; first < ELEMENTS; first = end) { // rows, one of which is empty
             end = first == 0 ? 1 : first * 3 < ELEMENTS ? first * 3 : ELEMENTS;
             CHECK_OK(dt_micro_tree_finish(&micro, first, end, NULL));
             CHECK_OK(dt_micro_tree_finish(&micro, end, end, NULL));

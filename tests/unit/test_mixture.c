@@ -1,5 +1,5 @@
-// Mixtures: texts that are refused, whole weights, and which source a slot reads: counts against
-// the weights, against a slow count, and across a change of weights.
+// Tests mixtures: texts that are refused, whole weights, and which source a slot reads. Counts are
+// compared with the weights, with a slow count, and across a change of weights.
 #include "base/rng.h"
 #include "data/mixture.h"
 #include "test.h"
@@ -57,7 +57,7 @@ static void test_weights(void)
     CHECK(m.phases[0].weights[0] == 7 && m.phases[0].weights[1] == 3, "0.7 : 0.3");
     make(thirds, 2, false, 100, 4, &m);
     CHECK(fabs(dt_mixture_share(&m, 0, 0) - 1.0 / 3) < 1e-11, "a third");
-    make(twos, 2, true, 100, 4, &m); // 25 steps once, 50 twice
+    make(twos, 2, true, 100, 4, &m); // 25 steps once, 50 steps twice
     CHECK(m.phases[0].weights[0] == 1 && m.phases[0].weights[1] == 4, "epochs");
     CHECK_INT(dt_mixture_epoch_steps(sources, 2, 4), 125);
     sources[0].weight = 1e9, sources[1].weight = 1e-9;
@@ -68,8 +68,8 @@ static void test_weights(void)
                 "the source small has 3 windows, a batch needs 4");
 }
 
-// Over `steps` steps: each slot's counts are what it has read, step by step; and after every step
-// those of the whole batch are within a batch of the weights.
+// Over `steps` steps, each slot's counts must be what the slot has read so far, and the counts of
+// the whole batch must be within one batch of the weights.
 static void test_counts(const struct dt_mixture *m, int64_t batch, int64_t steps)
 {
     struct dt_mixer *mixer;
@@ -134,7 +134,7 @@ static void test_phases(void)
     CHECK_OK(dt_mixture_read(text, &back, shards));
     CHECK(memcmp(&back, &now, sizeof now) == 0, "%s reads as another mixture", text);
 
-    // The phases before a change are as they were, step by step.
+    // The phases before a change stay as they were, step by step.
     struct dt_mixer *a, *b;
     CHECK_OK(dt_mixer_create(&saved, 1, 8, &a));
     CHECK_OK(dt_mixer_create(&now, 1, 8, &b));
@@ -146,7 +146,8 @@ static void test_phases(void)
     dt_mixer_free(a);
     dt_mixer_free(b);
 
-    // Resumed again with the same keys it stays; a change that has not begun is replaced.
+    // A run that is resumed with the same keys keeps its mixture. A change that has not begun is
+    // replaced.
     saved = now;
     make(new, 2, false, 1000, 8, &now);
     CHECK_OK(dt_mixture_continue(&saved, 100, 120, &now));

@@ -1,5 +1,5 @@
-// The moving average in the weights' place, for a validation, and back: both are exchanged, and the
-// gradients, whose memory serves for that, are zero again, padding included; the copies in bf16
+// Exchanges weights and moving average, for a validation, and exchanges them back. The gradients,
+// whose memory serves for that, must be zero again, padding included, and the bf16 copies must
 // follow.
 #include "train/optimizer.h"
 

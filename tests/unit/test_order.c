@@ -1,6 +1,5 @@
-// The order of windows against a slow reference that writes the whole list out, against numbers
-// made by another program, and for what it promises: every window once, whatever is asked in what
-// order.
+// Tests the order of windows against a slow reference that lists all windows, against numbers of
+// another program, and against its promise: every window once, whatever is asked in whatever order.
 #include "base/rng.h"
 #include "data/order.h"
 #include "test.h"
@@ -9,7 +8,7 @@
 
 enum { MOST = 512, SHARDS = 7 };
 
-// In-memory shards of these numbers of windows; two hold none.
+// Shards in memory with these numbers of windows; two have none.
 static const int64_t shard_windows[SHARDS] = {0, 5, 13, 1, 0, 64, 7};
 static struct dt_shard shards[SHARDS];
 static struct dt_dataset dataset;
@@ -35,7 +34,7 @@ static void shuffle(int64_t *list, int64_t n, uint64_t seed, uint32_t epoch, uin
     }
 }
 
-// The epoch's list, window numbers in file order over all shards, written out.
+// Lists an epoch: numbers of windows, counted in file order over all shards.
 static void reference(int64_t block, uint64_t seed, uint32_t epoch, int64_t *list)
 {
     int64_t first[MOST], size[MOST], which[MOST], n_blocks = 0, base = 0, n = 0;
@@ -72,7 +71,8 @@ static struct dt_order *create(int64_t batch, int64_t block, bool is_shuffled, b
     return order;
 }
 
-// Every step of three epochs, and each window at most once an epoch.
+// Every step of three epochs has the windows of the reference, and each window comes at most once
+// an epoch.
 static void test_against_reference(int64_t batch, int64_t block)
 {
     struct dt_order *order = create(batch, block, true, false);
@@ -99,7 +99,7 @@ static void test_against_reference(int64_t batch, int64_t block)
     dt_order_free(order);
 }
 
-// Asked at random, by two objects, nothing depends on what was asked before.
+// Positions that two objects are asked for at random do not depend on earlier questions.
 static void test_independence(void)
 {
     struct dt_order *a = create(6, 4, true, false), *b = create(6, 4, true, false);
@@ -110,7 +110,7 @@ static void test_independence(void)
         int64_t step = (int64_t)dt_philox_below(&rng, (uint64_t)(4 * steps));
         int64_t slot = (int64_t)dt_philox_below(&rng, 6);
         dt_order_at(a, step, slot, &x);
-        dt_order_at(b, steps + i % 3, i % 6, &y); // b is led elsewhere in between
+        dt_order_at(b, steps + i % 3, i % 6, &y); // moves b elsewhere in between
         dt_order_at(b, step, slot, &y);
         CHECK(memcmp(&x, &y, sizeof x) == 0, "step %ld, slot %ld differ", (long)step, (long)slot);
     }
@@ -118,7 +118,7 @@ static void test_independence(void)
     dt_order_free(b);
 }
 
-// Made by a separate implementation of Philox, Fisher-Yates and the list.
+// Results of a separate implementation of Philox, Fisher-Yates and the list.
 static void test_fixed_numbers(void)
 {
     static const int64_t windows[] = {0, 5, 13, 1, 4};
@@ -167,7 +167,7 @@ static void test_sequential(int64_t batch)
     dt_order_free(order);
 }
 
-// Each slot walks its own part; what lies after the last window is nothing.
+// Each slot reads its own part of the list. After the last window there is nothing.
 static void test_parts(int64_t batch)
 {
     struct dt_order_config config = {&dataset, 1, batch, 4, true, true, true};
@@ -189,8 +189,8 @@ static void test_parts(int64_t batch)
     dt_order_free(order);
 }
 
-// Two sources, the first of shards 0 … 2, by 3 : 1: each slot reads its own part of each source's
-// list, the next window of the epoch every time, whatever the other source has in between.
+// Two sources with weights 3 : 1, the first of shards 0 … 2. Each slot reads its own part of each
+// source's list, always the next window of that source, whatever it has read of the other.
 static void test_mixture(void)
 {
     enum { BATCH = 4, STEPS = 300 };
