@@ -1,4 +1,4 @@
-// Shards of episodes that are refused, or read with a warning: which message says so.
+// Tests shards of episodes that are refused, or read with a warning, and the messages.
 #include "base/file.h"
 #include "base/log.h"
 #include "captured.h"
@@ -8,14 +8,14 @@
 
 #include <malloc.h>
 
-// The first six episodes of a layout, changed, and read by rules that differ from rules_of.
+// A case: the first six episodes of a layout with changes, read by rules that differ from rules_of.
 struct refusal {
     enum episode_layout layout;
-    const char *changes, *keys; // change_a, rules_with
-    const char *said, *hint;    // parts of the error; NULL: no error, and no hint asked for
+    const char *changes, *keys; // for change_a; for rules_with
+    const char *said, *hint; // parts of the error; NULL: there is no error, the hint is not checked
 };
 
-// Changes a.h5 by the commands of a list that ";" separates:
+// Changes a.h5 by a list of commands that ";" separates:
 //   -PATH                   removes what has this path
 //   0PATH rows [columns]    puts zeros in its place
 //   uPATH n …, iPATH, fPATH puts a vector of unsigned, signed or floating-point numbers there
@@ -31,7 +31,7 @@ static void change_a(const char *commands)
         int n = 0;
         for (; n < 4 && (word = strsep(&command, " ")); n++) {
             x[n] = strtod(word, NULL);
-            whole[n] = strtoull(word, NULL, 10); // a negative one by its bits
+            whole[n] = strtoull(word, NULL, 10); // the bits of a negative number
         }
         if (of == '-')
             remove_name("a.h5", path);
@@ -46,7 +46,7 @@ static void change_a(const char *commands)
     }
 }
 
-// Rules for a layout with other values: "inputs=obs/a obs/b:id*7;mask=train".
+// Returns the rules of a layout with other values, given as "inputs=obs/a obs/b:id*7;mask=train".
 static struct dt_scan_rules rules_with(enum episode_layout layout, const char *keys)
 {
     struct dt_scan_rules rules = rules_of(layout, 0);
@@ -73,7 +73,7 @@ static struct dt_scan_rules rules_with(enum episode_layout layout, const char *k
     return rules;
 }
 
-// The first error of a pass over the data, and of `dtrain verify`'s reading.
+// Reads all data and expects an error with this phrase.
 static void refuse_reading(const struct dt_scan_rules *rules, const struct dt_read_rules *read,
                            const char *phrase)
 {
@@ -91,7 +91,7 @@ static void refuse_reading(const struct dt_scan_rules *rules, const struct dt_re
     dt_loader_close(loader);
 }
 
-// Each is refused when the shard is opened.
+// Tests shards that are refused when they are opened.
 static void test_refused(void)
 {
     static const struct refusal list[] = {
@@ -166,7 +166,7 @@ static void test_refused(void)
         dt_error_clear();
         dt_dataset_free(dataset);
     }
-    // what is no column at all
+    // Texts that name no column.
     static const char *const words[] = {"obs/a[",     "obs/a[1",     "[1]",       "obs/a:id",
                                         "obs/b:id*0", "obs/b:id*3x", "obs/a[-1]", "obs/a[1:2]x",
                                         "/",          "@",           "obs/@",     "@a/b",
@@ -177,7 +177,7 @@ static void test_refused(void)
         strcpy(rules.inputs, words[i]);
         refuse_scan(&rules, "data.inputs: '");
     }
-    change_a("0/data/demo_4 33 3"); // no group, so no episode
+    change_a("0/data/demo_4 33 3"); // this is no group, so it is no episode
     CHECK_INT(scan_all(&(struct dt_scan_rules){.seq_len = T})->episodes, 5);
 }
 
@@ -188,8 +188,8 @@ static void refuse_inputs(enum episode_layout layout, const char *text, const ch
     refuse_scan(&rules, phrase);
 }
 
-// A group on the way may be a link to elsewhere; attributes may hold no numbers, and a group may
-// hold no dataset.
+// A group on the path may be a link to another file; attributes may hold no numbers, and a group
+// may hold no dataset.
 static void test_groups_refused(void)
 {
     write_a(ROBOMIMIC);
@@ -225,7 +225,7 @@ static void test_groups_refused(void)
     time_second = true;
     write_a(GROUPS);
     time_second = false;
-    for (int other = 0; other < 2; other++) { // the one that is refused may have no other axis
+    for (int other = 0; other < 2; other++) { // the refused dataset may have a single axis
         struct dt_scan_rules rules =
             rules_with(GROUPS, other ? "time_axis=0;inputs=obs/a obs/b:id*7" : "time_axis=0");
         struct dt_dataset *dataset;
@@ -237,8 +237,8 @@ static void test_groups_refused(void)
     }
 }
 
-// Shards of different schemas or columns; a group in the place of a dataset; an enumeration of more
-// than true and false.
+// Shards of different schemas or columns; a group where a dataset must be; an enumeration with more
+// values than true and false.
 static void test_schemas_refused(void)
 {
     struct dt_scan_rules rules = rules_with(NATIVE, "inputs=");
@@ -273,7 +273,7 @@ static void test_schemas_refused(void)
     refuse_scan(&rules, "/terminals holds an enumeration");
 }
 
-// The last episode of Minari is a link.
+// Replaces the last episode of a Minari file by a link.
 static void link_last(const char *to, const char *path)
 {
     write_a(MINARI);
@@ -303,12 +303,12 @@ static void test_links_refused(void)
     link_last("more.hdf5", "/episode_6");
     refuse_reading(&rules, &(struct dt_read_rules){0},
                    "more.hdf5: /episode_6/observations/a, row 3, column 1: nan");
-    hid_t file = change("more.hdf5"); // two levels
+    hid_t file = change("more.hdf5"); // links over two levels
     H5Ldelete(file, "/episode_6", H5P_DEFAULT);
     H5Lcreate_external("a.h5", "/episode_0", file, "/episode_6", H5P_DEFAULT, H5P_DEFAULT);
     H5Fclose(file);
     refuse_scan(&rules, "more.hdf5: /episode_6 is a link");
-    write_a(MINARI); // a dataset, and a group on the way
+    write_a(MINARI); // links to a dataset, and by a group on the path
     file = change("a.h5");
     H5Ldelete(file, "/episode_5/observations", H5P_DEFAULT);
     H5Lcreate_external("more.hdf5", "/episode_5/observations", file, "/episode_5/observations",
@@ -318,7 +318,7 @@ static void test_links_refused(void)
     CHECK_INT(remove(in_scratch("more.hdf5")), 0);
 }
 
-// Each is refused when its values are read.
+// Tests shards that are refused when their values are read.
 static void test_values_refused(void)
 {
     static const struct refusal list[] = {
@@ -358,7 +358,7 @@ static void test_values_refused(void)
                    "/b, row 3 (row 3 of episode 0): id 9223372036854775808 is not in [0, 7)");
 }
 
-// A robomimic file whose groups of more than eight links have the library's newer form.
+// Writes a robomimic file in which groups of more than eight links have the library's newer form.
 static void write_dense(const char *path)
 {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
@@ -369,7 +369,8 @@ static void write_dense(const char *path)
     H5Pclose(access);
 }
 
-// One flipped bit in what lists such a group. Memory that was never filled is not zero by chance.
+// Flips one bit in the metadata that list the links of such a group. Memory that was not written is
+// not zero by chance.
 static void test_damaged_groups(void)
 {
     static const char *const signatures[] = {"BTLF", "FRHP", "FHDB"};
@@ -395,8 +396,8 @@ static void test_damaged_groups(void)
     free(text);
 }
 
-// Hard links that unfold to 2^27 paths, that lead in a circle, or that are too many; groups too
-// deep.
+// Hard links that unfold to 2^27 paths, that form a cycle, or that are too many; groups that are
+// too deep.
 static void test_unfolding(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -422,7 +423,8 @@ static void test_unfolding(void)
     refuse_scan(&rules,
                 "/data/demo_0/obs/again is the group /data/demo_0/obs again, by a hard link");
 
-    for (int more = 0; more < 2; more++) { // as many as may be, with that of the targets
+    // As many datasets as are allowed, with that of the targets; one more.
+    for (int more = 0; more < 2; more++) {
         H5G_info_t there;
         write_a(ROBOMIMIC);
         file = change("a.h5");
@@ -447,7 +449,7 @@ static void test_unfolding(void)
     refuse_scan(&rules, "has more than 32 levels");
 
     write_a(ROBOMIMIC);
-    for (int i = 0; i < 4096; i++) { // and obs itself
+    for (int i = 0; i < 4096; i++) { // obs itself is one more group
         if (i == 4095)
             CHECK(scan_all(&rules) != NULL, "4096 groups are allowed");
         file = change("a.h5");
@@ -458,8 +460,8 @@ static void test_unfolding(void)
     refuse_scan(&rules, "there are more than 4096 groups on the way to /data/demo_0/obs/g");
 }
 
-// A mask of n strings of `type`, [n, 1] with two dimensions; nothing is written where `names` is
-// NULL.
+// Replaces the mask by n strings of `type`, [n, 1] if there are two dimensions. If `names` is NULL,
+// nothing is written into it.
 static void put_mask(hid_t type, int n_dims, int64_t n, hid_t plist, const void *names)
 {
     hid_t file = change("a.h5");
@@ -482,7 +484,7 @@ static void mask_gives(const struct dt_scan_rules *rules, int64_t episodes)
         CHECK_INT(dataset->episodes, episodes);
 }
 
-// Strings that fill several heaps, of at most 2^16 bytes each.
+// Strings that fill several heaps of at most 2^16 bytes each.
 static void test_heaps(hid_t type)
 {
     enum { MANY = 150, BYTES = 1000 };
@@ -506,7 +508,7 @@ static void test_heaps(hid_t type)
     dt_h5_leave();
 }
 
-// A list of strings passes the checks of any other dataset.
+// A list of strings is checked like any other dataset.
 static void test_masks(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -582,8 +584,8 @@ static void test_masks(void)
     H5Tclose(type);
 }
 
-// A flipped bit in the references to strings of variable length, or in their heap: the list is
-// read, or refused.
+// Flips bits in the references to strings of variable length and in their heap. The list is then
+// either read or refused.
 static void test_damaged_strings(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -600,7 +602,7 @@ static void test_damaged_strings(void)
     H5Tclose(any);
     CHECK_OK(dt_read_file(path, 1 << 24, &text, &size));
     start[0] = offset_of(path, "/mask/train");
-    memcpy(&start[1], text + start[0] + 4, sizeof start[1]); // the heap's address
+    memcpy(&start[1], text + start[0] + 4, sizeof start[1]); // the address of the heap
     for (int i = 0; i < 2; i++)
         for (int64_t bit = 0; bit < bits[i]; bit++) {
             struct dt_dataset *dataset = NULL;
@@ -617,7 +619,7 @@ static void test_damaged_strings(void)
     free(text);
 }
 
-// What may not be as its author meant it.
+// Tests data that may not be what their author meant.
 static void test_warnings(void)
 {
     static const char one[] =
@@ -639,7 +641,7 @@ static void test_warnings(void)
     }
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
     write_a(ROBOMIMIC);
-    hid_t file = change("a.h5"); // an episode of any name
+    hid_t file = change("a.h5"); // episodes may have any name
     H5Lmove(file, "/data/demo_3", file, "/data/expert", H5P_DEFAULT, H5P_DEFAULT);
     H5Fclose(file);
     CHECK_INT(scan_all(&rules)->episodes, 6);
@@ -657,7 +659,7 @@ static void test_warnings(void)
     CHECK(strstr(captured(), "tokens: too short for a window of data.seq_len = "), "no warning");
 }
 
-// A sparse file: two frames of 2^30 numbers.
+// Tests frames of 2^30 numbers, in a sparse file.
 static void test_wide_frames(void)
 {
     struct dt_scan_rules rules = rules_of(NATIVE, 0);

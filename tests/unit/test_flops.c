@@ -36,8 +36,8 @@ static dt_status ssd_flops(struct dt_device *device, const struct dt_ssd_forward
     return dt_cpu_op_table.ssd_forward(device, a, stream);
 }
 
-// On average a query sees half of the window's keys, or in both directions all of them. Each costs a
-// product with the query and one with the value.
+// On average a query sees half of the window's keys, or in both directions all of them. Each costs
+// a product with the query and one with the value.
 static dt_status attention_flops(struct dt_device *device,
                                  const struct dt_attention_forward_args *a,
                                  struct dt_stream *stream)

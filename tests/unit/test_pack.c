@@ -1,4 +1,4 @@
-// Packing and verifying: which files are packed, into which shard, what is refused, and that a
+// Tests packing and verifying: which files are packed into which shard, what is refused, and that a
 // failure leaves no file.
 #include "base/log.h"
 #include "captured.h"
@@ -13,7 +13,8 @@
 #include <time.h>
 #include <xxhash.h>
 
-static double look_s, looked_s; // the clocks of this program go on by so much with each look
+// Seconds that every reading of the clock adds, and their sum so far.
+static double look_s, looked_s;
 
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
@@ -49,7 +50,7 @@ static void expect_refusal(struct dt_pack_config config, const char *input, cons
     CHECK_FAILS(pack_one(config, input, &result), DT_USER, phrase);
 }
 
-// Entries of a folder but . and .., hidden ones too.
+// Returns the number of entries of a folder without . and .., hidden ones included.
 static int entries(const char *folder)
 {
     DIR *dir = opendir(folder);
@@ -77,7 +78,7 @@ static void make_folder(void)
     put_bytes(in_scratch("in/binary"), "ab\0cd", 5);
     char late[8192];
     memset(late, 'x', sizeof late);
-    late[sizeof late - 1] = 0; // the last byte that is looked at
+    late[sizeof late - 1] = 0; // the last byte that is checked
     put_bytes(in_scratch("in/sub/late"), late, sizeof late);
     put_text(in_scratch("outside"), "outside");
     CHECK(symlink("../outside", in_scratch("in/link")) == 0, "no link");
@@ -98,7 +99,7 @@ static void test_folder(void)
     CHECK_STR(read_side(config.output, "train", 1), "|BB|bbb|outside|zz|\xc3\xa9");
     CHECK_INT(entries(config.output), 1);
 
-    // The output is inside the input; a file that is named is packed whatever is in it.
+    // The output is inside the input. A file that is named itself is packed whatever it holds.
     const char *inputs[] = {in_scratch("in/binary"), in_scratch("in"), in_scratch("in/.hidden")};
     config = config_of(inputs, 3, in_scratch("in/sub/shards"));
     for (int again = 0; again < 2; again++) {
@@ -107,13 +108,13 @@ static void test_folder(void)
         CHECK_INT(result.files, 7);
         CHECK_INT(result.train_tokens, 5 + 2 + 3 + 7 + 2 + 2 + 6);
     }
-    config.format = DT_PACK_U8; // binary files are welcome, but not our own shards
+    config.format = DT_PACK_U8; // binary files are packed, but not dtrain's own shards
     CHECK_OK(dt_pack(&config, &result));
     CHECK_INT(result.files, 9);
     CHECK_OK(dt_remove_tree(config.output));
 }
 
-// Shards of equal size, documents that cross their borders.
+// Shards have equal sizes, and documents cross their borders.
 static void test_borders(void)
 {
     struct dt_pack_result result;
@@ -125,7 +126,8 @@ static void test_borders(void)
         CHECK_OK(pack_one(config, in_scratch("in"), &result));
         CHECK_INT(result.train_tokens, 16);
         CHECK_INT(result.train_shards, shards[i]);
-        CHECK_INT(entries(config.output), shards[i]); // a fourth of before is gone
+        // The fourth shard of the run before is removed.
+        CHECK_INT(entries(config.output), shards[i]);
         CHECK_STR(read_side(config.output, "train", shards[i]), "|BB|bbb|outside|zz|\xc3\xa9");
     }
 }
@@ -150,7 +152,8 @@ static void test_split(void)
         CHECK_INT(result.val_tokens, 5);
         strcpy(expect[i % 2], read_side(config.output, "val", 1));
         char *train = read_side(config.output, "train", 1);
-        for (char c = 'a'; c < 'u'; c++) // on one side, and in order
+        // Each file is on one side, and training files are in order.
+        for (char c = 'a'; c < 'u'; c++)
             CHECK((strchr(train, c) != NULL) != (strchr(expect[i % 2], c) != NULL), "%c", c);
         for (char *p = train + 1; p[0] && p[1]; p += 2)
             CHECK(p[2] == 0 || p[2] > p[0], "out of order: %s", train);
@@ -166,13 +169,13 @@ static void test_split(void)
     CHECK(differ > 0, "no seed changes the split");
     CHECK(unsorted > 0, "validation files are in the order of their names");
 
-    config.val_fraction = 0.001; // at least a file on each side
+    config.val_fraction = 0.001; // each side has at least one file
     CHECK_OK(pack_one(config, in_scratch("many"), &result));
     CHECK_INT(result.val_tokens, 1);
     config.val_fraction = 0.999;
     CHECK_OK(pack_one(config, in_scratch("many"), &result));
     CHECK_INT(result.train_tokens, 1);
-    put_text(in_scratch("single"), "0123456789"); // one file: its tail
+    put_text(in_scratch("single"), "0123456789"); // a single file: validation gets its end
     config.val_fraction = 0.3;
     CHECK_OK(pack_one(config, in_scratch("single"), &result));
     CHECK_STR(read_side(config.output, "train", 1), "|0123456");
@@ -237,7 +240,7 @@ static void test_raw(enum dt_pack_format format, int64_t size)
     CHECK(!dt_file_exists(config.output), "a refusal leaves a folder");
 }
 
-// Files longer than what is read at a time: a token is named by its place in the file.
+// Files longer than what is read at a time: the message names the token's place in the file.
 static void test_far_token(void)
 {
     enum { FAR = (1 << 20) + 7 };
@@ -280,8 +283,8 @@ static void test_refusals(void)
     expect_refusal(config, in_scratch("in"), "outside");
 }
 
-// Packs where no file may grow beyond `most` bytes, in a process of its own: the library keeps some
-// memory of files that it could not close. Gives the status, -1 where the message is wrong.
+// Packs in a child in which no file may grow beyond `most` bytes, since the library loses some
+// memory of files that it could not close. Returns the status, or 99 if the message is wrong.
 static int pack_within(const struct dt_pack_config *config, const char *input, rlim_t most)
 {
     struct dt_pack_result result;
@@ -299,7 +302,7 @@ static int pack_within(const struct dt_pack_config *config, const char *input, r
     return WIFEXITED(exit_status) ? WEXITSTATUS(exit_status) : -1;
 }
 
-// A disk that is full after some bytes of a file: old shards stay, nothing is added.
+// The disk is full after some bytes of a file: old shards stay, and nothing is added.
 static void test_full_disk(void)
 {
     static char bytes[100000];
@@ -325,7 +328,7 @@ static void test_full_disk(void)
     CHECK(!dt_file_exists(config.output), "a failure leaves a folder");
 }
 
-// Leftovers of a run that was killed go; files of others stay.
+// The remains of a killed run are removed, and files of others stay.
 static void test_leftovers(void)
 {
     struct dt_pack_result result;
@@ -339,7 +342,8 @@ static void test_leftovers(void)
     CHECK(!dt_file_exists(in_scratch("left/.train-00007.h5.tmp")), "a leftover stays");
 }
 
-// Shards outlast a power failure: the bytes, again with the vocabulary, the names, their folder.
+// Shards survive a power failure. Their bytes are synced, and again when the vocabulary is known;
+// then they are renamed, and the folder is synced.
 static void test_durable(void)
 {
     struct dt_pack_result result;
@@ -362,7 +366,7 @@ static void expect_damage(const char *path, const char *phrase)
 static void test_verify(void)
 {
     static uint16_t tokens[RAW];
-    enum { BAD = 3 * 1024 - 1 }; // starts are read 1024 at a time
+    enum { BAD = 3 * 1024 - 1 }; // 1024 starts are read at a time
     static uint64_t starts[BAD + 1] = {0, 500, 400};
     struct dt_pack_result result;
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("verify"));
@@ -391,7 +395,7 @@ static void test_verify(void)
     expect_damage(in_scratch("docs.h5"), "/doc_starts[2] is 400");
     for (uint64_t i = 0; i < BAD; i++)
         starts[i] = 2 * i;
-    for (int n = 1023; n <= 1500; n += n < 1025 ? 1 : 475) { // a whole piece, and parts of one
+    for (int n = 1023; n <= 1500; n += n < 1025 ? 1 : 475) { // a whole piece, or parts of one
         struct dt_shard shard;
         file = new_file(in_scratch("docs.h5"));
         put_vector(file, "tokens", H5T_STD_U16LE, RAW, tokens);
@@ -407,8 +411,8 @@ static void test_verify(void)
     expect_damage(in_scratch("docs.h5"), "/doc_starts[3071] is 7");
 }
 
-// Documents of one token, then two of 15,000, then of 7 tokens: no place of a start follows from
-// its number. The entries are more than are read at once.
+// Documents of one token, then two of 15,000, then of 7 tokens: the place of a start cannot be
+// computed from its number. There are more entries than are read at once.
 static void test_starts_of_windows(void)
 {
     enum { N = 60000, WINDOW = 50 };
@@ -459,7 +463,7 @@ static void test_verify_pairs(void)
     }
 }
 
-// What the live line says after each MiB: a share, MB of all, MB/s so far, and how long the rest
+// The live line after each MiB shows the share, MB of the total, MB/s so far, and how long the rest
 // takes at that rate.
 static void test_progress(void)
 {
@@ -473,7 +477,7 @@ static void test_progress(void)
     free(text);
     config.progress = true;
     dt_log_quiet(false);
-    dt_log_assume_terminal(); // cannot be taken back
+    dt_log_assume_terminal(); // cannot be undone
     capture_stderr();
     look_s = 10;
     CHECK_OK(pack_one(config, input, &result));

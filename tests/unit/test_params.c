@@ -1,5 +1,5 @@
-// The parameter table: its arithmetic, the distributions of initial values, and that these depend
-// on seed and name only.
+// Tests the parameter table: its arithmetic, the distributions of initial values, and that these
+// depend only on seed and name.
 #include "base/rng.h"
 #include "model/mamba.h"
 #include "model/params.h"
@@ -9,8 +9,8 @@
 
 #include <xxhash.h>
 
-// Statistics of n samples are checked within 5 standard errors: with a fixed seed a check either
-// always passes or always fails, and 5 leaves a wrong scale of 1 % no room at these n.
+// Statistics of n samples may differ by 5 standard errors. As the seed is fixed, a check passes
+// always or never. With these n a scale that is wrong by 1 % is found.
 static const double errors_allowed = 5.0;
 
 static struct dt_params one_row(dt_init *init, double scale, int64_t rows, int64_t columns)
@@ -24,7 +24,7 @@ static float *init_values(const struct dt_params *params, uint64_t seed)
 {
     float *weights = malloc((size_t)params->elements * sizeof *weights);
     for (int64_t i = 0; i < params->elements; i++)
-        weights[i] = NAN; // everything must be written, padding too
+        weights[i] = NAN; // everything must be written, padding included
     dt_params_init(params, seed, weights);
     return weights;
 }
@@ -94,7 +94,8 @@ static void check_uniform(const struct moments *s, double low, double high, int6
     // The fourth moment of a uniform gives the deviation a standard error of std sqrt(0.2 / n).
     CHECK(fabs(s->std - std) < errors_allowed * std * sqrt(0.2 / (double)n), "std %g, not %g",
           s->std, std);
-    // 1e-6: rounding of the ends to fp32; 1e-3: n samples leave a larger gap with e^-100.
+    // 1e-6 allows for rounding of the ends to fp32. With 1e-3 of the width, n samples leave a
+    // larger gap with probability e^-100.
     CHECK(s->min >= low - 1e-6 * width && s->max <= high + 1e-6 * width, "%g %g", s->min, s->max);
     CHECK(s->min < low + 1e-3 * width && s->max > high - 1e-3 * width, "%g %g", s->min, s->max);
 }
@@ -113,7 +114,7 @@ static void test_a_log_and_one(void)
     struct dt_params params = one_row(dt_mamba_init_a_log, 0, 3, 5);
     float *w = init_values(&params, 1);
     for (int i = 0; i < 15; i++)
-        CHECK_NEAR(exp((double)w[i]), i % 5 + 1, 1e-6); // an fp32 logarithm
+        CHECK_NEAR(exp((double)w[i]), i % 5 + 1, 1e-6); // the logarithm is fp32
     free(w);
     dt_params_free(&params);
     params = one_row(dt_init_one, 0, 3, 5);
@@ -124,7 +125,8 @@ static void test_a_log_and_one(void)
     dt_params_free(&params);
 }
 
-// Element i is a function of (seed, name, i): here without what comes before it.
+// Element i depends only on the seed, the name and i. Here it is computed without the elements
+// before it.
 static void test_any_order(void)
 {
     struct dt_params params = one_row(dt_init_uniform, 1, 7, 11);
@@ -144,7 +146,7 @@ static void test_any_order(void)
 
 static const char *const names[] = {"a", "b", "c"};
 
-// Rows of one name hold the same bits wherever they stand.
+// Rows with the same name have the same bits in every table.
 static void test_other_table(void)
 {
     struct dt_params forward = {0}, backward = {0};
@@ -229,8 +231,8 @@ static void check_refused(int64_t memory_rows, int n_dims, const int64_t *shape)
     dt_params_free(&params);
 }
 
-// A frozen row keeps its values: no decay. A tensor has one owner of its gradient beside its own
-// part.
+// A frozen row keeps its values and does not decay. Besides the part that owns a tensor, only one
+// part may add to its gradient.
 static void test_frozen_and_shared(void)
 {
     struct dt_params params = mixed_table();
@@ -252,8 +254,9 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-// Every row of every kind of block: what data are normalised by is frozen; matrices decay, but for
-// one that is no product's; old files may lack what their models did not have.
+// Checks the flags of every row of all kinds of blocks. The rows that normalise data are frozen.
+// Matrices decay, except one that is not used in a product. Files of older versions may lack rows
+// that did not exist then.
 static void test_flags(void)
 {
     struct dt_model_config config =
@@ -322,7 +325,8 @@ static float rate_of(const struct dt_params *params, const struct dt_param_rate 
     return rates[dt_params_find(params, name) - params->rows].lr;
 }
 
-// Rates by name: the last pattern that matches counts, numbers are rates, factors are factors.
+// Learning rates by name: the last pattern that matches counts, plain numbers are rates, and
+// factors multiply the rate.
 static void test_rates(void)
 {
     static const char embedding[] = "backbone.embeddings.weight",
@@ -356,8 +360,8 @@ static void test_rates(void)
     dt_params_free(&params);
 }
 
-// µP: matrices of blocks by their fan-in, dt_rank included where it follows the width; the output
-// by the last norm; all else as it is.
+// µP scales the rates of matrices in blocks by their fan-in, which includes dt_rank if that grows
+// with the width, and the output through the last norm. Everything else stays as it is.
 static void test_mup(void)
 {
     static const struct {
@@ -390,13 +394,13 @@ static void test_mup(void)
           "the output's multiplier");
     free(weights);
     dt_params_free(&params);
-    WHOLE_OF(config, dt_rank) = 5; // chosen: the same at every width
+    WHOLE_OF(config, dt_rank) = 5; // chosen by the user, so it is the same at every width
     CHECK_OK(dt_model_list(&config, &params, NULL));
     CHECK(dt_params_find(&params, "backbone.layers.0.mixer.dt_proj.weight")->width == 1, "dt_rank");
     dt_params_free(&params);
 }
 
-// 129,135,360 parameters: what state-spaces/mamba-130m has.
+// state-spaces/mamba-130m has 129,135,360 parameters.
 static void test_published_size(void)
 {
     struct dt_model_config config = default_model("mamba*24", 768, 50280);
@@ -411,7 +415,7 @@ static void test_published_size(void)
     dt_params_free(&params);
 }
 
-// 128,989,632 parameters: what state-spaces/mamba2-130m has. A is between 1 and 16.
+// state-spaces/mamba2-130m has 128,989,632 parameters, and A is between 1 and 16.
 static void test_published_mamba2(void)
 {
     struct dt_model_config config = default_model("mamba2*24", 768, 50288);
@@ -436,7 +440,8 @@ static void test_published_mamba2(void)
     dt_params_free(&params);
 }
 
-// Heads of mamba2: 64 channels each unless there are fewer; sizes that do not divide are refused.
+// Heads of mamba2 have 64 channels unless there are fewer channels. Sizes that do not divide are
+// refused.
 static void test_mamba2(void)
 {
     struct dt_model_config config = default_model("mamba2*2", 96, 19), other;

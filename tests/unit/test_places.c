@@ -1,4 +1,4 @@
-// The map of ranks, hosts, devices and CPUs, seen through a pipe in stderr's place.
+// Tests the map of ranks, hosts, devices and CPUs, which is read from a pipe in place of stderr.
 #include "job/places.h"
 
 #include "captured.h"
@@ -27,7 +27,7 @@ static const char *logged(const struct dt_place *places, int n)
     return logged_for(places, n, false);
 }
 
-// Sums by the tree want ranks numbered host by host, and only they.
+// Only sums by the tree need ranks that are numbered host by host.
 static void test_numbering(void)
 {
     static const char warning[] = "warning: rank 2 is on another host than rank 1, though n1 has";
@@ -52,7 +52,8 @@ static void test_gpus(void)
               "threads each\n"
               "dtrain: n2: ranks 2-3 on NVIDIA H200 GPU-12345672 | GPU-12345673, CPUs 8-11 | "
               "12-15, 4 threads each\n");
-    snprintf(places[1].host, sizeof places[1].host, "n2"); // whose first and last CPUs are equal
+    // Its first and its last rank have the same CPUs.
+    snprintf(places[1].host, sizeof places[1].host, "n2");
     snprintf(places[3].cpus, sizeof places[3].cpus, "%s", places[1].cpus);
     CHECK(strstr(logged(places, 4), "n2: ranks 1-3 on NVIDIA H200 GPU-12345671 | GPU-12345672 | "
                                     "GPU-12345673, CPUs 4-7 | 8-11 | 4-7, 4 threads each\n"),
@@ -72,7 +73,7 @@ static void test_job(void)
     unsetenv("SLURM_JOB_ID");
 }
 
-// "" where the nodes of n ranks are equal, else what differs.
+// Returns "" if the nodes of n ranks are equal, else the message.
 static const char *refused(const struct dt_place *places, int n)
 {
     static struct dt_error error;
@@ -85,7 +86,7 @@ static const char *refused(const struct dt_place *places, int n)
     return error.message;
 }
 
-// Ranks that alternate between hosts, one of which has more; of two kinds.
+// Ranks alternate between two hosts of different kinds, one of which has more ranks.
 static void test_unequal(void)
 {
     struct dt_place places[5];
@@ -99,10 +100,10 @@ static void test_unequal(void)
                                   "  n2 (rank 3) has Intel, the others have AMD");
     CHECK_STR(refused(places, 1), "");
     CHECK_STR(refused(places, 2), "");
-    CHECK_STR(refused(places + 2, 2), // one rank each
+    CHECK_STR(refused(places + 2, 2), // one rank on each host
               "the nodes of this job are unequal:\n"
               "  n2 (rank 1) has Intel, n1 (rank 0) has AMD");
-    for (int i = 0; i < 4; i++) // as many of either kind: the first one is what is common
+    for (int i = 0; i < 4; i++) // as many of each kind, so the first one counts as common
         places[i] = place(i % 2 ? "n2" : "n1", i % 2 ? "Intel" : "AMD", "", 0);
     CHECK_STR(refused(places, 4), "the nodes of this job are unequal:\n"
                                   "  n2 (rank 1) has Intel, n1 (rank 0) has AMD");

@@ -1,9 +1,10 @@
-// Philox against the authors' known answers, and what is drawn from it: streams, bounds, moments.
+// Compares Philox with known answers of its authors, and tests what is drawn from it: streams,
+// bounds, moments.
 #include "base/rng.h"
 
 #include "test.h"
 
-// Random123's kat_vectors, the lines "philox4x32 10": counter, key, output.
+// The lines "philox4x32 10" of kat_vectors in Random123: counter, key, output.
 static const struct {
     uint32_t counter[4], key[2], out[4];
 } known[] = {
@@ -26,7 +27,7 @@ static void test_known_answers(void)
     }
 }
 
-// The stream's words are the blocks of counters {0, 1, 2, …; substream; stream} in order.
+// The words of a stream are the blocks of the counters {0, 1, 2, …; substream; stream} in order.
 static void test_stream_layout(void)
 {
     const uint64_t seed = 0x0123456789abcdef, substream = 0xfedcba9876543210;
@@ -67,7 +68,7 @@ static void test_below_is_even(void)
     int count[SIDES] = {0};
     for (int i = 0; i < DRAWS; i++)
         count[dt_philox_below(&rng, SIDES)]++;
-    // A count has a standard deviation of sqrt(70000 * 6 / 49) = 93; five of them.
+    // A count has a standard deviation of sqrt(70000 * 6 / 49) = 93. Five of them are allowed.
     for (int i = 0; i < SIDES; i++)
         CHECK(abs(count[i] - DRAWS / SIDES) < 465, "side %d came %d times", i, count[i]);
 }
@@ -85,7 +86,8 @@ static void test_uniform(void)
     CHECK_NEAR(sum / DRAWS, 0.5, 0.0046); // five times sqrt(1/12/100000)
 }
 
-// Moments of N(0, 1); each tolerance is five standard deviations of the estimate at 200,000 draws.
+// Moments of N(0, 1). Each tolerance is five standard deviations of the estimate from 200,000
+// draws.
 static void test_normal(void)
 {
     enum { DRAWS = 200000 };
@@ -104,7 +106,7 @@ static void test_normal(void)
     CHECK_NEAR(m1, 0, 0.0112);  // sqrt(1 / n)
     CHECK_NEAR(m2, 1, 0.0158);  // sqrt(2 / n)
     CHECK_NEAR(m3, 0, 0.0433);  // sqrt(15 / n)
-    CHECK_NEAR(m4, 3, 0.0366);  // sqrt(96 / n), over 3 for CHECK_NEAR is relative
+    CHECK_NEAR(m4, 3, 0.0366);  // sqrt(96 / n), divided by 3 since CHECK_NEAR is relative
     CHECK_NEAR(lag, 0, 0.0112); // neighbours are independent: sqrt(1 / n)
     CHECK(largest > 4 && largest < 5.78, "largest |x| is %g", largest);
 }

@@ -1,12 +1,12 @@
-// Who holds the lock of a run's folder, whatever is written in it, and what state.json says in the
-// end.
+// Tests who holds the lock of a run folder, whatever is written in the lock's file, and what
+// state.json says in the end.
 #include "job/run_folder.h"
 
 #include "scratch.h"
 
 #include <sys/file.h>
 
-// Where no other file can be written, the last words take the place of longer ones.
+// Where no other file can be written, the last words overwrite longer ones in place.
 static void test_in_place(const struct dt_run_folder *folder)
 {
     char *text;
@@ -33,17 +33,18 @@ int main(void)
     make_scratch();
     memset(text, 'x', sizeof text);
     snprintf(name, sizeof name, "%.*s", (int)shown, text);
-    put_bytes(in_scratch(".lock"), text, sizeof text); // of another version, or damaged
+    // As another version or damage would leave it.
+    put_bytes(in_scratch(".lock"), text, sizeof text);
     int fd = open(in_scratch(".lock"), O_RDONLY);
     CHECK_INT(flock(fd, LOCK_EX), 0);
     snprintf(message, sizeof message, "%s is in use by %s", scratch, name);
     CHECK_INT(dt_run_folder_open(scratch, 0, &run.folder), DT_USER);
-    CHECK_STR(dt_error_current()->message, message); // cut
+    CHECK_STR(dt_error_current()->message, message); // the name is cut
     close(fd);
     CHECK_OK(dt_run_folder_open(scratch, 0, &run.folder));
     CHECK_STR(run.folder.previous, name);
     CHECK_STR(run.guard, "guarded");
-    after = get_text(in_scratch(".lock")); // nothing of the long text is left
+    after = get_text(in_scratch(".lock")); // the long text is gone
     snprintf(mine, sizeof mine, "process %d on host ", (int)getpid());
     CHECK(strncmp(after, mine, strlen(mine)) == 0 && strchr(after, '\n') == strchr(after, 0) - 1,
           "the lock holds %s", after);

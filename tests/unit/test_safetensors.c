@@ -1,5 +1,5 @@
-// Safetensors: what is written is read back, files of other writers are read, and every hostile
-// header is refused with a message that names the file and what is wrong.
+// Tests safetensors: what is written is read back, files of other writers are read, and every
+// hostile header is refused with a message that names the file and what is wrong.
 #include "base/safetensors.h"
 
 #include "base/file.h"
@@ -11,13 +11,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-// A tensor in a header; a header of one of fp32.
+// TENSOR is a tensor in a header, ONE_F32 a header of one fp32 tensor.
 #define TENSOR(name, dtype, shape, offsets)                                                        \
     "\"" name "\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 #define F32(name, shape, offsets) TENSOR(name, "\"F32\"", shape, offsets)
 #define ONE_F32(shape, offsets)   "{" F32("a", shape, offsets) "}"
 
-// Headers over 16 bytes of data, and a part of the message that each must give.
+// Headers for 16 bytes of data, and a part of the message that each must give.
 
 static const struct {
     const char *json, *message;
@@ -53,7 +53,7 @@ static const struct {
     {ONE_F32("[1,1,1,1,1,1,1,1,4]", "[0,16]"), "more than 8 dimensions"},
     {ONE_F32("[3]", "[0,16]"), "16 bytes of data, its shape needs 12"},
     {"{" TENSOR("a", "\"F64\"", "[4]", "[0,16]") "}", "16 bytes of data, its shape needs 32"},
-    // 2^40 * 2^24 elements are 0 modulo 2^64; 2^62 fp32 elements are 0 bytes modulo 2^64
+    // 2^40 * 2^24 elements are 0 modulo 2^64, and 2^62 fp32 elements are 0 bytes modulo 2^64.
     {ONE_F32("[1099511627776,16777216]", "[0,0]"), "2^63"},
     {ONE_F32("[2147483648,2147483648]", "[0,0]"), "2^63"},
     {"{" TENSOR("a", "\"F4\"", "[31]", "[0,16]") "}", "not of whole bytes"},
@@ -83,7 +83,7 @@ static const struct {
     {"{" F32("a\nb", "[4]", "[0,16]") "}", "control character in"},
     {"{" F32("a\xff", "[4]", "[0,16]") "}", "not UTF-8 at byte 3"},
     {"{\"\xc0\xaf\":1}", "not UTF-8 at byte 2"},         // an overlong '/'
-    {"{\"\xe0\x80\xaf\":1}", "not UTF-8 at byte 2"},     // another
+    {"{\"\xe0\x80\xaf\":1}", "not UTF-8 at byte 2"},     // another one
     {"{\"\xed\xa0\x80\":1}", "not UTF-8 at byte 2"},     // half of a surrogate pair
     {"{\"\xf4\x90\x80\x80\":1}", "not UTF-8 at byte 2"}, // past U+10FFFF
     {"{\"\xe2\x82", "not UTF-8 at byte 2"},
@@ -96,9 +96,10 @@ static const struct {
 static void test_hostile_headers(void)
 {
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
-        struct dt_safetensors *file = (struct dt_safetensors *)scratch; // must be overwritten
+        // The call must overwrite it.
+        struct dt_safetensors *file = (struct dt_safetensors *)scratch;
         size_t size = strlen(hostile[i].json);
-        char *exact = malloc(size + !size); // a sanitizer sees a read past its end
+        char *exact = malloc(size + !size); // a sanitizer reports reads past its end
         memcpy(exact, hostile[i].json, size);
         dt_status status = dt_safetensors_parse("model", exact, (int64_t)size, 16, &file);
         const char *message = dt_error_current()->message;
@@ -110,7 +111,8 @@ static void test_hostile_headers(void)
     }
 }
 
-// Every cut of a good header, and every byte of it changed: refused or taken, never a crash.
+// Cuts a good header at every place and changes every byte of it. The result is refused or
+// accepted, and never crashes.
 static void test_mangled_headers(void)
 {
     static const char good[] =
@@ -133,7 +135,8 @@ static void test_mangled_headers(void)
             dt_safetensors_close(file);
         }
     dt_error_clear();
-    // The header itself at each byte, other letters in the names and the metadata, and little else.
+    // Accepted are the header itself, once for each byte, other letters in names and metadata, and
+    // little else.
     CHECK(taken > (int)sizeof good && taken < 3000, "%d changed headers were taken", taken);
 }
 
@@ -148,7 +151,7 @@ static void test_deep_and_large(void)
     memset(text, ',', COMMAS);
     memcpy(text, "{\"a\":[", 6);
     CHECK_FAILS(dt_safetensors_parse("model", text, COMMAS, 0, &file), DT_USER, "4000000 values");
-    memset(text, ',', COMMAS); // in a string they are no values
+    memset(text, ',', COMMAS); // in a string they separate no values
     memcpy(text, "{\"__metadata__\":{\"a\":\"", 22);
     memcpy(text + COMMAS, "\"}}", 3);
     CHECK_OK(dt_safetensors_parse("model", text, COMMAS + 3, 0, &file));
@@ -170,7 +173,7 @@ static void test_hostile_files(void)
     static const char header[] = ONE_F32("[4]", "[0,16]");
     static const struct {
         const char *name;
-        uint64_t length; // of the header, as the file says
+        uint64_t length; // the length of the header that the file states
         int64_t data_bytes;
         const char *says;
     } wrong[] = {
@@ -200,8 +203,8 @@ static void test_hostile_files(void)
     dt_safetensors_close(file);
 }
 
-// What other writers may do: any order of members and tensors, spaces, unknown members and element
-// types, empty tensors and scalars.
+// What other writers may do: members and tensors in any order, spaces, unknown members and element
+// types, empty tensors, and scalars.
 static void test_foreign_header(void)
 {
     static const char header[] =
@@ -232,7 +235,7 @@ static void test_foreign_header(void)
 }
 
 static const struct dt_safetensors_entry entries[] = {
-    {"backbone.w", DT_F32, 2, {77, 513}}, // 39,501 elements: more than one chunk of a reader
+    {"backbone.w", DT_F32, 2, {77, 513}}, // 39,501 elements: several chunks of a reader
     {"b16", DT_BF16, 3, {3, 1, 6001}},    {"f16", DT_F16, 1, {5}},
     {"scalar", DT_F32, 0, {0}},           {"none", DT_F32, 2, {0, 9}},
     {"odd \"name\"\\", DT_U8, 1, {3}},    {"i8", DT_I8, 1, {18003}},
@@ -289,7 +292,8 @@ static void check_data(const struct dt_safetensors *file)
     for (int64_t i = 0; i < 18002; i++)
         wrong += x[i] != (float)((i + 1) % 251 - 125);
     CHECK_INT(wrong, 0);
-    CHECK_OK(dt_safetensors_read_f32(file, b16, 17000, 1003, x)); // a part, up to the end
+    // A part that ends with the tensor.
+    CHECK_OK(dt_safetensors_read_f32(file, b16, 17000, 1003, x));
     CHECK(x[1002] == dt_bf16_to_f32(dt_f32_to_bf16(value(18002))), "%g", (double)x[1002]);
     CHECK_OK(dt_safetensors_read_f32(file, w, 513, 2, x));
     CHECK(x[0] == value(513) && x[1] == value(514), "%g %g", (double)x[0], (double)x[1]);
@@ -314,7 +318,7 @@ int fdatasync(int fd)
     return sync_error ? -1 : 0;
 }
 
-// Bytes are synced as they are written, and a sync that fails fails the write.
+// Bytes are synced while they are written, and a failed sync fails the write.
 static void test_synced(void)
 {
     static const struct dt_safetensors_entry entry = {"bytes", DT_U8, 1, {2400}};
@@ -325,7 +329,7 @@ static void test_synced(void)
     CHECK_OK(dt_safetensors_create(in_scratch("synced"), &entry, 1, NULL, 0, &writer));
     for (int i = 0; i < 5; i++)
         CHECK_OK(dt_safetensors_write(writer, piece, sizeof piece));
-    CHECK_INT(n_synced, 1); // after the third, with the header
+    CHECK_INT(n_synced, 1); // after the third write, with the header
     sync_error = EIO;
     CHECK_FAILS(dt_safetensors_write(writer, piece, sizeof piece), DT_MACHINE, "synced: Input");
     dt_safetensors_discard(writer);
@@ -363,7 +367,7 @@ static void test_round_trip(void)
     dt_safetensors_close(file);
 }
 
-// The bytes of a file are these and no others: the format has no room for taste.
+// The format leaves no choice: a file has exactly these bytes.
 static void test_exact_bytes(void)
 {
     static const char header[] =
@@ -385,7 +389,7 @@ static void test_exact_bytes(void)
     free(text);
 }
 
-static void test_offsets_are_plain_digits(void) // past 10^15, where %g turns to exponents
+static void test_offsets_are_plain_digits(void) // beyond 10^15, where %g uses exponents
 {
     const struct dt_safetensors_entry entry = {"t", DT_F32, 2, {1ll << 29, 1ll << 20}};
     struct dt_safetensors_writer *writer;
@@ -447,7 +451,7 @@ static void test_writer_failures(void)
     dt_safetensors_close(NULL);
 }
 
-// A size limit stands in for a disk that fills up.
+// A size limit simulates a disk that fills up.
 static void test_full_disk(void)
 {
     const struct dt_safetensors_entry entry = {"t", DT_F32, 1, {4096}};
@@ -464,7 +468,7 @@ static void test_full_disk(void)
     CHECK(!dt_file_exists(in_scratch("full")), "half a file stayed");
 }
 
-// A file that is cut while it is open.
+// A file is cut while it is open.
 static void test_cut_under_way(void)
 {
     struct dt_safetensors *file;
@@ -479,7 +483,7 @@ static void test_cut_under_way(void)
 
 int main(void)
 {
-    signal(SIGXFSZ, SIG_IGN); // past the size limit write gives EFBIG instead
+    signal(SIGXFSZ, SIG_IGN); // write then returns EFBIG beyond the size limit
     make_scratch();
     RUN(test_hostile_headers, test_mangled_headers, test_deep_and_large, test_hostile_files,
         test_foreign_header, test_round_trip, test_synced, test_exact_bytes,

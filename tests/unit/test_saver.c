@@ -1,6 +1,6 @@
-// What remains after a failed save: the best checkpoint is the last one that was saved, the count
-// of evaluations since then is what run.patience compares, and the next save works, a minute later
-// or when it is due. What a save reports of its time is what it took.
+// Tests what remains after a failed save. The best checkpoint is the last one that was saved,
+// run.patience counts the evaluations since then, and the next save works, a minute later or when
+// it is due. The times that a save reports are the times that it took.
 #include "checkpoint/saver.h"
 
 #include "base/clock.h"
@@ -14,13 +14,13 @@ static const struct dt_dataset no_data;
 static struct dt_trainer_state state;
 static int published, logged;
 static bool sync_fails;
-static atomic_bool sync_waits;       // until training has waited briefly
-static const double stalled_s = 100; // before each save began
-enum { WRITTEN_S = 50 };             // before what was written is published
+static atomic_bool sync_waits;       // the sync waits until training has waited briefly
+static const double stalled_s = 100; // seconds that training was stalled before each save
+enum { WRITTEN_S = 50 };             // seconds until what was written is published
 static double save_began;
-static _Atomic time_t later;  // seconds that the clocks of this program are ahead
-static _Atomic time_t look_s; // by which they go on with each look
-enum { BRIEF_S = 200 };       // more than training waits briefly, and than WRITTEN_S
+static _Atomic time_t later;  // seconds by which the clocks of this program are ahead
+static _Atomic time_t look_s; // seconds that every reading of a clock adds
+enum { BRIEF_S = 200 };       // longer than training waits briefly, and than WRITTEN_S
 
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
@@ -61,7 +61,7 @@ static dt_status count_logged(void *context, const struct dt_saved *saved)
     return DT_OK;
 }
 
-// A file is where the folder of the checkpoints should be, or no longer.
+// Puts a file in place of the folder of checkpoints, or removes it.
 static void block(const char *dir, bool blocked)
 {
     if (blocked) {
@@ -71,7 +71,8 @@ static void block(const char *dir, bool blocked)
         CHECK_INT(unlink(dir), 0);
 }
 
-// Every other one that fails does so before anything is written, the rest when all is.
+// Saves. Of the saves that must fail, every other one fails before anything is written, and the
+// rest when everything is written.
 static void save(struct dt_saver *saver, const char *dir, bool fails)
 {
     static int failed;
@@ -85,7 +86,7 @@ static void save(struct dt_saver *saver, const char *dir, bool fails)
     CHECK_OK(dt_saver_begin(saver, save_began - stalled_s));
     CHECK(!dt_saver_is_free(saver), "a save is under way");
     struct dt_trainer_state then = state;
-    if (!fails) // while it is written, an evaluation is better
+    if (!fails) // during the save, an evaluation is better
         state.best_step = state.step + 1, state.best_loss = 0;
     look_s = blocked ? 0 : BRIEF_S;
     CHECK_OK(dt_saver_settle(saver, DT_WAIT_BRIEFLY));
@@ -111,7 +112,7 @@ static void save(struct dt_saver *saver, const char *dir, bool fails)
     later = 0;
 }
 
-static int64_t best_after_reset; // -1: not reset
+static int64_t best_after_reset; // -1: it was not reset
 
 static void note_best(void *context)
 {
@@ -119,8 +120,8 @@ static void note_best(void *context)
     best_after_reset = state.best_step;
 }
 
-// Evaluations of these losses, each saved where it is the best so far; `failing`: a bit for each
-// save that fails.
+// Runs evaluations with several losses and saves each that is the best so far. `failing` has a bit
+// for each save that must fail.
 static void check_best(struct dt_saver_config *config, struct dt_snapshot *snapshot,
                        unsigned failing)
 {
@@ -162,7 +163,7 @@ static void check_best(struct dt_saver_config *config, struct dt_snapshot *snaps
     dt_saver_destroy(saver);
 }
 
-// After a bad step the checkpoints before it stay: one of them may be the only good one.
+// After a bad step the checkpoints before it are kept, since one of them may be the only good one.
 static void check_kept(struct dt_saver_config *config, struct dt_snapshot *snapshot)
 {
     struct dt_saver *saver;

@@ -1,17 +1,17 @@
-// How the CUDA scan is cut into blocks (kernels/scan_cut.h), at the widths of the 130M, 370M, 790M
-// and 1.4B models, 512 to 65,536 tokens and every batch from 1 to 64: the chosen cut takes at most
-// 1 / 0.9 of the time of the best one. Both are timed by a simulation of the device's block
-// scheduler that shares nothing with the rule but the price of a token. Cuts cover every token
-// once. Printed: how full the device is, and with an argument every cut.
+// Tests how the CUDA scan is cut into blocks (kernels/scan_cut.h), at the widths of the 130M, 370M,
+// 790M and 1.4B models, 512 to 65,536 tokens and every batch from 1 to 64. The chosen cut must take
+// at most 1 / 0.9 of the time of the best one. A simulation of the device's block scheduler
+// computes both times; it shares only the price of a token with the rule. Cuts cover every token
+// once. The test prints how full the device is and, with an argument, every cut.
 #include "kernels/scan_cut.h"
 
 #include "test.h"
 
 enum { BATCHES = 64, RESIDENT_MOST = 4, KINDS_MOST = 256, WIDTH = 32 };
 
-// SMs that have the same blocks.
+// A group of SMs with the same blocks.
 struct kind {
-    double left[RESIDENT_MOST]; // tokens of each resident block, the fewest first
+    double left[RESIDENT_MOST]; // tokens left in each resident block, in increasing order
     int64_t blocks, sms;
 };
 
@@ -44,8 +44,8 @@ static void add_kind(struct simulation *s, struct kind kind)
     s->kinds[s->count++] = kind;
 }
 
-// The SM with the fewest blocks gets the next one; returns how many of `blocks` were placed at
-// once.
+// Gives the next block to the SMs with the fewest blocks, and returns how many of `blocks` were
+// placed.
 static int64_t place_blocks(struct simulation *s, int64_t blocks, double tokens, int64_t resident)
 {
     int to = -1;
@@ -67,13 +67,13 @@ static int64_t place_blocks(struct simulation *s, int64_t blocks, double tokens,
     return sms;
 }
 
-// Blocks share an SM evenly; one alone has at most half of it.
+// Blocks share an SM evenly. A single block uses at most half of it.
 static double token_time(int64_t blocks)
 {
     return blocks == 1 ? 2.0 : (double)blocks;
 }
 
-// Until the first block of any SM ends.
+// Advances until the first block on any SM ends, and returns the time that took.
 static double advance(struct simulation *s)
 {
     double time = INFINITY;
@@ -96,8 +96,8 @@ static double advance(struct simulation *s)
     return time;
 }
 
-// Time of a launch, in tokens of an SM at full rate: `blocks` of `tokens`, then `more` shorter
-// ones.
+// Returns the time of a launch of `blocks` with `tokens` each and then `more` shorter ones, in
+// tokens of an SM at full rate.
 static double launch_time(int64_t blocks, int64_t tokens, int64_t more, int64_t more_tokens,
                           int64_t resident)
 {
@@ -120,7 +120,7 @@ static double launch_time(int64_t blocks, int64_t tokens, int64_t more, int64_t 
     }
 }
 
-// A problem's price, in issue slots.
+// Returns the price of a cut in issue slots.
 static double cut_time(const struct scan_cut *cut, int64_t batch, const scan_costs *costs)
 {
     int two = cut->width > WIDTH;
@@ -137,7 +137,7 @@ static double cut_time(const struct scan_cut *cut, int64_t batch, const scan_cos
     return time;
 }
 
-// What it takes at least: its work spread evenly, with nothing for starts.
+// Returns a lower bound of the time: the work spread evenly, and starts cost nothing.
 static double least_time(const struct scan_cut *cut, int64_t batch, const scan_costs *costs)
 {
     int two = cut->width > WIDTH;
@@ -151,7 +151,8 @@ struct shape {
     int64_t channels, length;
 };
 
-// The best of many more cuts than the rule looks at, or `best`: any number of whole sequences.
+// Returns the best time of many more cuts than the rule considers, with any number of whole
+// sequences, or `best` if that is less.
 static double best_time(int64_t batch, struct shape shape, int64_t unit, const scan_costs *costs,
                         double best)
 {
@@ -187,10 +188,11 @@ static void check_cover(const scan_cut *cut, int64_t batch, int64_t unit)
 }
 
 static const int64_t WIDTHS[2] = {WIDTH, 2 * WIDTH};
-static bool show; // each cut
+static bool show; // prints each cut
 
-// fill: the time of every token once, spread evenly over the SMs, against the time it takes: first
-// runs and starts are no work. Whether one or two channels per lane are better, `share` tells.
+// The fill compares the time of every token once, spread evenly over the SMs, with the time that
+// the cut takes: first runs and starts do not count as work. `share` shows whether one or two
+// channels per lane are better.
 static void check_shape(const char *op, struct shape shape, int64_t unit, const scan_costs *costs,
                         double fill_least)
 {
@@ -252,8 +254,8 @@ int main(int argc, char **argv)
                                    {3072, 2048},  {4096, 2048}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_shape("forward", shapes[i], 16, &SCAN_FORWARD_COSTS, 0.75);
-        // two channels a lane cost 0.64 of one a channel: segments of such blocks pay where whole
-        // sequences of the others would fill more
+        // Two channels per lane cost 0.64 of one channel per lane. So segments of such blocks may
+        // pay where whole sequences of the others would fill more of the device.
         check_shape("backward", shapes[i], 8, &SCAN_BACKWARD_COSTS, 0.7);
     }
     test_awkward();

@@ -1,4 +1,4 @@
-// The learning rate against the formulas of train/schedule.h, at the steps where they meet.
+// Compares the learning rate with the formulas of train/schedule.h at the steps where they meet.
 #include "train/schedule.h"
 
 #include "test.h"
@@ -21,7 +21,7 @@ static void check_at(enum dt_schedule kind, int64_t warmup, int64_t step, double
     struct dt_settings s = settings(kind, warmup);
     struct dt_lr_schedule schedule = dt_lr_schedule(&s, 110);
     double got = dt_lr_at(&schedule, step);
-    // Double arithmetic in another order: a few units in the last place.
+    // Doubles are computed in another order: a few units in the last place.
     CHECK(fabs(got - want) <= 1e-12 * want, "schedule %d, step %lld: %.17g, not %.17g", kind,
           (long long)step, got, want);
 }
@@ -32,7 +32,7 @@ int main(void)
         check_at((enum dt_schedule)kind, 10, 1, 2e-4);
         check_at((enum dt_schedule)kind, 10, 5, 1e-3);
         check_at((enum dt_schedule)kind, 10, 10,
-                 2e-3); // the peak is reached at the last warm-up step
+                 2e-3); // the last warm-up step has the peak
     }
     check_at(DT_SCHEDULE_COSINE, 10, 60, 1.25e-3); // half-way between
     check_at(DT_SCHEDULE_COSINE, 10, 110, 5e-4);
@@ -69,7 +69,7 @@ int main(void)
     struct dt_lr_schedule one = dt_lr_schedule(&plain, 110);
     for (int64_t step = 1; step <= 110; step++)
         CHECK_NEAR(dt_lr_at(&equal, step), dt_lr_at(&one, step), 0);
-    s.optim.restart_steps = 1; // a run of many periods costs no more
+    s.optim.restart_steps = 1; // a run of many periods must not be slow
     equal = dt_lr_schedule(&s, INT64_C(1) << 53);
     CHECK_NEAR(dt_lr_at(&equal, INT64_C(1) << 53), 5e-4, 1e-12);
 
@@ -79,7 +79,7 @@ int main(void)
     struct dt_lr_schedule schedule = dt_lr_schedule(&s, 110);
     CHECK_NEAR(schedule.min_lr, 2e-4, 1e-12);
     CHECK_INT(schedule.decay_steps, 22);
-    s.optim.decay_steps = 0; // no decay, not even at the last step
+    s.optim.decay_steps = 0; // no decay, not even in the last step
     schedule = dt_lr_schedule(&s, 110);
     CHECK_NEAR(dt_lr_at(&schedule, 110), 2e-3, 0);
     return test_end();

@@ -1,13 +1,14 @@
-// A window that is run in segments, forward keeping the states at their borders and backward from
-// the last segment to the first with the gradients of these states, gives the gradients of the
-// whole window: models of every kind of block, documents that start anywhere, windows that are no
-// whole number of segments.
+// A window that is run in segments gives the gradients of the whole window: forward keeps the
+// states at the borders, and backward runs from the last segment to the first with the gradients of
+// these states. Tests models of every kind of block, documents that start anywhere, and windows
+// that are not a whole number of segments.
 #include "random_pass.h"
 #include "train/segments.h"
 
 enum { B = 3, L = 171, ROWS = B * L };
 
-// The residual streams of all positions into `streams` [B, L, d], the sum of losses into *sum.
+// Runs a window in segments. `streams` [B, L, d] receives the residual streams of all positions and
+// *sum the losses.
 static void run_segments(struct random_pass *p, int64_t segment, float *streams,
                          struct dt_loss_sum *sum)
 {
@@ -35,7 +36,7 @@ static void run_segments(struct random_pass *p, int64_t segment, float *streams,
     dt_segments_destroy(&segments);
 }
 
-// No target of a window is in its last 45 positions, which the last segment is part of.
+// Removes the targets of the last 45 positions of each window, which end in the last segment.
 static void move_targets(struct random_pass *p)
 {
     int index = dt_array_list_find(dt_model_arrays(p->model), "targets");
@@ -45,8 +46,8 @@ static void move_targets(struct random_pass *p)
             ((float *)p->arrays[index])[row * width + i] = NAN;
 }
 
-// Sums are in fp32 and in another order: of a product of matrices, whose order follows from its
-// number of rows, of what a position sees in attention, and of gradients over positions.
+// Sums are in fp32 and have another order: in matrix products, where the order depends on the
+// number of rows, over what a position sees in attention, and in gradients over positions.
 static void test_model(const char *layers, const char *heads, enum dt_recompute recompute,
                        int64_t segment, int64_t window)
 {
@@ -67,7 +68,7 @@ static void test_model(const char *layers, const char *heads, enum dt_recompute 
     memcpy(whole, dt_model_residual(p.model, &p.pass).data, stream_bytes);
     run_segments(&p, segment, parts, &got);
     double off = random_pass_distance(parts, whole, ROWS * d);
-    // Segments of whole chunks end with the bits of the whole window.
+    // With segments of whole chunks the bits are those of the whole window.
     bool exact = segment % 64 == 0;
     CHECK(exact ? off == 0 : off < 1e-6, "%s, %s, segments of %d: the stream differs by %.2g",
           layers, heads, (int)segment, off);
@@ -87,8 +88,8 @@ static void test_model(const char *layers, const char *heads, enum dt_recompute 
     random_pass_close(&p);
 }
 
-// Two ranks run the six segments of a window in turn. A state that is sent stays while the rank
-// runs its next segment, and those that arrive stay until backward.
+// Two ranks take turns at the six segments of a window. A state that is being sent stays unchanged
+// while the rank runs its next segment, and received states stay until backward.
 static void test_group(void)
 {
     const struct dt_model_config config = random_pass_config("tokens", "mamba*2", "lm");
@@ -128,10 +129,11 @@ static void test_group(void)
     random_pass_close(&p);
 }
 
-// A communicator that moves nothing, and the signatures of what a rank sends and receives.
+// A communicator that transfers nothing and records the signatures of what a rank sends and
+// receives.
 struct recorder {
     struct dt_comm comm;
-    uint32_t signatures[2][128]; // sent, received
+    uint32_t signatures[2][128]; // of what was sent; of what was received
     int n[2];
 };
 
@@ -151,7 +153,7 @@ static dt_status recorded(struct dt_comm *comm, struct dt_request *request)
     return DT_OK;
 }
 
-// Two windows of six segments, by one of two ranks.
+// Runs two windows of six segments as one of two ranks.
 static void run_turns(struct random_pass *p, struct dt_comm *comm)
 {
     const struct dt_model_shape shape = {.training = true};
@@ -177,8 +179,8 @@ static void run_turns(struct random_pass *p, struct dt_comm *comm)
     dt_segments_destroy(&segments);
 }
 
-// What a rank sends has the signatures that the other one expects, and nothing else has them: not
-// another array, block, border or window, and not the gradient.
+// Everything that a rank sends has the signature that the other rank expects. No two signatures are
+// equal: those of other arrays, blocks, borders and windows and those of gradients differ.
 static void test_signatures(void)
 {
     static const struct dt_comm_table table = {"records", record, recorded, NULL, NULL, NULL, NULL};
@@ -191,7 +193,7 @@ static void test_signatures(void)
         ranks[rank].comm = (struct dt_comm){.table = &table, .info = {.rank = rank, .size = 2}};
         run_turns(&p, &ranks[rank].comm);
     }
-    uint32_t all[2 * 5 * 2 * 2 * 2]; // windows, borders, blocks, arrays, and the gradients of these
+    uint32_t all[2 * 5 * 2 * 2 * 2]; // windows, borders, blocks, arrays, and their gradients
     int n = 0, same = 0;
     for (int rank = 0; rank < 2; rank++) {
         const struct recorder *mine = &ranks[rank], *other = &ranks[1 - rank];
@@ -216,13 +218,16 @@ int main(void)
         "a:regression*2/mean", "a:categorical*5/last", "a:huber*2/max",
         "a:categorical*5@0.3/last b:bernoulli*3 c:huber*2/max d:regression/mean e:huber*2/mean"};
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
-        for (int64_t segment = 50; segment <= 64; segment += 14) // not whole chunks, and whole ones
+        // Segments of no whole chunks, then of whole ones.
+        for (int64_t segment = 50; segment <= 64; segment += 14)
             test_model(layers[i], "lm", DT_RECOMPUTE_NONE, segment, 8);
-    test_model("attention*2", "lm", DT_RECOMPUTE_NONE, 64, 100); // a window of two segments
+    // A window of attention that is longer than a segment.
+    test_model("attention*2", "lm", DT_RECOMPUTE_NONE, 64, 100);
     for (enum dt_recompute recompute = DT_RECOMPUTE_NONE; recompute <= DT_RECOMPUTE_BLOCK;
          recompute++)
         test_model("mamba attention mlp gru mamba2 lstm", "lm", recompute, 64, 8);
-    // Pools of the whole window, of which the last segment has 43 positions, or 5 that count less.
+    // Pools over the whole window, whose last segment has 43 positions, or 5 positions whose
+    // targets do not count.
     for (int64_t segment = 64; segment <= 166; segment += 102)
         for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
             test_model("mamba*2", pools[i], DT_RECOMPUTE_NONE, segment, 8);

@@ -1,5 +1,6 @@
-// The key table of dtrain: its defaults, its choices against the enums, what is not implemented
-// yet, the checks between keys, and that a resolved configuration reads back to the same settings.
+// Tests dtrain's table of keys: its defaults, its choices against the enums, what is not
+// implemented yet, the checks between keys, and that a resolved configuration reads back to the
+// same settings.
 #include "default_model.h"
 #include "job/settings.h"
 #include "test.h"
@@ -7,7 +8,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-// What every run must say.
+// Keys that every run must have.
 static const char base_text[] = "[run]\n"
                                 "steps = 100\n"
                                 "[model]\n"
@@ -23,10 +24,10 @@ static const char base_text[] = "[run]\n"
 
 enum { WORDS = 8 };
 struct words {
-    const char *word[WORDS]; // NULL behind the last
+    const char *word[WORDS]; // NULL after the last
 };
 
-// What was read last.
+// The settings that were read last.
 static struct dt_settings s;
 static struct dt_config *config;
 
@@ -54,7 +55,7 @@ static dt_status parse_and_check(const struct words *words)
     return status == DT_OK ? check_settings() : status;
 }
 
-// No shell expands the ~ of section.key=value.
+// dtrain expands ~ itself, since no shell does in section.key=value.
 static void test_home_folders(void)
 {
     const struct words words = {{"run.dir=~/runs/a~b", "run.resume=~", "run.init_from=./~/w,~",
@@ -64,10 +65,10 @@ static void test_home_folders(void)
     CHECK_OK(parse(base_text, &words));
     CHECK_STR(s.run.dir, "/usr/runs/a~b");
     CHECK_STR(s.run.resume, "/usr");
-    CHECK_STR(s.run.init_from, "./~/w,~"); // one path
+    CHECK_STR(s.run.init_from, "./~/w,~"); // this is one path
     CHECK_STR(s.data.train, "/usr/a*.h5,b~.h5, /usr/c.h5");
     CHECK(s.data.val[0] == '/', "data.val is %s", s.data.val);
-    CHECK_STR(s.run.name, "~"); // no path
+    CHECK_STR(s.run.name, "~"); // a name is no path
     CHECK_STR(s.log.limits, "/usr/limits");
     CHECK_STR(dt_config_find(config, "run.dir")->text, "/usr/runs/a~b");
     const struct words nobody = {{"data.train=a.h5,~no-such-user/b.h5"}};
@@ -139,7 +140,7 @@ static void test_defaults(void)
     CHECK_INT(s.log.profile, true);
 }
 
-// What may change in a run that is trained already, without a word.
+// Keys that may change between a run and its resumption without a message.
 static void test_neutral(void)
 {
     static const char neutral[] =
@@ -257,7 +258,7 @@ static void test_between_keys(void)
         {{{"optim.schedule=wsd", "optim.warmup_steps=81"}}, "optim.decay_steps: 20 and"},
         {{{"optim.schedule=wsd", "run.steps=3", "optim.warmup_steps=2", "optim.decay_steps=2"}},
          "optim.decay_steps: 2 and"},
-        // fp32 rounds these to 1 and to 0: bias correction or the step would divide by zero.
+        // fp32 rounds these to 1 and to 0. Bias correction or the step would then divide by zero.
         {{{"optim.beta1=0.99999999"}}, "optim.beta1: 0.99999999 is out of range"},
         {{{"optim.beta2=1.0"}}, "optim.beta2: 1.0 is out of range"},
         {{{"optim.eps=1e-50"}}, "optim.eps: 1e-50 is out of range"},
@@ -278,7 +279,7 @@ static void test_between_keys(void)
         {{"optim.min_lr=3e-3", "optim.warmup_steps=99"}},
         {{"optim.schedule=wsd", "optim.decay_steps=90", "optim.warmup_steps=10"}},
         {{"optim.beta1=0", "optim.beta2=0.9999", "optim.grad_clip=0", "optim.weight_decay=0"}},
-        {{"optim.schedule=wsd", "run.steps=3", "optim.warmup_steps=2"}}, // auto: 0.6, one step
+        {{"optim.schedule=wsd", "run.steps=3", "optim.warmup_steps=2"}}, // auto: 0.6, so one step
         {{"run.seed=9007199254740992"}},
         {{"optim.rollback=10"}},
         {{"optim.schedule=cosine_restarts", "optim.restart_steps=90", "optim.warmup_steps=10"}},
@@ -295,13 +296,13 @@ static void test_between_keys(void)
               dt_error_current()->message);
 }
 
-// What a job of so many ranks can share.
+// How a job of so many ranks can share the batch.
 static void test_ranks(void)
 {
     static const struct {
         struct words words;
         int64_t ranks;
-        const char *said; // NULL: fine
+        const char *said; // NULL: it can
     } cases[] = {
         {{{"data.batch=12"}}, 4, NULL},
         {{{"data.batch=12"}}, 5, "the nearest that can are 10 and 15"},
@@ -344,13 +345,14 @@ static void test_required(void)
     CHECK_STR(dt_error_current()->message,
               "c.ini: run.steps: this or run.epochs is required: how long to train");
     struct dt_problems problems = {0};
-    dt_settings_check(&problems, &s, NULL); // a rank that knows no origins
+    dt_settings_check(&problems, &s, NULL); // a rank other than 0 has no origins of keys
     CHECK_INT(dt_problems_raise(&problems, NULL), DT_USER);
     CHECK_OK(parse(bare, &(struct words){{"run.epochs=1", "run.init_from=m"}}));
     CHECK_OK(check_settings());
 }
 
-// What does not fit together is reported with what is wrong by itself, unless that concerns it.
+// Contradictions between keys are reported together with wrong keys, unless one of the keys is
+// wrong itself.
 static void test_all_at_once(void)
 {
     static const char *const words[] = {"data.train=t.h5",       "data.batch=12",
@@ -387,7 +389,7 @@ static void test_all_at_once(void)
     dt_error_clear();
 }
 
-// With run.epochs the steps are known once the data is.
+// With run.epochs the number of steps is known when the data are.
 static void test_steps_of_epochs(void)
 {
     static const char bare[] = "[data]\ntrain = t.h5\nseq_len = 8\nbatch = 2\n[optim]\nlr = 1\n";
@@ -421,7 +423,7 @@ static void test_echo(void)
     free(text);
 }
 
-// MPI's start has at least a minute, however soon a stalled rank is to end the job.
+// The start of MPI has at least a minute, however short the time-out of a stalled rank is.
 static void test_limits(void)
 {
     static const struct {

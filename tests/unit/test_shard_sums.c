@@ -1,5 +1,5 @@
-// What protects a shard's own data: the checksums of /tokens, of either kind, and the number and
-// hash of /doc_starts. Each is broken alone, and verify and the loader have to notice.
+// Tests what protects the data of a shard: checksums of /tokens of either kind, and the number and
+// hash of /doc_starts. Each is made wrong alone, and verify and the loader must report it.
 #include "data/pack.h"
 #include "data/shard_cache.h"
 #include "data/xxh3.h"
@@ -19,7 +19,7 @@ static const char *write_packed(const char *name)
     return path;
 }
 
-// `phrase` NULL: it went well.
+// Checks a status and its message; NULL: there must be no error.
 static void expect(dt_status status, const char *path, const char *phrase)
 {
     const char *message = dt_error_current()->message;
@@ -36,7 +36,7 @@ static void expect_verify(const char *path, const char *phrase)
     expect(dt_verify_shard(path, NULL, false, &shard), path, phrase);
 }
 
-// Trains on the first block of the shard alone.
+// Trains only on the first block of the shard.
 static void expect_loader(const char *path, bool verify, const char *phrase)
 {
     struct dt_loader_config config = config_for(path);
@@ -49,7 +49,7 @@ static void expect_loader(const char *path, bool verify, const char *phrase)
     dt_loader_close(loader);
 }
 
-// Shards that stay open: one that was read unverified is still verified for who asks for it.
+// A shard that is open and was read without verification is verified when a later user asks for it.
 static void expect_later(const char *path, const char *phrase)
 {
     struct dt_shard_cache *shards;
@@ -84,33 +84,36 @@ static void set_start(const char *path, int64_t index, uint64_t value)
     write_start(path, place_of_start(path, index), value);
 }
 
-// Document starts 0, 40, 80 … of 3333 tokens: 84 of them. The block that is trained ends at 80.
+// There are 84 document starts: 0, 40, 80 … of 3333 tokens. The block that is trained on ends at
+// 80.
 static void test_changed_start(void)
 {
     const char *path = write_packed("start.h5");
     expect_verify(path, NULL);
     expect_loader(path, true, NULL);
-    set_start(path, 70, 2801); // was 2800, far after the block
+    set_start(path, 70, 2801); // was 2800, which is far after the block
     expect_verify(path, "checksum mismatch in /doc_starts");
     expect_loader(path, true, "checksum mismatch in /doc_starts");
     expect_loader(path, false, NULL);
     expect_later(path, "checksum mismatch in /doc_starts");
-    // Order is looked at whether or not hashes are.
+    // The order of starts is checked whether hashes are or not.
     set_start(path, 70, 2880);
     expect_verify(path, "/doc_starts[71] is 2840");
     expect_loader(path, true, "/doc_starts[71] is 2840");
     expect_loader(path, false, "/doc_starts[71] is 2840");
     set_start(path, 70, 100);
     expect_loader(path, false, "/doc_starts[70] is 100");
-    set_start(path, 70, 2760); // as the one before
+    set_start(path, 70, 2760); // equal to the one before
     expect_loader(path, false, "/doc_starts[70] is 2760");
     set_start(path, 70, N);
     expect_loader(path, false, "/doc_starts[70] is 3333");
 }
 
-enum part { INODE, SECONDS, NANOSECONDS, SIZE, PARTS }; // of what tells one file from another
+// Properties that distinguish a file from another.
+enum part { INODE, SECONDS, NANOSECONDS, SIZE, PARTS };
 
-// Damages the document start at byte `at` of r00.h5 so that the file differs in this part alone.
+// Damages the document start at byte `at` of r00.h5 in such a way that the file differs in one
+// property.
 static void damage(int64_t at, enum part part)
 {
     const char *path = in_scratch("r00.h5"), *changed = path;
@@ -129,8 +132,8 @@ static void damage(int64_t at, enum part part)
         CHECK(rename(changed, path) == 0, "cannot replace a shard");
 }
 
-// A shard that was checked and is then replaced is checked again: one that stays open between two
-// validations, and one that was closed for the sake of others.
+// A shard that was checked and then replaced is checked again, both if it stays open between two
+// validations and if it was closed to make room for others.
 static void test_replaced(void)
 {
     const char *other = write_packed("other"), *path = write_packed("r00.h5");
@@ -154,7 +157,7 @@ static void test_replaced(void)
         }
 }
 
-// A shard that differs in any of these from what was known at the start has changed.
+// A shard has changed if any of these properties differs from the start.
 static void test_changed(void)
 {
     const struct dt_loader_config config = config_for(write_packed("changed.h5"));
@@ -197,7 +200,7 @@ static void test_missing_starts(void)
     expect_scan(path, "/doc_starts has 3 entries; doc_starts_count of /tokens says 84");
     delete_attribute("missing.h5", "doc_starts_count");
     expect_scan(path, "doc_starts_xxh3 without doc_starts_count");
-    delete_attribute("missing.h5", "doc_starts_xxh3"); // as shards were written before
+    delete_attribute("missing.h5", "doc_starts_xxh3"); // as in shards of older versions
     expect_verify(path, NULL);
     expect_loader(path, true, NULL);
     remove_name("missing.h5", "doc_starts");
@@ -207,8 +210,8 @@ static void test_missing_starts(void)
     expect_scan(path, "doc_starts_count without doc_starts_xxh3");
 }
 
-// A shard within one long document has no start, and says so. The same tokens with other documents
-// are other data to a run that is resumed.
+// A shard within one long document has no start, which its attribute says. The same tokens with
+// other documents are other data for a run that is resumed.
 static void test_no_start(void)
 {
     struct dt_shard_writer *writer;
@@ -227,7 +230,7 @@ static void test_no_start(void)
     expect_verify(path, "/doc_starts is missing");
 }
 
-// A shard by hand: tokens, and checksums of one or both kinds, each of its own block size.
+// Writes a shard with tokens and checksums of one or both kinds, each with its own block size.
 static const char *write_sums(const char *name, int64_t xxh3_block, int64_t xxh64_block)
 {
     const char *path = in_scratch("%s", name), *tokens = tokens_of(S, 2);
@@ -263,7 +266,7 @@ static void test_kinds(void)
         expect_verify(path, "checksum mismatch in /tokens, block 0 (bytes 0 to");
         expect_loader(path, true, used);
     }
-    // Both are there: training looks at one, verify at both.
+    // If both are there, training checks one and verify both.
     const char *path = write_sums("both.h5", BLOCK, BLOCK);
     flip_bit(path, offset_of(path, "tokens_xxh64"));
     expect_verify(path, "/tokens_xxh64 has");
@@ -274,8 +277,8 @@ static void test_kinds(void)
     expect_loader(path, true, "/tokens_xxh3 has");
 }
 
-// So many checksums that they fill several pages (PAGE in h5_hashes.c), and windows lie across the
-// ends of pages.
+// There are so many checksums that they fill several pages (PAGE in h5_hashes.c), and some windows
+// cross from one page to the next.
 static void test_pages(void)
 {
     const char *path = write_sums("pages.h5", 4, 0);
@@ -285,10 +288,11 @@ static void test_pages(void)
     config.batch = 1;
     config.shuffle = false;
     struct dt_loader *loader = open_loader(&config, 0);
-    for (int64_t i = 0; i <= (N - 1) / T; i++) // and the first again, of the next epoch
+    for (int64_t i = 0; i <= (N - 1) / T; i++) // then the first one again, in the next epoch
         next_batch(loader);
     dt_loader_close(loader);
-    flip_bit(path, offset_of(path, "tokens") + 2802); // the block is named by its place in the file
+    // The message names the block by its place in the file.
+    flip_bit(path, offset_of(path, "tokens") + 2802);
     loader = open_loader(&config, 0);
     for (int64_t i = 0; i < (N - 1) / T && status == DT_OK; i++)
         status = dt_loader_next(loader, &batch, NULL);
@@ -296,7 +300,8 @@ static void test_pages(void)
     dt_loader_close(loader);
 }
 
-// Blocks of 1024 bytes, stripes of 64: every length to beyond three blocks, at odd addresses.
+// Blocks of 1024 bytes in stripes of 64: every length up to more than three blocks, at odd
+// addresses.
 static void test_xxh3(void)
 {
     enum { SHORT = 3400, LONG = 1 << 20 };

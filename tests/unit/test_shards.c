@@ -1,5 +1,5 @@
-// Every kind of shard that must be refused at the start, with what the message has to name; and the
-// odd ones that are fine. Metadata through the broadcast.
+// Tests every kind of shard that must be refused at the start, with the words that the message must
+// have, and unusual shards that are good. Also tests that metadata reach all ranks by broadcast.
 #include "base/log.h"
 #include "data/h5_reader.h"
 #include "data/loader.h"
@@ -8,7 +8,7 @@
 
 #include <sys/stat.h>
 
-// libhdf5 does not free all of a damaged type.
+// libhdf5 does not free all memory of a damaged type.
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
@@ -22,7 +22,7 @@ static const struct dt_scan_rules any = {.seq_len = T},
                                   vocabulary = {.seq_len = T, .vocab_size = 300};
 static const struct put good = {"tokens", 0, 0, 1, {N}, numbers, 0, 0, false, false};
 
-// The readers of this program: dtrain's, and one of rows of floats of any width.
+// The readers of this program: those of dtrain, and one that reads rows of floats of any width.
 static dt_status open_wide(struct dt_reader *reader, const struct dt_scan_rules *rules,
                            struct dt_shard *shard)
 {
@@ -45,7 +45,7 @@ static struct put u16(struct put what)
     return what;
 }
 
-// A file with one dataset.
+// Writes a file with one dataset.
 static const char *write_one(const char *name, struct put what)
 {
     const char *path = in_scratch("%s", name);
@@ -150,8 +150,8 @@ static void test_types(void)
     H5Tclose(what.disk);
 }
 
-// Tokens and pairs of every integer type are those that were written; what no int32 holds, and what
-// is outside the vocabulary, is named with its place.
+// Tokens and pairs of every integer type are read as they were written. A value that does not fit
+// an int32 or is outside the vocabulary is reported with its place.
 static void test_integers(void)
 {
     const struct {
@@ -161,7 +161,7 @@ static void test_integers(void)
     } types[] = {{H5T_STD_U8LE, 255, "255"},
                  {H5T_STD_I8LE, -1, "-1"},
                  {H5T_STD_U16LE, 300, "300"},
-                 {H5T_STD_I16LE, -100, "-100"}, // of labels alone: none
+                 {H5T_STD_I16LE, -100, "-100"}, // also out of range for an id
                  {H5T_STD_U32LE, 0x1p31, "2147483648"},
                  {H5T_STD_I32LE, -101, "-101"},
                  {H5T_STD_U64LE, 0x1p63, "9223372036854775808"},
@@ -223,7 +223,7 @@ static void test_integers(void)
             if (bad)
                 CHECK_FAILS(status, DT_USER, where);
             dt_loader_close(loader);
-            // Without a vocabulary, what an id may not be.
+            // Without a vocabulary only values that no id may have are found.
             bool found_alone = types[i / 2].wrong < 0 || types[i / 2].wrong > UINT32_MAX ||
                                (pairs && types[i / 2].wrong > INT32_MAX);
             status = dt_verify_shard(path, NULL, false, &(struct dt_shard){0});
@@ -269,8 +269,8 @@ static void test_storage(void)
     expect_bad(in_scratch("external.h5"), "external files");
 }
 
-// A damaged header that makes the library take contiguous data for compact, and of too few bytes:
-// it would read beyond its own memory.
+// A damaged header makes the library take contiguous data for compact data of too few bytes. It
+// would read beyond its own memory.
 static void test_damaged_layout(void)
 {
     const char *path = write_good("layout.h5");
@@ -288,7 +288,7 @@ static void test_damaged_layout(void)
     free(text);
 }
 
-// Tokens as h5py stores booleans, after `user_block` bytes; or bytes with such an attribute.
+// Writes tokens as h5py stores booleans, after `user_block` bytes; or bytes with such an attribute.
 static void write_booleans(const char *path, hsize_t user_block, bool attribute)
 {
     static const uint8_t zeros[N];
@@ -312,8 +312,8 @@ static void write_booleans(const char *path, hsize_t user_block, bool attribute)
     H5Fclose(file);
 }
 
-// An enumeration whose base type is said to have more bytes than its values have: libhdf5 1.10.8
-// would read so many. Then a flipped bit in the type, each of the first `bits`.
+// Makes an enumeration's base type claim more bytes than its values have, of which libhdf5 1.10.8
+// would read too many. Then flips each of the first `bits` bits of the type.
 static void check_booleans(const char *path, int bits)
 {
     static const uint8_t want[12] = {0x18, 2, 0, 0, 1, 0, 0, 0, 0x10, 8, 0, 0};
@@ -357,9 +357,10 @@ static void test_pairs(void)
 {
     static const struct {
         const char *name;
-        hsize_t n, labels, row; // of /input_ids, and of /labels; more than 100: shorter labels
+        // Rows of /input_ids and /labels; with more than 100, labels are shorter.
+        hsize_t n, labels, row;
         bool tokens;
-        const char *phrase; // NULL: it is fine
+        const char *phrase; // NULL: the shard is good
     } cases[] = {
         {"both.h5", 5, 5, T, true, "both /tokens and /input_ids"},
         {"n.h5", 5, 4, T, false, "/input_ids is [5, 16], /labels is [4, 16]"},
@@ -392,7 +393,8 @@ static void test_pairs(void)
     CHECK_FAILS(dt_dataset_scan(both, &any, &dataset), DT_USER, "holds pairs");
 }
 
-// Rows of several windows, where state is carried: a document starts at the first of each row.
+// With carried state a row may have several windows, and a document starts at the first window of
+// each row.
 static void test_long_pairs(void)
 {
     enum { PIECES = 3 };
@@ -497,7 +499,7 @@ static void test_extras(void)
     expect_good(write_with("d2.h5", "doc_starts", H5T_STD_U64LE, 2, 0));
 }
 
-// A shard whose tokens have this vocabulary.
+// Writes a shard whose tokens have this vocabulary.
 static const char *write_vocab(const char *name, hid_t type, int64_t value)
 {
     write_good(name);
@@ -520,7 +522,7 @@ static void test_vocabulary(void)
                "vocab_size of /tokens is not a single integer");
 }
 
-// All that are wrong are named at once, a line each while there is room.
+// All wrong shards are reported at once, one line each while there is room.
 static void test_many(void)
 {
     enum { BAD = 100 };
@@ -533,7 +535,7 @@ static void test_many(void)
     CHECK_INT(dt_dataset_scan(in_scratch("many-*.h5"), &any, &dataset), DT_USER);
     const char *message = dt_error_current()->message, *more = strstr(message, "\nand ");
     CHECK_SAYS("101 of 102 shards");
-    CHECK_ADVISES("give HDF5 shards"); // the hint of the first
+    CHECK_ADVISES("give HDF5 shards"); // the hint for the first shard
     CHECK_SAYS("many-019.h5");
     int lines = 0;
     for (const char *at = message; (at = strstr(at, "is not an HDF5")); at++)
@@ -541,7 +543,8 @@ static void test_many(void)
     CHECK(more && lines + atoi(more + 5) == BAD + 1, "%d lines, then%s", lines, more ? more : "");
 }
 
-// Sorted bytewise, duplicates dropped, names with glob characters taken as they are.
+// Shards are sorted by bytes, duplicates are dropped, and names with glob characters are taken as
+// they are.
 static void test_globs(void)
 {
     char glob[DT_PATH];
@@ -602,7 +605,7 @@ static void test_keys_of_episodes(void)
                 "few.h5 holds tokens: data.stride is for episodes of frames");
 }
 
-// What a path names does not depend on the path that was looked up before it.
+// The result of looking up a path must not depend on the path that was looked up before.
 static void test_paths(void)
 {
     static const char *const groups[] = {"/a", "/ab", "/a/b", "/a/bc", "/a/b/c", "/b"};

@@ -1,12 +1,12 @@
-// Columns of other rows (@SHIFT, @FROM:TO, :valid): every number of every window against what was
-// written, in each layout, normalised or as stored, in one pass and in shuffled blocks; what is
-// missing at an episode's ends; statistics of what is there.
+// Tests columns of other rows (@SHIFT, @FROM:TO, :valid). Every number of every window is compared
+// with what was written, in each layout, normalised or as stored, in one pass and in shuffled
+// blocks. Also tests what is missing at an episode's ends, and that statistics leave it out.
 #include "base/text.h"
 #include "data/columns.h"
 #include "episode_cases.h"
 
-// A number of row t + shift: 'a', 'i' (img), 'b' or 'u' (an action), or whether that row exists,
-// 'v'.
+// A number of row t + shift: 'a', 'i' (img), 'b' or 'u' (an action); or 'v', whether that row
+// exists.
 struct want {
     char kind;
     int64_t column, shift;
@@ -42,14 +42,14 @@ static struct dt_scan_rules shifted_rules(enum episode_layout layout, int64_t st
     return rules;
 }
 
-// Rows of Minari's observations go one further.
+// Minari has one more row of observations.
 static bool is_there(enum episode_layout layout, const struct want *want, int64_t e, int64_t t)
 {
     int64_t rows = episode_frames[e] + (layout == MINARI && want->kind != 'u');
     return t + want->shift >= 0 && t + want->shift < rows;
 }
 
-// NaN: missing; of ids 0.
+// The expected number. Missing numbers are NaN, missing ids are 0.
 static float value(enum episode_layout layout, const struct want *want, int64_t e, int64_t t)
 {
     bool there = is_there(layout, want, e, t);
@@ -107,7 +107,7 @@ static void check_row(const struct dt_batch *batch, int64_t row, const struct dt
           (long)(window ? window->first : -1));
 }
 
-// What is missing has no part in them, and flags are not normalised.
+// Statistics leave out missing numbers, and flags are not normalised.
 static void check_statistics(const struct dt_dataset *dataset)
 {
     float of_mean[FRAMES], of_deviation[FRAMES];
@@ -133,7 +133,8 @@ static void check_statistics(const struct dt_dataset *dataset)
     double *blocks = calloc((size_t)n, sizeof *blocks);
     CHECK_OK(dt_shard_cache_open(dataset, &shards));
     CHECK_OK(dt_statistics_read(shards, DT_NUMBERS_TARGETS, 0, 1, blocks, NULL, NULL));
-    for (int64_t c = 0; c < TARGETS; c++) // one row of each episode has none, except in the middle
+    // One row of each episode is missing, except in the middle column.
+    for (int64_t c = 0; c < TARGETS; c++)
         CHECK_INT((int64_t)dt_statistics_count(dataset, DT_NUMBERS_TARGETS, blocks, c),
                   dataset->tokens - (c / 3 == 1 ? 0 : EPISODES));
     dt_shard_cache_close(shards);
@@ -155,7 +156,8 @@ static void test_layouts(void)
             time_second = layout_now == GROUPS;
             write_episodes(in_scratch("a.h5"), layout_now, zip ? &zipped : plain_types(), 0,
                            EPISODES);
-            for (int64_t stride = 5; stride <= 27; stride += 11) { // below, at and above T
+            // Less than, equal to and more than T.
+            for (int64_t stride = 5; stride <= 27; stride += 11) {
                 struct dt_scan_rules rules = shifted_rules(layout_now, stride);
                 struct dt_dataset *dataset = scan_all(&rules);
                 int64_t n = expect_windows(0, EPISODES, stride, want);
@@ -179,7 +181,7 @@ static void test_layouts(void)
     time_second = false;
 }
 
-// The hash of the columns' names, and how many numbers a frame has.
+// Returns the hash of the columns' names and checks how many numbers a frame has.
 static uint64_t columns_of(const char *text, int64_t width)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -191,7 +193,8 @@ static uint64_t columns_of(const char *text, int64_t width)
     return dataset->layout.columns;
 }
 
-// Rows of a group: all of its datasets of the first row, then those of the next; its flags.
+// With a shift, a group gives all of its datasets at the first row, then at the next; then the
+// flags.
 static void test_groups(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -202,7 +205,7 @@ static void test_groups(void)
     struct dt_shard_cache *shards;
     struct dt_reader *reader;
     CHECK_INT(dataset->layout.frame_width, 18);
-    // The flags of ids, one a row, are numbers of the frame.
+    // The flags of ids, one for each row, are numbers of the frame.
     strcpy(rules.inputs, "obs/a obs/b:id*7@0:2:valid");
     CHECK_INT(scan_all(&rules)->layout.frame_width, 3 + 2);
     strcpy(rules.inputs, "obs@0:2:valid");
@@ -219,7 +222,7 @@ static void test_groups(void)
     dt_shard_cache_close(shards);
 }
 
-// Data that is read with other shifts is other data; a word that says the same is not.
+// The same file with other shifts is other data. Another way to write the same shift is not.
 static void test_identity(void)
 {
     static const char *const words[] = {
@@ -236,7 +239,7 @@ static void test_identity(void)
     CHECK(columns_of("/obs/a@1:2", 3) == hash[1], "@1:2 is not @+1");
     CHECK(columns_of("obs/a@0", 3) == hash[0] && columns_of("obs/a[0:3]@-0", 3) == hash[0],
           "@0 is not the row itself");
-    // Bytes that are shifted, and flags among bytes, are floats.
+    // Shifted bytes, and flags among bytes, become floats.
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
     static const uint8_t zeros[LONGEST * 70];
     for (int e = 0; e < 6; e++) {
@@ -254,7 +257,7 @@ static void test_identity(void)
     CHECK_INT(dataset->bytes.at[1].end, 211);
 }
 
-// Columns are named in full, in words that mean the same.
+// Columns are named in full, and these names read back to the same columns.
 static void test_names(void)
 {
     struct dt_scan_rules rules = rules_of(ROBOMIMIC, 0);
@@ -280,7 +283,7 @@ static void test_names(void)
     strcpy(rules.inputs, "obs/a obs/b:id*7=b obs/b:id*7=b");
     CHECK(scan_all(&rules)->layout.columns != columns, "another table");
     rules.inputs[0] = 0;
-    for (int i = 0; i < 100; i++) // too long when they are named in full
+    for (int i = 0; i < 100; i++) // too long when the columns are named in full
         strcat(rules.inputs, i ? " obs@" : "obs@"),
             strcat(rules.inputs, (char[]){(char)('0' + i % 10), 0});
     CHECK_STR(scan_all(&rules)->inputs, rules.inputs);
@@ -294,7 +297,7 @@ static void tidy(const char *words, bool target, const char *want)
     CHECK_STR(text, want);
 }
 
-// A key's texts that mean the same are equal once they are tidy.
+// Texts of a key that mean the same are equal after tidying.
 static void test_tidy(void)
 {
     static const char *const words[] = {"a@1", "/a@+1", " a@1:2 ", "//a@+1:+2", "a@+1"};
@@ -308,7 +311,7 @@ static void test_tidy(void)
     for (int i = 0; i < 8; i++)
         memcpy(text + 126 * i + 123, "@1 ", 3);
     memcpy(text + sizeof text - 3, "@1", 3);
-    tidy(text, false, text); // it would be too long
+    tidy(text, false, text); // would become too long
     static const char *const others[][2] = {{" /a[0]\t b[2:3]:x  //c/d:y", "a b[2]:x c/d:y"},
                                             {"a:x", "a:x"},
                                             {"a[0:2]  b", "a[0:2]  b"},
@@ -337,7 +340,7 @@ static void meet(const char *from, const char *to, const char *want)
     CHECK_STR(which, want);
 }
 
-// A target that the model could copy.
+// Finds a target that is also an input, so that the model could copy it.
 static void test_meet(void)
 {
     meet("a[0:3] b[0:4]", "c[0:1] b[2:3]", "b[2]");
@@ -357,7 +360,7 @@ static void beyond(const char *text, int64_t rows, bool all, const char *want)
     CHECK_STR(which, want);
 }
 
-// What no frame has.
+// Finds columns that no frame has.
 static void test_beyond(void)
 {
     beyond("a[0:2]@-5:6:valid b[0:1]", 5, false, "a[0:2]@-5:valid a[0:2]@+5:valid");
@@ -367,7 +370,7 @@ static void test_beyond(void)
     beyond("", 5, false, "");
 }
 
-// Frames that windows have, which their positions are more than where some are padding.
+// Counts the frames in windows; padding does not count.
 static void test_padding(void)
 {
     static struct expected want[EPISODES * LONGEST];
@@ -387,7 +390,7 @@ static void refuse(const char *text, bool target, const char *phrase)
     refuse_scan(&rules, phrase);
 }
 
-// The last part of a frame that an earlier target may be, and one more.
+// As many inputs may be earlier targets as DT_FED_MOST says, and no more.
 static void test_fed_limit(void)
 {
     struct dt_fed fed[DT_FED_MOST];
@@ -442,7 +445,7 @@ static void refuse_numbers(enum dt_numbers which, const char *phrase)
     dt_shard_cache_close(shards);
 }
 
-// A value is named by the row that holds it.
+// An error names a value by the row that holds it.
 static void test_values_refused(void)
 {
     put_value(in_scratch("a.h5"), "/data/demo_5/obs/a", 33, 2, INFINITY);

@@ -1,5 +1,5 @@
-// SIGTERM and SIGINT reach the communicator, also those that came before there was one; no signal
-// does after it has left.
+// SIGTERM and SIGINT reach the communicator, also those that arrived before it was set. After it
+// was removed no signal reaches it.
 #include "train/signals.h"
 
 #include "test.h"
@@ -32,7 +32,7 @@ int main(void)
     send(SIGTERM, 0);
     dt_signals_set_comm(&comm);
     CHECK_INT(told, 1);
-    send(SIGUSR1, 1); // asks for a stop, and ends no rank
+    send(SIGUSR1, 1); // requests a stop and ends no rank
     send(SIGTERM, 2);
     send(SIGINT, 3);
     dt_signals_set_comm(NULL);

@@ -1,5 +1,5 @@
-// The file of carried states: the bits come back in other blocks, types are converted, and what is
-// wrong is named.
+// Tests the file of carried states: the bits come back in blocks of another size, types are
+// converted, and what is wrong is named.
 #include "base/safetensors.h"
 #include "checkpoint/slot_states.h"
 
@@ -8,7 +8,7 @@
 
 enum { SLOTS = 12, ARRAYS = 4 };
 
-// Widths with which no array of 2 bytes ends at a multiple of 4.
+// With these widths no array of 2 bytes ends at a multiple of 4.
 static const struct {
     const char *name;
     enum dt_dtype type;
@@ -18,7 +18,7 @@ static const struct {
                    {"layers.1.keys", DT_BF16, 1},
                    {"layers.1.position", DT_I32, 1}};
 
-// bf16 holds these, and int32.
+// Values that bf16 and int32 hold exactly.
 static double value(int array, int64_t slot, int64_t i)
 {
     return (double)(array * 64 - 96 + slot * 4 + i);
@@ -101,12 +101,12 @@ static void refuse(const struct dt_manifest *manifest, struct dt_slot_states s, 
     drop(&s);
 }
 
-// A file with these ranges of layers.1.position alone.
+// Writes a file with these ranges of layers.1.position.
 static void put_ranges(const char *const *names, int n)
 {
     struct dt_safetensors_entry entries[8];
     struct dt_safetensors_writer *writer;
-    static const int32_t zeros[SLOTS + 1]; // one too many is written too
+    static const int32_t zeros[SLOTS + 1]; // one too many, for a range that is too long
     int64_t counts[8];
     for (int i = 0; i < n; i++) {
         long first = 0, last = 0;

@@ -1,4 +1,4 @@
-// Loss statistics, and batches that are left out.
+// Tests statistics of losses, and lists of batches that are skipped.
 #include "data/skips.h"
 #include "test.h"
 #include "train/spikes.h"
@@ -10,7 +10,7 @@ static void test_statistics(void)
 {
     struct dt_loss_statistics s = {0};
     double sum = 0, squares = 0;
-    for (int i = 0; i < 80; i++) { // a plain mean and variance so far
+    for (int i = 0; i < 80; i++) { // the mean and the variance are still plain ones
         double loss = 3 + sin(i * 1.7);
         CHECK(isnan(dt_loss_z(&s, loss)) == (i < 20), "step %d", i);
         dt_loss_count(&s, loss, 6);
@@ -35,7 +35,7 @@ static void test_statistics(void)
 
     struct dt_loss_statistics flat = {.mean = 2, .count = 50};
     CHECK(dt_loss_z(&flat, 2) == 0 && dt_loss_z(&flat, 2.5) == INFINITY, "no deviation at all");
-    for (int i = 0; i < 2000; i++) // the loss has moved for good
+    for (int i = 0; i < 2000; i++) // the loss has moved and stays there
         dt_loss_count(&s, 9 + cos(i), 6);
     CHECK(fabs(s.mean - 9) < 0.3 && s.count == 2081, "forgets: mean %g", s.mean);
 }
@@ -61,12 +61,12 @@ static void test_skips(void)
                                   {38, 39}, {39, 43}, {40, 44}, {100, 104}};
     for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
         CHECK_INT(dt_skips_batch(&s, batches[i][0]), batches[i][1]);
-    CHECK_OK(dt_skips_add(&s, 43, 44)); // touches
+    CHECK_OK(dt_skips_add(&s, 43, 44)); // touches a range
     check_skips(&s, "10:11 40:44");
-    CHECK_OK(dt_skips_add(&s, 8, 41)); // holds one and reaches into another
+    CHECK_OK(dt_skips_add(&s, 8, 41)); // contains one range and reaches into another
     check_skips(&s, "8:44");
     CHECK_OK(dt_skips_add(&s, 50, 51));
-    CHECK_OK(dt_skips_add(&s, 46, 48)); // between two
+    CHECK_OK(dt_skips_add(&s, 46, 48)); // between two ranges
     check_skips(&s, "8:44 46:48 50:51");
     for (int64_t i = s.n; i < DT_SKIPS; i++)
         CHECK_OK(dt_skips_add(&s, 100 * i, 100 * i + 1));

@@ -1,5 +1,5 @@
-// Mean and deviation of columns of any magnitude: what varies is normalised, however small its
-// unit; what is constant, up to rounding, is never magnified.
+// Tests mean and deviation of columns of any magnitude. What varies is normalised, however small
+// its unit. What is constant, apart from rounding, is never magnified.
 #include "data/statistics.h"
 
 #include "base/log.h"
@@ -9,19 +9,19 @@
 
 enum { ROWS = 3001, VARYING = 6 };
 
-// A number in [-1, 1] of no pattern.
+// Returns a number in [-1, 1] without a pattern.
 static double noise(int64_t i)
 {
     return (double)((uint64_t)i * UINT64_C(0x9E3779B97F4A7C15) >> 40) / (1 << 23) - 1;
 }
 
-// The last bit of a float is lost in every third row.
+// Returns x, and in every third row the float below it.
 static double almost(float x, int64_t row)
 {
     return row % 3 ? x : nextafterf(x, 0);
 }
 
-// Columns that vary, then constant ones.
+// Columns that vary, followed by constant ones.
 enum { F = 12 };
 static const char *const names[F] = {"scale 1",
                                      "scale 1e-21",
@@ -74,14 +74,15 @@ static void test_scales(hid_t type)
     CHECK_INT(read_statistics("scales.h5", NULL, NULL, mean, deviation), F - VARYING);
     for (int64_t c = 0; c < F; c++) {
         double sum = 0, squares = 0, farthest = 0;
-        for (int64_t row = 0; row < ROWS; row++) { // in fp32, as training does it
+        for (int64_t row = 0; row < ROWS; row++) { // in fp32, as in training
             float x = ((float)value(row, c) - mean[c]) / deviation[c];
             sum += (double)x;
             squares += (double)x * (double)x;
             farthest = fmax(farthest, fabs((double)x));
         }
         if (c < VARYING) {
-            // A mean near 1e6 is rounded by up to 1/32, a twentieth of that column's deviation.
+            // A mean near 1e6 is rounded by up to 1/32, which is a twentieth of the column's
+            // deviation.
             CHECK(fabs(sum / ROWS) < 0.06, "%s: mean %g", names[c], sum / ROWS);
             CHECK(fabs(sqrt(squares / ROWS) - 1) < 0.01, "%s: deviation %g", names[c],
                   sqrt(squares / ROWS));
@@ -93,7 +94,7 @@ static void test_scales(hid_t type)
     }
 }
 
-// The share that is read never falls and ends at 1.
+// The share that was read never decreases and ends at 1.
 static void note_share(void *context, double share)
 {
     double *last = context;
@@ -101,7 +102,7 @@ static void note_share(void *context, double share)
     *last = share;
 }
 
-// Frames so wide that each block of them is read in several pieces.
+// Frames are so wide that each block of them is read in several pieces.
 static void test_pieces(void)
 {
     enum { WIDTH = 1 << 16, FRAMES = 300 };

@@ -1,5 +1,5 @@
-// Rows of the synthetic tasks: each answer follows from the row by the task's rule, rows differ,
-// and packing them gives the same rows in any number of shards.
+// Tests rows of the synthetic tasks: each answer follows from its row by the task's rule, rows
+// differ, and packing gives the same rows in any number of shards.
 #include "data/batch.h"
 #include "data/h5_reader.h"
 #include "data/pack.h"
@@ -70,7 +70,7 @@ static void test_copy(void)
     }
 }
 
-// The mean of log gaps of the first key, which is drawn from the whole law.
+// The mean log gap of the first key, which is drawn from the whole distribution.
 static void test_mqar(void)
 {
     const struct dt_task *task = dt_task_find("mqar");
@@ -103,7 +103,7 @@ static void test_mqar(void)
         square += p * log(g) * log(g);
     }
     want /= weight;
-    // Five standard deviations of the mean.
+    // Allows five standard deviations of the mean.
     CHECK_NEAR(mean, want, 5 * sqrt((square / weight - want * want) / DRAWS));
 }
 
@@ -156,7 +156,7 @@ static void test_refused(void)
     CHECK(!dt_task_find("copy"), "found a task that does not exist");
 }
 
-// All ids and labels of a side, as they are read.
+// Reads all ids and labels of a side in the order of a loader.
 static int64_t read_side(const char *output, const char *side, int64_t n_shards, int8_t *values)
 {
     int64_t n = 0;

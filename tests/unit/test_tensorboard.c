@@ -1,6 +1,6 @@
-// TensorBoard's event files, read back by a reader that shares no code with the sink: framing and
-// checksums of each record, which steps are written, their tags and values, and the start of a
-// session where a run starts, resumes or rolls back; the settings.
+// Reads TensorBoard's event files with a reader that shares no code with the sink: framing and
+// checksums of each record, which steps are written, their tags and values, the start of a session
+// where a run starts, resumes or rolls back, and the settings.
 #include "train/metrics.h"
 
 #include "scratch.h"
@@ -28,11 +28,11 @@ static uint32_t masked(const uint8_t *bytes, int64_t size)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-// One field of a protocol buffer: its number, and its value or its bytes.
+// A field of a protocol buffer: its number and its value, or its bytes.
 struct field {
     int number;
     uint64_t value;
-    const uint8_t *bytes, *end; // of a message or text
+    const uint8_t *bytes, *end; // bytes of a message or text
 };
 
 static uint64_t varint(const uint8_t **at)
@@ -76,7 +76,7 @@ static bool next_field(const uint8_t **at, const uint8_t *end, struct field *fie
     return *at <= end;
 }
 
-// The message in field `number`; none: the test fails.
+// Returns the message in field `number`. Without one the test fails.
 static struct field inner(struct field message, int number)
 {
     struct field f;
@@ -87,7 +87,7 @@ static struct field inner(struct field message, int number)
     return (struct field){0};
 }
 
-// " hparams{optim.lr=0.5 run.precision=fp32 …}" of a value's metadata
+// Appends the settings in a value's metadata: " hparams{optim.lr=0.5 run.precision=fp32 … }".
 static void add_settings(struct field metadata, char *text)
 {
     struct field plugin = inner(metadata, 1), name = inner(plugin, 1), f;
@@ -124,7 +124,7 @@ static void add_value(struct field value, char *text)
     }
 }
 
-// "step 3: train/loss=2 …\n"
+// Appends an event: "step 3: train/loss=2 …\n".
 static void add_event(const uint8_t *at, const uint8_t *end, char *text)
 {
     struct field f, value;
@@ -194,8 +194,8 @@ static void train(struct dt_metrics *metrics, int64_t step)
     "step " #step ": train/epoch=0 train/loss=0.5 train/grad_norm=0 train/lr=0.25 "                \
     "train/tokens=" #tokens REST #skipped "\n"
 
-// The settings that decide what is trained are numbers or texts of TensorBoard's hyperparameters,
-// and only they are; a byte that is no text is a question mark.
+// Exactly the settings that decide what is trained are hyperparameters of TensorBoard, as numbers
+// or texts. A byte that is not text becomes a question mark.
 static void test_settings(void)
 {
     static const char text[] =
@@ -231,7 +231,7 @@ static void test_settings(void)
     dt_config_free(parsed);
 }
 
-// A run of twelve steps, resumed after step 3, which rolls back from step 8 to step 6.
+// A run of twelve steps is resumed after step 3 and rolls back from step 8 to step 6.
 static void test_events(void)
 {
     static char text[8192];
@@ -246,7 +246,7 @@ static void test_events(void)
     struct dt_metrics *metrics = NULL;
     glob_t found;
     CHECK_OK(dt_metrics_open(&config, &metrics));
-    train(metrics, 1); // always recorded, as the last one is
+    train(metrics, 1); // the first and the last step are always recorded
     for (int64_t step = 4; step <= 8; step++)
         train(metrics, step);
     CHECK_OK(dt_metrics_write(metrics, &(struct dt_metric_event){.kind = DT_METRIC_EVAL,
@@ -300,7 +300,7 @@ int main(void)
 {
     make_scratch();
     CHECK(chdir(scratch) == 0, "no scratch folder");
-    CHECK_INT(crc32c((const uint8_t *)"123456789", 9), 0xe3069283); // its published check value
+    CHECK_INT(crc32c((const uint8_t *)"123456789", 9), 0xe3069283); // the published check value
     test_events();
     test_settings();
     test_switched_off();

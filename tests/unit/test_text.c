@@ -1,4 +1,4 @@
-// What people read of times, counts and ranges.
+// Tests how times, counts and ranges are written for people.
 #include "base/text.h"
 
 #include "test.h"
@@ -27,7 +27,7 @@ static void test_counts(void)
     CHECK_STR(DT_COUNT(INT64_MAX, "frames"), "9223372036854775807 frames");
 }
 
-// Every character in its shortest form, each byte of which is needed; surrogates are none.
+// Every character in its shortest form needs all of its bytes. Surrogates are not characters.
 static void test_characters(void)
 {
     for (uint32_t c = 0; c < 0x120000; c++) {

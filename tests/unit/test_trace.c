@@ -1,5 +1,5 @@
-// Spans are counted and kept: from two threads, within the room given, cut to the window; as a
-// timeline they nest.
+// Tests that spans are counted and kept: from two threads, within the available room, and cut to
+// the window. On a timeline they nest.
 #include "trace_events.h"
 
 #include "base/trace.h"
@@ -35,7 +35,7 @@ static void test_counters(void)
     CHECK_OK(dt_trace_open(0));
     for (int i = 0; i < 3; i++)
         dt_trace_add(DT_LANE_OP, "gemm", 1000, 2000 + 1000 * (uint64_t)i, &work);
-    dt_trace_add(DT_LANE_COMM, "gemm", 5, 5, &work); // another lane
+    dt_trace_add(DT_LANE_COMM, "gemm", 5, 5, &work); // a different lane
     dt_trace_add(DT_LANE_OP, "late", 7, 3, &work);   // a device's clock may run backwards
     dt_trace_phase("forward");
     dt_trace_phase("backward");
@@ -48,7 +48,8 @@ static void test_counters(void)
     CHECK_NEAR(gemm->work.bytes + gemm->work.flops + gemm->work.floor, 91.5, 1e-12);
     CHECK_INT(find(counters, n, DT_LANE_COMM, "gemm")->count, 1);
     CHECK_NEAR(find(counters, n, DT_LANE_OP, "late")->seconds, 0, 0);
-    CHECK_INT(find(counters, n, DT_LANE_PHASE, "forward")->count, 1); // the second is not over
+    // The second one has not ended.
+    CHECK_INT(find(counters, n, DT_LANE_PHASE, "forward")->count, 1);
     CHECK_INT(find(counters, n, DT_LANE_PHASE, "backward")->count, 1);
     // More names than there is room for are left out.
     static char names[2 * DT_TRACE_COUNTERS][16];
@@ -67,7 +68,8 @@ static void *add_spans(void *name)
     return NULL;
 }
 
-// Each of two threads adds as many as there is room for: half of them are lost, all are counted.
+// Each of two threads adds as many spans as there is room for. Half of them are lost, but all are
+// counted.
 static void test_threads_and_overflow(void)
 {
     struct dt_trace_counter counters[DT_TRACE_COUNTERS];
@@ -87,7 +89,7 @@ static void test_threads_and_overflow(void)
     CHECK_INT(find(counters, n, DT_LANE_INPUT, mine)->count, SPANS);
     CHECK_INT(find(counters, n, DT_LANE_INPUT, others)->count, SPANS);
     add_spans(mine);
-    CHECK_INT(dt_trace_spans(&spans, &lost), SPANS); // none is kept after the window
+    CHECK_INT(dt_trace_spans(&spans, &lost), SPANS); // nothing is kept after the window
     CHECK_INT(lost, SPANS);
     dt_trace_keep(true);
     CHECK_INT(dt_trace_spans(&spans, &lost), 0);
@@ -123,7 +125,7 @@ static cJSON *parse(const struct dt_trace_span *spans, int64_t n, int64_t shift)
     return document;
 }
 
-// Collectives overlap: they get tracks side by side. What nests keeps its track.
+// Collectives that overlap are on separate tracks. Spans that nest stay on one track.
 static void test_timeline(void)
 {
     const uint64_t ns = 1000000000;
@@ -151,7 +153,7 @@ static void test_timeline(void)
     CHECK_NEAR(spans[1].end, 0.020, 1e-9);
     free(spans);
     cJSON_Delete(document);
-    document = parse(NULL, 0, 0); // nothing happened: still a document
+    document = parse(NULL, 0, 0); // without any events, the document is still valid
     cJSON_Delete(document);
 }
 

@@ -1,6 +1,6 @@
-// The watch of whole jobs, in one process: the clock, MPI's messages and the processes of the ranks
-// are this program's. A case says what happens at second 10.03 of a job, between two beats, and who
-// says what about it, how many seconds later.
+// Tests the watch of whole jobs in one process: this program simulates the clock, MPI's messages
+// and the processes of the ranks. A case says what happens at second 10.03 of a job, which is
+// between two beats, and which rank must report it, with which message and how many seconds later.
 #include "base/error.h"
 #include "comm/comm_mpi.h"
 #include "comm/waits.h"
@@ -17,21 +17,21 @@ enum fate {
     RUNS,
     GONE,      // its process ends
     SUSPENDED, // by SIGSTOP
-    HANGS,     // it runs, but its thread makes no round
-    LATE,      // it does not enter the collective that the others are in
-    BUSY,      // the same, and reports for 5 s that it is busy
+    HANGS,     // it runs, but its thread does nothing more
+    LATE,      // it does not enter the collective that the others wait in
+    BUSY,      // the same, but it reports for 5 s that it is busy
 };
 
 static const double start = 10.03, tick = 0.01;
 static double now;
-static int self; // the rank at work
+static int self; // the rank that this program simulates now
 static enum fate fates[RANKS];
 static struct dt_watch watches[RANKS];
 static struct dt_peer opened[RANKS];
 static struct {
     int bytes; // -1: none
     char data[MESSAGE];
-} sent[RANKS][RANKS]; // from, to
+} sent[RANKS][RANKS]; // [from][to]
 static int size, per_host;
 
 int clock_gettime(clockid_t clock, struct timespec *time)
@@ -55,8 +55,8 @@ enum dt_process_state dt_process_look(const struct dt_process *process)
                                : DT_PROCESS_RUNS;
 }
 
-// MPI, as far as the watch calls it: a message from each rank to each other one, a request for
-// each.
+// The functions of MPI that the watch calls. Each rank has a message to each other rank, and a
+// request for each.
 static MPI_Request request_of(int from, int to, int receives)
 {
     return (MPI_Request)(intptr_t)(1 + (receives * RANKS + from) * RANKS + to);
@@ -124,28 +124,28 @@ int MPI_Get_count(const MPI_Status *status, MPI_Datatype type, int *n)
     return (void)status, (void)type, *n = size * (int)sizeof(struct dt_beat), MPI_SUCCESS;
 }
 
-// One job, one event.
+// A job in which one event happens.
 struct scene {
     const char *what;
     int size, per_host;
     enum fate fates[RANKS];
     double timeout;
-    bool device;       // what they wait for is done by their devices
-    bool exchange;     // each waits for the next rank
-    bool record;       // they have records to write
-    double terminated; // SIGTERM comes so much later; 0: never
-    double after;      // so much later than the others begin to wait
-    double pause;      // for so long no process runs
+    bool device;       // the ranks wait for their devices
+    bool exchange;     // each rank waits for the next one
+    bool record;       // the ranks have records to write
+    double terminated; // SIGTERM comes so many seconds later; 0: never
+    double after;      // the event comes so many seconds after the others begin to wait
+    double pause;      // no process runs for so many seconds
     enum {
         NO_GUARD,
         HERE,
         ANYWHERE,
         WOKEN
-    } guard;  // looks on rank 0, 0.2 s later, for ranks of these hosts; or SIGTERM wakes it
-    int naps; // in each so many of its naps the thread makes a round; 0: in none
-    int failed, speaks; // 1 + the rank whose device fails, or that claims the last words
-    // Who speaks (-1: nobody within 12 s), between these seconds; how many have been told to write
-    // their record.
+    } guard;  // rank 0's guard looks 0.2 s later for ranks of these hosts; or SIGTERM wakes it
+    int naps; // the thread does a round in every so many of the guard's naps; 0: in none
+    int failed, speaks; // 1 + the rank whose device fails; 1 + the rank that claims the last words
+    // Which rank reports (-1: none within 12 s), between which seconds, and how many ranks must be
+    // told to write their records.
     int speaker;
     double from, to;
     const char *says;
@@ -225,7 +225,7 @@ static void open_watches(void)
         }
 }
 
-// A round of the communication thread of rank `self`.
+// Runs a round of the communication thread of rank `self`.
 static void make_round(void)
 {
     static double since[RANKS];
@@ -257,7 +257,7 @@ static void make_round(void)
     recorded[self] |= watch->wants_record;
 }
 
-static struct mpi_comm mpi; // rank 0's, of whose thread only the guard is here
+static struct mpi_comm mpi; // rank 0 here has a guard and no thread
 
 int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left)
 {

@@ -1,5 +1,5 @@
-// The worker: work goes on beside its owner, its errors come to the owner, and files that it writes
-// are progress.
+// Tests the worker thread: it works while its owner does other things, its errors reach the owner,
+// and each file that it writes counts as progress.
 #include "base/worker.h"
 
 #include "base/clock.h"
@@ -11,8 +11,8 @@
 
 struct job {
     atomic_bool go_on;
-    int64_t plain;    // the worker's while it is busy, else its owner's
-    const char *path; // that it writes; NULL: it is silent
+    int64_t plain;    // belongs to the worker while it is busy, else to its owner
+    const char *path; // a file that it keeps writing; NULL: it makes no progress
 };
 
 static dt_status wait_for_owner(void *context)
@@ -42,7 +42,8 @@ static void test_work(struct dt_worker *worker, bool writes)
         CHECK(!dt_worker_wait(worker, 0.3), "it waits for its owner");
         CHECK(dt_worker_is_busy(worker) && !dt_worker_has_failed(worker), "busy");
         double silence = dt_worker_silence(worker);
-        for (int waits = 0; writes && silence >= 0.25 && waits < 100; waits++) { // for a slow disk
+        // A slow disk may need more time.
+        for (int waits = 0; writes && silence >= 0.25 && waits < 100; waits++) {
             dt_sleep(0.05);
             silence = dt_worker_silence(worker);
         }
@@ -61,7 +62,7 @@ static void test_failure(struct dt_worker *worker)
     dt_worker_begin(worker, fail, &seven);
     CHECK(dt_worker_wait(worker, 60), "it ends");
     CHECK(dt_worker_has_failed(worker), "it has failed");
-    CHECK_OK(dt_error_current()->code); // until it is asked for
+    CHECK_OK(dt_error_current()->code); // the error is returned only when it is asked for
     CHECK_FAILS(dt_worker_outcome(worker), DT_MACHINE, "work 7 failed");
     CHECK(!dt_worker_has_failed(worker), "the error was taken");
     CHECK_OK(dt_worker_outcome(worker));
@@ -70,11 +71,11 @@ static void test_failure(struct dt_worker *worker)
     struct job job = {.go_on = true};
     dt_worker_begin(worker, fail, &seven);
     CHECK(dt_worker_wait(worker, 60), "it ends");
-    dt_worker_begin(worker, wait_for_owner, &job); // drops the error that nobody took
+    dt_worker_begin(worker, wait_for_owner, &job); // drops the error that nobody asked for
     CHECK_INT(dt_worker_outcome(worker), DT_OK);
 }
 
-// Its silence counts from when the work began, however long it was idle before.
+// The silence counts from the beginning of the work, however long the worker was idle before.
 static void test_idle(struct dt_worker *worker)
 {
     struct job job = {0};
@@ -93,7 +94,7 @@ static dt_status count(void *n)
     return DT_OK;
 }
 
-// What was begun is done before the thread ends, even where it has not taken it up yet.
+// Work that was begun is completed before the thread ends, even if it had not started yet.
 static void test_stop(void)
 {
     int n = 0;
