@@ -23,7 +23,7 @@ static const struct dt_option options[] = {
     {DT_OPTION(FLAG, int8, "false", "linear layers in int8, with a scale per output channel")},
     {DT_OPTION(FLAG, bf16, "false", "all weights in bf16: half the size")},
     {.key = DT_CONFIG_WHOLE(struct options, shard_mb, "shard-mb", "0", 0, 1e6,
-                            "files of at most so many MB and an index; 0: one file")},
+                            "files with at most so many MB of weights, and an index; 0: one file")},
     {DT_OPTION(FLAG, official, "false",
                "names of state-spaces/mamba, in config.json and model.safetensors")},
     {DT_OPTION(FLAG, ema, "false", "use the moving average of the weights (optim.ema)")},

@@ -46,7 +46,14 @@ durable task "$dtrain" pack -o task --rows 30 mqar
 durable dna "$dtrain" pack -o dna --format fasta --val 0.5 dna.fa
 durable run "$dtrain" small.ini run.dir=run checkpoint.every=5
 durable exported "$dtrain" export run exported
-durable shards "$dtrain" export run shards --shard-mb 1 --bf16
+"$dtrain" small.ini run.dir=deep run.steps=1 optim.warmup_steps=0 model.n_layer=30 >deep.log 2>&1 || { cat deep.log >&2; exit 1; }
+durable shards "$dtrain" export deep shards --shard-mb 1
+data() { # file: bytes of its weights, which are after a header and its length
+    echo $(($(stat -c %s "$1") - 8 - $(od -An -N8 -t u8 "$1")))
+}
+sizes="$(data shards/model-00001-of-00002.safetensors) $(data shards/model-00002-of-00002.safetensors)"
+check "the first of two files has at most 1 MB, and no tensor more would fit: $sizes" awk -v sizes="$sizes" \
+    'BEGIN { split(sizes, size); exit !(size[1] <= 1e6 && size[1] > 0.97e6 && size[2] > 0) }'
 durable int8 "$dtrain" export run int8 --int8
 mkdir predictions
 durable predictions "$dtrain" predict runs/policy -o predictions/p.h5
