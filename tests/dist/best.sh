@@ -99,6 +99,15 @@ for n in 1 2; do
         END { exit !((value["\"accuracy"] - 0.5) ^ 2 < 0.0025 && (value["\"rows_right"] - 0.25) ^ 2 < 0.0025 && value["\"tokens"] == 4000) }' bits-$n.json
 done
 check "… the same on two ranks" cmp bits-1.json bits-2.json
+ranks 2 eval "${run[@]}" run.name=zero run.init_from=zero data.{train,val}='bits/*.h5' data.seq_len=2 data.batch=48 >padded.json 2>/dev/null
+check "… and where padding fills the last batch: $(cat padded.json)" cmp bits-1.json padded.json
+# Windows of the other strand are for training.
+{ echo '>chr1'; tr -cd a-z <words.txt | tr a-z ACGTACGTACGTACGTACGTACGTAC | head -c 2000; } >dna.fa
+check "DNA" "$dtrain" pack -o dna --val 0 --format fasta dna.fa >dna.log 2>&1
+for reversed in false true; do
+    "$dtrain" eval "${run[@]}" run.name=ema data.{train,val}='dna/*.h5' data.reverse_complement=$reversed >strand-$reversed.json 2>/dev/null
+done
+check "validation reads one strand: $(cat strand-true.json)" cmp strand-false.json strand-true.json
 check "in bf16" "$dtrain" "${run[@]}" run.name=bf16 run.precision=bf16 >bf16.log 2>&1
 check "… the average is rounded like the weights" near "$(evaluate bf16 run.precision=bf16 --ema)" "$(evals bf16 ema_loss | tail -n 1 | cut -d' ' -f2)"
 mkdir -p runs/late/checkpoints
