@@ -1,17 +1,20 @@
-// Tests how `dtrain bench` measures the limits of a device. The ops take known times: the clock of
-// this program advances only in them.
+// Tests how `dtrain bench` measures the limits of a device, where the ops take known times: the
+// clock of this program advances only in them. Also tests the time of a step that --check
+// estimates, where the clock advances by a second whenever it is read.
 #include "bench/ops.h"
+#include "job/job.h"
 
-#include "test.h"
+#include "small_model.h"
 
 #include <time.h>
 
 static const double copy_s = 5e-3, round_s = 1e-4;
-static double now = 1;
+static double now = 1, look_s;
 
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
     (void)clock;
+    now += look_s;
     *t = (struct timespec){(time_t)now, (long)(1e9 * (now - (double)(time_t)now))};
     return 0;
 }
@@ -51,9 +54,41 @@ static void check_medians(void)
     CHECK_NEAR(dt_bench_median_of(times, 0), 0, 0);
 }
 
+// Returns the estimated seconds of a step of a rank that runs `sequences` of its sequences, two at
+// a time, in segments of `segment` positions (0: in whole windows).
+static double estimate(const struct small_model *model, int64_t sequences, int64_t segment)
+{
+    struct dt_job job = {.model = model->config,
+                         .local_batch = sequences,
+                         .micro_batch = 2,
+                         .settings.data = {.seq_len = 64, .batch = 12}};
+    double seconds = 0;
+    int64_t tokens = 0;
+    job.model.segment = segment;
+    CHECK_OK(dt_backend_open("cpu", 0, 1, &job.backend));
+    CHECK_OK(dt_bench_estimate(&job, &seconds, &tokens));
+    CHECK_INT(tokens, 2 * 64);
+    dt_backend_close(&job.backend);
+    return seconds;
+}
+
+static void check_estimates(void)
+{
+    struct small_model model = small_model_make(true);
+    look_s = 1;
+    double micro_batch = estimate(&model, 2, 0);
+    CHECK(micro_batch >= 1, "a micro-batch takes %g s", micro_batch);
+    CHECK_NEAR(estimate(&model, 12, 0), 6 * micro_batch, 1e-9);
+    CHECK_NEAR(estimate(&model, 4, 0), 2 * micro_batch, 1e-9);        // one of three ranks
+    CHECK_NEAR(estimate(&model, 2, 32), 4.0 / 3 * micro_batch, 1e-9); // runs forward twice
+    look_s = 0;
+    small_model_free(&model);
+}
+
 int main(void)
 {
     check_medians();
+    check_estimates();
     struct dt_device_table table = dt_cpu_device_table;
     struct dt_op_table op = dt_cpu_op_table;
     struct dt_bench_rig rig = {0};
