@@ -96,7 +96,7 @@
     X(pool_forward)                                                                                \
     X(pool_backward)                                                                               \
     X(pool_targets)                                                                                \
-    X(reverse_map)                                                                                 \
+    X(reverse_resets)                                                                              \
     X(reverse_rows)                                                                                \
     W(xent)                                                                                        \
     W(sum_squares)                                                                                 \

@@ -1,44 +1,27 @@
-// Reversal on CUDA. reverse_map: a warp walks a sequence twice, 32 positions at a time: from its
-// start, and from its end, to find where documents end. reverse_rows: a thread handles WIDE
-// neighbours of a row, in bf16 with 16-byte accesses, in fp32 with two of them; one element if a
-// view is unaligned. Floor: x and y once, y twice if it is added to, over copy bandwidth.
+// Reversal on CUDA. reverse_rows: a thread handles WIDE neighbours of a row, in bf16 with 16-byte
+// accesses, in fp32 with two of them; one element if a view is unaligned. Floor: x and y once, y
+// twice if it is added to, over copy bandwidth. reverse_resets: a warp a sequence.
 #include "kernels/device.cuh"
 
 enum { THREADS = 256, WIDE = 8 };
 
-// The lanes whose positions are marked and before `end`.
-DT_DEVICE unsigned marked(const uint8_t *marks, int64_t at, int64_t t, int64_t end)
+// A warp looks for the last row that is no padding, 32 rows at a time from the end.
+__global__ static void __launch_bounds__(DT_WARP) resets_kernel(dt_reverse_resets_args a)
 {
-    return __ballot_sync(DT_WHOLE_WARP, marks && t < end && marks[at + t]);
-}
-
-// From the start each position learns where its document starts, and the warp where padding begins;
-// from the end, where documents end.
-__global__ static void __launch_bounds__(DT_WARP) map_kernel(dt_reverse_map_args a)
-{
-    const int64_t L = a.length, at = blockIdx.x * L;
+    const int64_t W = a.window, L = a.length, at = blockIdx.x * W;
     const int lane = threadIdx.x;
-    int64_t start = 0, end = a.mask ? 0 : L;
-    for (int64_t t0 = 0; t0 < L; t0 += DT_WARP) {
-        const int64_t t = t0 + lane;
-        const unsigned starts = marked(a.reset, at, t, L), counted = marked(a.mask, at, t, L),
-                       mine = starts << (DT_WARP - 1 - lane); // starts up to this lane
-        if (t < L)
-            a.map[at + t] = (int32_t)(mine ? t - __clz((int)mine) : start);
-        start = starts ? t0 + DT_WARP - 1 - __clz((int)starts) : start;
-        end = counted ? t0 + DT_WARP - __clz((int)counted) : end;
+    int64_t counted = W;
+    for (bool found = !a.mask; !found && counted > 0;) {
+        const int64_t row = counted - 1 - lane;
+        const unsigned counting = __ballot_sync(DT_WHOLE_WARP, row >= 0 && a.mask[at + row]);
+        found = counting != 0;
+        counted = found               ? counted + 1 - __ffs((int)counting)
+                  : counted > DT_WARP ? counted - DT_WARP
+                                      : 0;
     }
-    const int64_t counting = end;
-    for (int64_t t0 = (L - 1) / DT_WARP * DT_WARP; t0 >= 0; t0 -= DT_WARP) {
-        const int64_t t = t0 + lane;
-        const unsigned starts = marked(a.reset, at, t, counting),
-                       later = lane < DT_WARP - 1 ? starts >> (lane + 1) : 0;
-        if (t < L)
-            a.map[at + t] =
-                (int32_t)(t >= counting
-                              ? t
-                              : a.map[at + t] + (later ? t + __ffs((int)later) : end) - 1 - t);
-        end = starts ? t0 + __ffs((int)starts) - 1 : end;
+    for (int64_t t = lane; t < L; t += DT_WARP) {
+        const int64_t next = a.first + L - t; // the row after the one that comes here
+        a.y[blockIdx.x * L + t] = next == counted || (next < W && a.reset && a.reset[at + next]);
     }
 }
 
@@ -50,7 +33,7 @@ __global__ static void __launch_bounds__(THREADS)
     if (row >= a.x.rows)
         return;
     float x[N], y[N];
-    dt_load<N>(dt_at<T>(a.x, row - row % a.length + a.map[row], col), x);
+    dt_load<N>(dt_at<T>(a.x, row + a.length - 1 - 2 * (row % a.length), col), x);
     if (a.accumulate) {
         dt_load<N>(dt_at<T>(a.y, row, col), y);
 #pragma unroll
@@ -60,10 +43,10 @@ __global__ static void __launch_bounds__(THREADS)
     dt_store<N>(dt_at<T>(a.y, row, col), x);
 }
 
-DT_OP_CUDA(reverse_map)
+DT_OP_CUDA(reverse_resets)
 {
-    DT_LAUNCH((map_kernel), dt_blocks(args->batch, 1), DT_WARP, 0, stream, *args);
-    return DT_LAUNCHED("reverse_map");
+    DT_LAUNCH((resets_kernel), dt_blocks(args->batch, 1), DT_WARP, 0, stream, *args);
+    return DT_LAUNCHED("reverse_resets");
 }
 
 DT_OP_CUDA(reverse_rows)

@@ -1,4 +1,4 @@
-// Reversal on the CPU: one thread per sequence's map; rows shared among the threads.
+// Reversal on the CPU: rows shared among the threads; one thread per sequence's resets.
 #include "kernels/cpu.h"
 #include "kernels/documents_cpu.h"
 #include "kernels/storage_cpu.h"
@@ -6,26 +6,6 @@
 #include <string.h>
 
 enum { ROWS = 64 };
-
-static void fill_map(const struct dt_reverse_map_args *args, int64_t b)
-{
-    int64_t L = args->length, counted = dt_counted_rows(args->mask ? args->mask + b * L : NULL, L);
-    const uint8_t *reset = args->reset ? args->reset + b * L : NULL;
-    int32_t *map = args->map + b * L;
-    for (int64_t end = L, first; end > 0; end = first) {
-        first = dt_document_first(reset, counted, end);
-        for (int64_t t = first; t < end; t++)
-            map[t] = (int32_t)(first + end - 1 - t);
-    }
-}
-
-DT_OP_CPU(reverse_map)
-{
-#pragma omp parallel for schedule(static) num_threads(device->threads) if (args->batch > 1)
-    for (int64_t b = 0; b < args->batch; b++)
-        fill_map(args, b);
-    return DT_OK;
-}
 
 DT_CLONES static void add_row(const void *x, void *y, int64_t n, dt_dtype type)
 {
@@ -40,12 +20,27 @@ DT_OP_CPU(reverse_rows)
     int64_t L = args->length;
 #pragma omp parallel for schedule(static, ROWS) num_threads(device->threads) if (x->rows > ROWS)
     for (int64_t row = 0; row < x->rows; row++) {
-        const void *from = dt_view_at(x, row - row % L + args->map[row], 0);
+        const void *from = dt_view_at(x, row + L - 1 - 2 * (row % L), 0);
         void *to = dt_view_at(y, row, 0);
         if (args->accumulate)
             add_row(from, to, x->cols, x->dtype);
         else
             memcpy(to, from, (size_t)(x->cols * dt_dtype_size(x->dtype)));
+    }
+    return DT_OK;
+}
+
+DT_OP_CPU(reverse_resets)
+{
+    const int64_t W = args->window, L = args->length;
+#pragma omp parallel for schedule(static) num_threads(device->threads) if (args->batch > 1)
+    for (int64_t b = 0; b < args->batch; b++) {
+        const uint8_t *reset = args->reset ? args->reset + b * W : NULL;
+        const int64_t counted = dt_counted_rows(args->mask ? args->mask + b * W : NULL, W);
+        for (int64_t t = 0; t < L; t++) {
+            const int64_t next = args->first + L - t; // the row after the one that comes here
+            args->y[b * L + t] = next == counted || (next < W && reset && reset[next]);
+        }
     }
     return DT_OK;
 }

@@ -379,16 +379,16 @@ COST(pool_targets)
           (long long)a->targets.cols, (long long)a->length);
 }
 
-COST(reverse_map)
-{
-    shape(cost, "%lldx%lld", (long long)a->batch, (long long)a->length);
-}
-
 COST(reverse_rows)
 {
     shape(cost, "%lldx%lld%s", (long long)a->x.rows, (long long)a->x.cols,
           a->accumulate ? " +=" : "");
     cost->flops = cost->lanes = a->accumulate ? elements(&a->x) : 0;
+}
+
+COST(reverse_resets)
+{
+    shape(cost, "%lldx%lld", (long long)a->batch, (long long)a->length);
 }
 
 COST(sum_squares)

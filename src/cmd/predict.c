@@ -97,7 +97,7 @@ static void print_plan(const struct dt_predict_plan *plan)
            DT_COUNT(plan->n_segments, tokens ? "sequences" : "episodes"),
            DT_COUNT(plan->rows, unit));
     bool both = job->model.direction == DT_DIRECTION_BOTH;
-    bool carries = dt_model_state_bytes(&job->model, 1, &bytes) == DT_OK && bytes > 0;
+    bool carries = !both && dt_model_state_bytes(&job->model, 1, &bytes) == DT_OK && bytes > 0;
     if (carries)
         printf(
             "context: the recurrent state is zero at the start of each, and carried through it\n");

@@ -476,7 +476,8 @@ dt_status dt_job_open(struct dt_comm *comm, enum dt_purpose purpose, char *const
     if (purpose != DT_PURPOSE_TRAIN && purpose != DT_PURPOSE_CHECK)
         job->settings.comm.context = 1;
     DT_TRY(dt_agree(comm, root ? dt_job_check_launch(job, purpose) : DT_OK));
-    if (purpose == DT_PURPOSE_WHOLE && s->model.segment != 0)
+    if (purpose == DT_PURPOSE_WHOLE && s->model.segment != 0 &&
+        s->model.direction == DT_DIRECTION_FORWARD)
         job->settings.data.seq_len = dt_min_i64(
             s->data.seq_len, s->model.segment > 0 ? s->model.segment : PREDICTED_AT_ONCE);
     job->local_batch = s->data.batch / dt_job_groups(job);
@@ -606,15 +607,18 @@ bool dt_job_takes_turns(const struct dt_job *job)
 
 bool dt_job_may_segment(const struct dt_job *job)
 {
-    return job->comm->info.size == 1 || !dt_job_takes_turns(job);
+    return job->comm->info.size == 1 || !dt_job_takes_turns(job) ||
+           job->model.direction == DT_DIRECTION_BOTH;
 }
 
 struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
 {
-    int64_t ranks = job->comm->info.size;
+    int64_t ranks = job->comm->info.size, length = job->settings.data.seq_len;
     bool ring = training && ranks > 1 && dt_job_sharding(job) >= DT_SHARD_GRADIENTS;
+    bool by_part = job->model.direction == DT_DIRECTION_BOTH && dt_job_segment(job) < length;
     return (struct dt_model_shape){.sequences = job->micro_batch,
                                    .length = dt_job_segment(job),
+                                   .window = by_part ? length : 0,
                                    .training = training,
                                    .ring_align = ring ? ranks * DT_NORM_BLOCK : 0,
                                    .ring_weights = ring && dt_job_sharding(job) >= DT_SHARD_WEIGHTS,

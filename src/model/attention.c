@@ -80,6 +80,12 @@ static dt_status check(const struct dt_model_config *c)
     if (v->n_head % v->n_kv_head != 0)
         return DT_FAIL(DT_USER, hint, "model.n_kv_head is %lld; it must divide model.n_head = %lld",
                        (long long)v->n_kv_head, (long long)v->n_head);
+    if (c->segment > 0 && c->direction == DT_DIRECTION_BOTH)
+        return DT_FAIL(
+            DT_USER, "set model.segment = 0, or use other kinds of blocks",
+            "model.segment is %lld, but with model.direction = both attention also looks "
+            "at positions of later segments",
+            (long long)c->segment);
     if (c->segment > 0 && v->attn_window > c->segment) {
         char fits[64];
         snprintf(

@@ -288,10 +288,6 @@ static dt_status check_direction(const struct dt_model_config *config)
     int n;
     if (config->direction == DT_DIRECTION_FORWARD)
         return DT_OK;
-    if (config->segment != 0)
-        return DT_FAIL(DT_USER, "set model.segment = 0",
-                       "model.segment cuts a window, but model.direction = both reads it from both "
-                       "ends");
     DT_TRY(dt_head_find(config, &head));
     if (head->next)
         return DT_FAIL(DT_USER, hint,

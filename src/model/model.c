@@ -142,11 +142,19 @@ double dt_model_flops_per_token(const struct dt_model_config *config)
     return flops;
 }
 
+// The rows of arrays between parts.
+static int64_t rows_between(const struct dt_plan *plan)
+{
+    const struct dt_model_shape *shape = &plan->shape;
+    return shape->window > 0 ? shape->sequences * shape->window : plan->rows;
+}
+
 // Plans the arrays of a part and of the norm before it.
 static void plan_part(struct dt_part *part, struct dt_plan *plan, bool head)
 {
     const struct dt_model_config *config = plan->net->config;
     enum dt_memory memory = head ? DT_MEMORY_ACTIVATIONS : plan->block;
+    const int64_t rows = plan->rows;
     part->h = part->dh = (struct dt_view){0};
     if (part->kind->plan)
         part->kind->plan(part, plan);
@@ -156,8 +164,12 @@ static void plan_part(struct dt_part *part, struct dt_plan *plan, bool head)
     if (part->h.cols > 0)
         return; // planned by the part itself
     part->h = dt_plan_aligned(plan, memory, config->d_model, ROW_ALIGN);
-    if (plan->shape.training)
-        part->dh = dt_plan_aligned(plan, DT_MEMORY_SCRATCH, config->d_model, ROW_ALIGN);
+    if (!plan->shape.training)
+        return;
+    if (part->reverse) // the first sweep leaves it to the second one
+        plan->rows = rows_between(plan);
+    part->dh = dt_plan_aligned(plan, DT_MEMORY_SCRATCH, config->d_model, ROW_ALIGN);
+    plan->rows = rows;
 }
 
 // Plans the arrays of a block. Its directions run one after the other, so the second shares the
@@ -184,7 +196,8 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
 {
     struct dt_parts *parts = &model->parts;
     struct dt_net *net = &model->net;
-    int64_t d = model->config.d_model, M = plan->rows, elements = parts->params.elements, mark = 0;
+    int64_t d = model->config.d_model, M = rows_between(plan), elements = parts->params.elements,
+            mark = 0;
     bool training = plan->shape.training;
     enum dt_memory border = training ? DT_MEMORY_ACTIVATIONS : DT_MEMORY_SCRATCH;
     enum dt_recompute recompute = model->config.recompute;
@@ -206,8 +219,9 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
     if (training)
         model->dresidual = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, DT_F32);
     if (parts->reverses) {
-        model->map = dt_plan_view(plan, border, M, 1, DT_I32).data;
-        model->reversed = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, model->config.storage);
+        model->resets = dt_plan_view(plan, border, plan->rows, 1, DT_U8).data;
+        model->reversed =
+            dt_plan_view(plan, DT_MEMORY_SCRATCH, plan->rows, d, model->config.storage);
     }
     for (int64_t i = 0; i < parts->layers + 2; i++) {
         struct dt_arena *scratch = &plan->arenas[DT_MEMORY_SCRATCH];
@@ -345,6 +359,8 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
     DT_TRY(DT_NEW(&model, 1, "a model"));
     dt_status status = DT_OK;
     *model = (struct dt_model){.config = *config, .shape = *shape, .backend = *backend};
+    if (shape->window > 0) // each segment of a layer is computed again just before its backward
+        model->config.recompute = DT_RECOMPUTE_BLOCK;
     DT_TRY_GOTO(status, fail, dt_model_config_check(&model->config));
     DT_TRY_GOTO(status, fail, parts_create(&model->config, &model->parts));
     DT_TRY_GOTO(status, fail, place_in_ring(&model->parts, shape->ring_align, shape->ring_weights));

@@ -35,13 +35,16 @@ enum dt_memory {
 extern const char *const dt_memory_name[DT_MEMORY_COUNT];
 
 struct dt_model_shape {
-    int64_t sequences, length; // the largest micro-batch
-    bool training;             // false: no gradients, nothing kept for backward
-    bool int8;                 // linear layers multiply int8: not in training, and see gemm.h
-    bool play;                 // a weight is kept in the types alone in which forward reads it
-    bool losses;               // dt_model_loss keeps the loss of each position, if the head can
-    int64_t ring_align;        // not 0: gradients are a ring, cut at multiples of it (base/ring.h)
-    bool ring_weights;         // and so is what a pass reads of the weights
+    int64_t sequences, length; // the largest micro-batch of a pass
+    // Not 0: windows of this many positions are run part by part (dt_model_part_forward), each in
+    // segments of up to `length`. What is between two parts is kept for the whole window.
+    int64_t window;
+    bool training;      // false: no gradients, nothing kept for backward
+    bool int8;          // linear layers multiply int8: not in training, and see gemm.h
+    bool play;          // a weight is kept in the types alone in which forward reads it
+    bool losses;        // dt_model_loss keeps the loss of each position, if the head can
+    int64_t ring_align; // not 0: gradients are a ring, cut at multiples of it (base/ring.h)
+    bool ring_weights;  // and so is what a pass reads of the weights
 };
 // Adds what this model at this shape allocates on the device, by category; keeps no memory
 // itself. *params is the measured parameter table, free it with dt_params_free; or NULL.
@@ -166,6 +169,19 @@ struct dt_pass {
 
 // Runs stem, blocks, and the head as far as no targets are needed.
 dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *pass);
+// A pass of one part of a model: 0 is the stem, the blocks follow, the last one is the head. A
+// block that reads both ways takes two sweeps over a window: the second one goes through its
+// segments from the last to the first, and `before` is then the state after the segment, `after`
+// the one before it. Backward visits the segments of each sweep in the opposite order, all sweeps
+// of a part before those of the part before it; the head's is dt_model_loss, each time after its
+// part_forward, and its part_backward only announces its rows. The caller gives grad_ready to the
+// last pass through a part, and part_begins to the first one of forward and of backward.
+int64_t dt_model_parts(const struct dt_model *model);
+int dt_model_sweeps(const struct dt_model *model, int64_t part); // 1 or 2
+dt_status dt_model_part_forward(const struct dt_model *model, const struct dt_pass *pass,
+                                int64_t part, int sweep);
+dt_status dt_model_part_backward(const struct dt_model *model, const struct dt_pass *pass,
+                                 int64_t part, int sweep);
 // After a forward: the residual stream at the head's norm, [B·L, d_model] fp32 on the device.
 struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *pass);
 // What the head reads, the residual stream after the last norm: [B·L, d_model] in storage type.

@@ -27,12 +27,13 @@ struct dt_model {
     struct dt_net net;
     int64_t bytes[DT_MEMORY_COUNT]; // per kind of memory
     void *memory[DT_MEMORY_COUNT];
+    // Arrays between parts, of all positions of a window if it is run part by part (shape.window).
     struct dt_view *residual; // [n_layer + 1], [M, d] fp32 each: the stream at each block's norm
                               // and at the head's; in inference one array
     struct dt_view out;       // [M, d] storage: output of a block; in backward its gradient
     struct dt_view dresidual; // [M, d] fp32
-    // For blocks with two directions (kernels/reverse.h): the map of the pass's sequences, and
-    // `out` reversed.
-    int32_t *map;            // [M]
+    // For blocks with two directions, of a pass: where documents begin in reversed order
+    // (kernels/reverse.h), and `out` reversed.
+    uint8_t *resets;         // [M]
     struct dt_view reversed; // [M, d] storage
 };

@@ -57,9 +57,6 @@ int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype
 int dt_build_state(const struct dt_build *build, struct dt_part *block, const char *name,
                    enum dt_dtype type, int64_t width)
 {
-    // A model that reads both ways carries nothing from window to window.
-    if (build->config->direction == DT_DIRECTION_BOTH)
-        width = 0;
     int index = dt_array_list_add(&block->states, name, type, width, false);
     build->params->failed |= index < 0;
     return index;

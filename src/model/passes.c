@@ -1,43 +1,6 @@
 // Runs the passes of a model through stem, blocks and head: forward, loss, backward and outputs.
 #include "model/model_internal.h"
 
-// The norm before layer i, or before the head: adds the previous layer's output to the stream and
-// computes h. `again`: only recomputes h, in backward.
-static dt_status norm_forward(const struct dt_model *model, const struct dt_pass *pass, int64_t i,
-                              bool again)
-{
-    const struct dt_part *part = model->parts.all[i + 1];
-    bool adds = i > 0 && !again; // the stem writes the stream directly
-    struct dt_rmsnorm_residual_forward_args args = {
-        .eps = (float)model->config.norm_eps,
-        .residual = model->residual[adds ? i - 1 : i].data,
-        .x = adds ? dt_view_rows(model->out, 0, pass->rows) : (struct dt_view){0},
-        .weight = dt_net_weight(pass->net, part->norm),
-        .residual_out = adds ? model->residual[i].data : NULL,
-        .y = dt_view_rows(part->h, 0, pass->rows),
-        .rstd = part->rstd};
-    return DT_RUN(pass, rmsnorm_residual_forward, &args);
-}
-
-// Adds the contribution of h's gradient to the stream's gradient, which the head's norm
-// initialises, and also writes the sum in storage type, as the gradient of the previous layer's
-// output.
-static dt_status norm_backward(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
-{
-    const struct dt_part *part = model->parts.all[i + 1];
-    struct dt_rmsnorm_residual_backward_args args = {.dy = dt_view_rows(part->dh, 0, pass->rows),
-                                                     .residual = model->residual[i].data,
-                                                     .rstd = part->rstd,
-                                                     .weight = dt_net_weight(pass->net, part->norm),
-                                                     .dresidual = model->dresidual.data,
-                                                     .first = i == model->parts.layers,
-                                                     .dx = dt_view_rows(model->out, 0, pass->rows),
-                                                     .dweight =
-                                                         dt_net_gradient(pass->net, part->norm)};
-    DT_TRY(DT_RUN(pass, rmsnorm_residual_backward, &args));
-    return dt_pass_ready(pass, part->norm);
-}
-
 static struct dt_pass complete(const struct dt_model *model, const struct dt_pass *pass)
 {
     struct dt_pass whole = *pass;
@@ -46,32 +9,110 @@ static struct dt_pass complete(const struct dt_model *model, const struct dt_pas
     return whole;
 }
 
+// Whether windows are run part by part, so that arrays between parts hold all segments, one after
+// the other, and each segment's h is computed again where it is needed.
+static bool by_part(const struct dt_model *model)
+{
+    return model->shape.window > 0;
+}
+
+// The pass's rows of an array between parts.
+static struct dt_view rows_of(const struct dt_model *model, const struct dt_pass *pass,
+                              struct dt_view view)
+{
+    int64_t first = by_part(model) ? pass->input.sequences * pass->at : 0;
+    return dt_view_rows(view, first, first + pass->rows);
+}
+
+// The norm before layer i, or before the head: adds the previous layer's output to the stream and
+// computes h. `again`: only recomputes h.
+static dt_status norm_forward(const struct dt_model *model, const struct dt_pass *pass, int64_t i,
+                              bool again)
+{
+    const struct dt_part *part = model->parts.all[i + 1];
+    bool adds = i > 0 && !again; // the stem writes the stream directly
+    struct dt_rmsnorm_residual_forward_args args = {
+        .eps = (float)model->config.norm_eps,
+        .residual = rows_of(model, pass, model->residual[adds ? i - 1 : i]).data,
+        .x = adds ? rows_of(model, pass, model->out) : (struct dt_view){0},
+        .weight = dt_net_weight(pass->net, part->norm),
+        .residual_out = adds ? rows_of(model, pass, model->residual[i]).data : NULL,
+        .y = dt_view_rows(part->h, 0, pass->rows),
+        .rstd = part->rstd};
+    return DT_RUN(pass, rmsnorm_residual_forward, &args);
+}
+
+// The gradient of h of layer i, or of the head. Only a block of two directions keeps it from one
+// sweep to the next.
+static struct dt_view gradient_of(const struct dt_model *model, const struct dt_pass *pass,
+                                  const struct dt_part *part)
+{
+    return part->reverse ? rows_of(model, pass, part->dh) : dt_view_rows(part->dh, 0, pass->rows);
+}
+
+// Adds the contribution of h's gradient to the stream's gradient, which the head's norm
+// initialises, and also writes the sum in storage type, as the gradient of the previous layer's
+// output.
+static dt_status norm_backward(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
+{
+    const struct dt_part *part = model->parts.all[i + 1];
+    struct dt_rmsnorm_residual_backward_args args = {
+        .dy = gradient_of(model, pass, part),
+        .residual = rows_of(model, pass, model->residual[i]).data,
+        .rstd = part->rstd,
+        .weight = dt_net_weight(pass->net, part->norm),
+        .dresidual = rows_of(model, pass, model->dresidual).data,
+        .first = i == model->parts.layers,
+        .dx = rows_of(model, pass, model->out),
+        .dweight = dt_net_gradient(pass->net, part->norm)};
+    DT_TRY(DT_RUN(pass, rmsnorm_residual_backward, &args));
+    return dt_pass_ready(pass, part->norm);
+}
+
 static dt_status begin(const struct dt_pass *pass, const struct dt_part *part, bool backward)
 {
     return pass->part_begins ? pass->part_begins(pass->context, part->first_row, backward) : DT_OK;
 }
 
 // y = or += the reversed rows of x.
-static dt_status reverse(const struct dt_model *model, const struct dt_pass *pass, struct dt_view x,
-                         struct dt_view y, bool adds)
+static dt_status reverse(const struct dt_pass *pass, struct dt_view x, struct dt_view y, bool adds)
 {
     struct dt_reverse_rows_args args = {.length = pass->input.length,
-                                        .map = model->map,
                                         .x = dt_view_rows(x, 0, pass->rows),
                                         .y = dt_view_rows(y, 0, pass->rows),
                                         .accumulate = adds};
     return DT_RUN(pass, reverse_rows, &args);
 }
 
+// Finds where documents begin in the reversed order.
 static dt_status find_documents(const struct dt_model *model, const struct dt_pass *pass)
 {
     const struct dt_parts *parts = &model->parts;
-    struct dt_reverse_map_args args = {.batch = pass->input.sequences,
-                                       .length = pass->input.length,
-                                       .reset = pass->input.arrays[parts->reset],
-                                       .mask = pass->input.arrays[parts->mask],
-                                       .map = model->map};
-    return parts->reverses ? DT_RUN(pass, reverse_map, &args) : DT_OK;
+    const struct dt_model_input *window = pass->window ? pass->window : &pass->input;
+    struct dt_reverse_resets_args args = {.batch = pass->input.sequences,
+                                          .window = window->length,
+                                          .first = pass->at,
+                                          .length = pass->input.length,
+                                          .reset = window->arrays[parts->reset],
+                                          .mask = window->arrays[parts->mask],
+                                          .y = model->resets};
+    return DT_RUN(pass, reverse_resets, &args);
+}
+
+// Makes *reversed the pass over the same rows in reversed order, whose h is computed here, and
+// which announces nothing.
+static dt_status turn(const struct dt_model *model, const struct dt_pass *pass,
+                      struct dt_part *block, struct dt_pass *reversed)
+{
+    const int reset = model->parts.reset, mask = model->parts.mask;
+    const struct dt_model_input *window = pass->window ? pass->window : &pass->input;
+    if (by_part(model))
+        DT_TRY(find_documents(model, pass));
+    *reversed = *pass;
+    reversed->grad_ready = NULL;
+    if (window->arrays[reset] || window->arrays[mask])
+        reversed->input.arrays[reset] = model->resets;
+    return reverse(pass, block->h, block->reverse->h, false);
 }
 
 static dt_status run_forward(struct dt_part *block, const struct dt_pass *pass, struct dt_view out)
@@ -81,47 +122,85 @@ static dt_status run_forward(struct dt_part *block, const struct dt_pass *pass, 
                   dt_view_rows(out, 0, pass->rows));
 }
 
-static dt_status forward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
+static dt_status forward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i,
+                               int sweep)
 {
     struct dt_part *block = model->parts.all[i + 1];
-    DT_TRY(begin(pass, block, false));
-    DT_TRY(norm_forward(model, pass, i, false));
-    DT_TRY(run_forward(block, pass, model->out));
-    if (!block->reverse)
-        return DT_OK;
-    DT_TRY(reverse(model, pass, block->h, block->reverse->h, false));
-    DT_TRY(run_forward(block->reverse, pass, model->reversed));
-    return reverse(model, pass, model->reversed, model->out, true);
+    struct dt_view out = rows_of(model, pass, model->out);
+    struct dt_pass reversed;
+    if (sweep == 0) {
+        DT_TRY(begin(pass, block, false));
+        DT_TRY(norm_forward(model, pass, i, false));
+        return run_forward(block, pass, out);
+    }
+    if (by_part(model))
+        DT_TRY(norm_forward(model, pass, i, true));
+    DT_TRY(turn(model, pass, block, &reversed));
+    DT_TRY(run_forward(block->reverse, &reversed, model->reversed));
+    return reverse(pass, model->reversed, out, true);
 }
 
-dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *caller)
+static dt_status open_stream(const struct dt_model *model, const struct dt_pass *pass)
 {
-    const struct dt_model_shape *shape = &model->shape;
     const struct dt_parts *parts = &model->parts;
-    const struct dt_pass pass = complete(model, caller);
-    int64_t B = pass.input.sequences, L = pass.input.length;
-    if (B < 1 || L < 1 || B > shape->sequences || pass.rows > shape->sequences * shape->length)
-        return DT_FAIL(DT_MACHINE, NULL,
-                       "a batch of %lld x %lld does not fit the model's %lld x %lld", (long long)B,
-                       (long long)L, (long long)shape->sequences, (long long)shape->length);
-    DT_TRY(find_documents(model, &pass));
-    DT_TRY(begin(&pass, parts->all[0], false));
-    DT_TRY(
-        parts->stem->forward(parts->all[0], &pass, dt_view_rows(model->residual[0], 0, pass.rows)));
-    for (int64_t i = 0; i < parts->layers; i++)
-        DT_TRY_NOTE(forward_layer(model, &pass, i), "forward of layer %lld", (long long)i);
-    DT_TRY(begin(&pass, parts->head_part, false));
-    DT_TRY(norm_forward(model, &pass, parts->layers, false));
-    return pass.window && parts->head->carry
-               ? parts->head->carry(parts->head_part, &pass,
-                                    dt_view_rows(parts->head_part->h, 0, pass.rows))
+    if (parts->reverses && !by_part(model))
+        DT_TRY(find_documents(model, pass));
+    DT_TRY(begin(pass, parts->all[0], false));
+    return parts->stem->forward(parts->all[0], pass, rows_of(model, pass, model->residual[0]));
+}
+
+static dt_status open_head(const struct dt_model *model, const struct dt_pass *pass)
+{
+    const struct dt_parts *parts = &model->parts;
+    struct dt_part *head = parts->head_part;
+    DT_TRY(begin(pass, head, false));
+    DT_TRY(norm_forward(model, pass, parts->layers, false));
+    return pass->window && parts->head->carry
+               ? parts->head->carry(head, pass, dt_view_rows(head->h, 0, pass->rows))
                : DT_OK;
 }
 
-struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *pass)
+int64_t dt_model_parts(const struct dt_model *model)
 {
-    int64_t rows = pass->input.sequences * pass->input.length;
-    return dt_view_rows(model->residual[model->parts.layers], 0, rows);
+    return model->parts.layers + 2;
+}
+
+int dt_model_sweeps(const struct dt_model *model, int64_t part)
+{
+    return model->parts.all[part]->reverse ? 2 : 1;
+}
+
+dt_status dt_model_part_forward(const struct dt_model *model, const struct dt_pass *caller,
+                                int64_t part, int sweep)
+{
+    const struct dt_pass pass = complete(model, caller);
+    if (part == 0)
+        return open_stream(model, &pass);
+    if (part == model->parts.layers + 1)
+        return open_head(model, &pass);
+    DT_TRY_NOTE(forward_layer(model, &pass, part - 1, sweep), "forward of layer %lld",
+                (long long)part - 1);
+    return DT_OK;
+}
+
+dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *pass)
+{
+    const struct dt_model_shape *shape = &model->shape;
+    int64_t B = pass->input.sequences, L = pass->input.length;
+    if (B < 1 || L < 1 || B > shape->sequences || B * L > shape->sequences * shape->length)
+        return DT_FAIL(DT_MACHINE, NULL,
+                       "a batch of %lld x %lld does not fit the model's %lld x %lld", (long long)B,
+                       (long long)L, (long long)shape->sequences, (long long)shape->length);
+    for (int64_t part = 0; part < dt_model_parts(model); part++)
+        for (int sweep = 0; sweep < dt_model_sweeps(model, part); sweep++)
+            DT_TRY(dt_model_part_forward(model, pass, part, sweep));
+    return DT_OK;
+}
+
+struct dt_view dt_model_residual(const struct dt_model *model, const struct dt_pass *caller)
+{
+    const struct dt_pass pass = complete(model, caller);
+    return rows_of(model, &pass, model->residual[model->parts.layers]);
 }
 
 struct dt_view dt_model_hidden(const struct dt_model *model, const struct dt_pass *pass)
@@ -150,52 +229,72 @@ bool dt_model_row_losses(const struct dt_model *model, const struct dt_model_inp
 }
 
 static dt_status run_backward(struct dt_part *block, const struct dt_pass *pass,
-                              struct dt_view dout)
+                              struct dt_view dout, struct dt_view dh)
 {
     return ((const struct dt_block_kind *)block->kind)
         ->backward(block, pass, dt_view_rows(block->h, 0, pass->rows),
-                   dt_view_rows(dout, 0, pass->rows), dt_view_rows(block->dh, 0, pass->rows));
+                   dt_view_rows(dout, 0, pass->rows), dh);
 }
 
-// The second direction finishes shared rows, so all rows are announced after it.
-static dt_status backward_both(const struct dt_model *model, const struct dt_pass *pass,
-                               struct dt_part *block)
+// The second direction finishes shared rows, so the rows of both are announced after it.
+static dt_status backward_reversed(const struct dt_model *model, const struct dt_pass *pass,
+                                   struct dt_part *block)
 {
-    struct dt_pass quiet = *pass;
-    quiet.grad_ready = NULL;
-    DT_TRY(reverse(model, pass, block->h, block->reverse->h, false));
-    DT_TRY(reverse(model, pass, model->out, model->reversed, false));
-    DT_TRY(run_backward(block, &quiet, model->out));
-    DT_TRY(run_backward(block->reverse, &quiet, model->reversed));
-    DT_TRY(reverse(model, pass, block->reverse->dh, block->dh, true));
+    struct dt_part *twin = block->reverse;
+    struct dt_pass reversed;
+    DT_TRY(turn(model, pass, block, &reversed));
+    DT_TRY(reverse(pass, rows_of(model, pass, model->out), model->reversed, false));
+    DT_TRY(run_backward(twin, &reversed, model->reversed, dt_view_rows(twin->dh, 0, pass->rows)));
+    DT_TRY(reverse(pass, twin->dh, gradient_of(model, pass, block), true));
     for (int row = block->first_row; row < block->norm; row++)
         DT_TRY(dt_pass_ready(pass, row));
     return DT_OK;
 }
 
-static dt_status backward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
+static dt_status backward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i,
+                                int sweep)
 {
     struct dt_part *block = model->parts.all[i + 1];
-    DT_TRY(begin(pass, block, true));
-    if (model->config.recompute >= DT_RECOMPUTE_BLOCK)
+    struct dt_pass first = *pass;
+    if (sweep == 0)
+        DT_TRY(begin(pass, block, true));
+    if (by_part(model) || (sweep == 0 && model->config.recompute >= DT_RECOMPUTE_BLOCK))
         DT_TRY(norm_forward(model, pass, i, true));
-    DT_TRY(block->reverse ? backward_both(model, pass, block)
-                          : run_backward(block, pass, model->out));
-    return norm_backward(model, pass, i);
+    if (sweep > 0) {
+        DT_TRY(backward_reversed(model, pass, block));
+        return norm_backward(model, pass, i);
+    }
+    if (block->reverse)
+        first.grad_ready = NULL;
+    DT_TRY(run_backward(block, &first, rows_of(model, pass, model->out),
+                        gradient_of(model, pass, block)));
+    return block->reverse ? DT_OK : norm_backward(model, pass, i);
 }
 
-dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *caller)
+dt_status dt_model_part_backward(const struct dt_model *model, const struct dt_pass *caller,
+                                 int64_t part, int sweep)
 {
     const struct dt_parts *parts = &model->parts;
     struct dt_pass pass = complete(model, caller);
     pass.relay = NULL; // states have moved: what runs forward again has them
-    for (int row = 0; row < parts->head_rows; row++)
+    for (int row = 0; part == parts->layers + 1 && row < parts->head_rows; row++)
         DT_TRY(dt_pass_ready(&pass, row));
-    for (int64_t i = parts->layers - 1; i >= 0; i--)
-        DT_TRY_NOTE(backward_layer(model, &pass, i), "backward of layer %lld", (long long)i);
+    if (part > 0 && part <= parts->layers)
+        DT_TRY_NOTE(backward_layer(model, &pass, part - 1, sweep), "backward of layer %lld",
+                    (long long)part - 1);
+    if (part > 0)
+        return DT_OK;
     DT_TRY(begin(&pass, parts->all[0], true));
-    return parts->stem->backward(parts->all[0], &pass, dt_view_rows(model->dresidual, 0, pass.rows),
-                                 dt_view_rows(model->out, 0, pass.rows));
+    return parts->stem->backward(parts->all[0], &pass, rows_of(model, &pass, model->dresidual),
+                                 rows_of(model, &pass, model->out));
+}
+
+dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *pass)
+{
+    for (int64_t part = dt_model_parts(model) - 1; part >= 0; part--)
+        for (int sweep = 0; sweep < dt_model_sweeps(model, part); sweep++)
+            DT_TRY(dt_model_part_backward(model, pass, part, sweep));
+    return DT_OK;
 }
 
 dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *caller,

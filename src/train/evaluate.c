@@ -216,8 +216,7 @@ static dt_status evaluate_batch(struct dt_evaluation *e, int64_t micro_batches,
         if (e->stepper)
             DT_TRY(dt_stepper_begin_pass(e->stepper, &pass));
         for (int64_t i = 0; i < e->segments->n; i++) {
-            DT_TRY(dt_segments_pass(e->segments, &pass, i, &part));
-            DT_TRY(dt_model_forward(e->model, &part));
+            DT_TRY(dt_segments_forward(e->segments, &pass, i, &part));
             DT_TRY(dt_segments_loss(e->segments, &part, 0, sums + k % n_sums));
             if (e->scores)
                 DT_TRY(score(e, &part, false, &host->predictions));

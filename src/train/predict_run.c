@@ -101,9 +101,11 @@ static dt_status create(struct predictor *p, struct dt_snapshot *snapshot)
     const struct dt_model_shape shape = {.sequences = plan->streams, .length = plan->length};
     p->backend = &job->backend;
     DT_TRY(dt_model_create(p->backend, &job->model, &shape, &p->model));
-    DT_TRY(dt_model_state_bytes(&job->model, plan->streams, &p->state_bytes));
-    DT_TRY(dt_model_state_create(p->model, plan->streams, &p->before));
-    DT_TRY(dt_model_state_create(p->model, plan->streams, &p->after));
+    if (job->model.direction == DT_DIRECTION_FORWARD) { // else each window is read by itself
+        DT_TRY(dt_model_state_bytes(&job->model, plan->streams, &p->state_bytes));
+        DT_TRY(dt_model_state_create(p->model, plan->streams, &p->before));
+        DT_TRY(dt_model_state_create(p->model, plan->streams, &p->after));
+    }
     DT_TRY(dt_snapshot_create(p->backend, p->model, NULL, job->comm->info.rank == 0, snapshot));
     DT_TRY(dt_job_load_weights(job, plan->source, plan->options.ema, snapshot));
     return create_arrays(p);

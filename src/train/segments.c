@@ -22,10 +22,17 @@ static int64_t borders_of(const struct dt_model_shape *shape, const struct dt_in
     return shape->training ? n : dt_min_i64(n, 2);
 }
 
-// All states: in a group two more, which are sent.
-static int64_t states_of(const struct dt_model_shape *shape, const struct dt_input_config *batch)
+// Whether a window is run part by part.
+static bool runs_by_part(const struct dt_model_config *config, const struct dt_input_config *batch)
 {
-    return borders_of(shape, batch) + (ranks_of(batch) > 1 ? 2 : 0);
+    return config->direction == DT_DIRECTION_BOTH && segments_of(batch) > 1;
+}
+
+// All states: those of each direction; in a group two more, which are sent.
+static int64_t states_of(const struct dt_model_shape *shape, const struct dt_input_config *batch,
+                         bool by_part)
+{
+    return borders_of(shape, batch) * (by_part ? 2 : 1) + (ranks_of(batch) > 1 ? 2 : 0);
 }
 
 dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt_array_list *arrays,
@@ -37,10 +44,11 @@ dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt
         return DT_OK;
     DT_TRY(dt_model_state_bytes(config, batch->micro, &state));
     DT_TRY(dt_model_state_gradient_bytes(config, batch->micro, &gradient));
-    for (int i = 0; i < arrays->n; i++)
+    for (int i = 0; i < arrays->n && batch->micro > 1; i++)
         input += dt_array_bytes(&arrays->arrays[i], batch->micro * batch->segment);
     dt_memory_plan_add(plan, "border states",
-                       states_of(shape, batch) * state + (shape->training ? 2 * gradient : 0),
+                       states_of(shape, batch, runs_by_part(config, batch)) * state +
+                           (shape->training ? 2 * gradient : 0),
                        false);
     dt_memory_plan_add(plan, "segment input", input, false);
     if (shape->losses)
@@ -54,12 +62,14 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
                              const struct dt_input_config *batch, struct dt_segments *s)
 {
     const struct dt_array_list *arrays = dt_model_arrays(model);
+    const bool by_part = runs_by_part(dt_model_config(model), batch);
     int64_t n = segments_of(batch), window = batch->micro * batch->length,
-            states = states_of(shape, batch);
+            states = states_of(shape, batch, by_part);
     *s = (struct dt_segments){.backend = backend,
                               .model = model,
                               .config = *batch,
                               .shape = *shape,
+                              .by_part = by_part,
                               .n = n / ranks_of(batch),
                               .step = ranks_of(batch)};
     if (n == 1)
@@ -74,7 +84,7 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
         DT_TRY(dt_model_state_create(model, batch->micro, &s->states[i]));
     for (int i = 0; i < 2 && shape->training; i++)
         DT_TRY(dt_model_state_create_gradient(model, batch->micro, &s->gradients[i]));
-    for (int i = 0; i < arrays->n; i++)
+    for (int i = 0; i < arrays->n && batch->micro > 1; i++)
         DT_TRY(dt_alloc(backend, dt_array_bytes(&arrays->arrays[i], batch->micro * batch->segment),
                         &s->arrays[i]));
     if (!shape->losses)
@@ -85,7 +95,7 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
 
 void dt_segments_destroy(struct dt_segments *s)
 {
-    for (int64_t i = 0; s->states && i < states_of(&s->shape, &s->config); i++)
+    for (int64_t i = 0; s->states && i < states_of(&s->shape, &s->config, s->by_part); i++)
         dt_model_state_destroy(s->model, s->states[i]);
     dt_relay_destroy(&s->relay);
     for (int i = 0; i < 2; i++)
@@ -149,47 +159,89 @@ dt_status dt_segments_hand_on(struct dt_segments *s, const struct dt_pass *part)
     return part->at > 0 ? move_sums(s, true, part->at) : DT_OK;
 }
 
-static dt_status pass_over(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
-                           struct dt_pass *part)
+// The input of segment [first, first + length) of a window. One sequence's is where the window is.
+static dt_status input_of(struct dt_segments *s, const struct dt_pass *whole, struct dt_pass *part)
 {
     const struct dt_array_list *arrays = dt_model_arrays(s->model);
-    const int64_t i = s->place + k * s->step, all = s->n * s->step; // segments of the window
-    const int64_t first = i * s->config.segment;
+    for (int n = 0; n < arrays->n; n++) {
+        const int64_t each = dt_array_bytes(&arrays->arrays[n], 1),
+                      length = part->input.length * each;
+        const char *from = whole->input.arrays[n];
+        if (!from)
+            continue;
+        from += part->at * each;
+        part->input.arrays[n] = s->config.micro > 1 ? s->arrays[n] : (const void *)from;
+        if (s->config.micro > 1)
+            DT_TRY(copy(s, part, s->arrays[n], length, from, whole->input.length * each, length));
+    }
+    return DT_OK;
+}
+
+// The states of segment i, this rank's k-th, in a sweep: it comes from one border and goes to the
+// other.
+static void states_for(const struct dt_segments *s, int64_t i, int64_t k, int sweep,
+                       struct dt_pass *part)
+{
+    const int64_t borders = s->n * s->step - 1, from = sweep == 0 ? i - 1 : i,
+                  to = sweep == 0 ? i : i - 1;
     const bool alone = s->step == 1;
-    const bool ring = dt_model_params(s->model)->ring.n > 0; // each segment sends its gradients
+    struct dt_model_state **states = s->states + sweep * s->kept;
+    if (from >= 0 && from < borders) {
+        part->before = states[(alone ? from : k) % s->kept];
+        part->dbefore = s->gradients[from % 2];
+    }
+    if (to >= 0 && to < borders) {
+        part->after = states[alone ? to % s->kept : s->kept + k % 2];
+        part->dafter = s->gradients[to % 2];
+    }
+}
+
+// Whether the gradients of each segment are sent, in a ring; otherwise those of all are added up.
+static bool each_sends(const struct dt_segments *s)
+{
+    return dt_model_params(s->model)->ring.n > 0 && !s->by_part;
+}
+
+static dt_status pass_over(struct dt_segments *s, const struct dt_pass *whole, int64_t k, int sweep,
+                           struct dt_pass *part)
+{
+    const int64_t i = s->place + k * s->step, all = s->n * s->step; // segments of the window
+    const bool sends = each_sends(s);
     *part = *whole;
     if (all == 1)
         return DT_OK;
-    if (!alone) {
+    if (s->step > 1) {
         DT_TRY(dt_relay_settle(&s->relay, (int)(k % 2)));
         part->relay = part->gradient_relay = &s->relay.relay;
     }
     part->window = &whole->input;
-    part->at = first;
-    part->input.length = dt_min_i64(s->config.segment, whole->input.length - first);
-    for (int n = 0; n < arrays->n; n++) {
-        const char *from = whole->input.arrays[n];
-        int64_t each = dt_array_bytes(&arrays->arrays[n], 1), length = part->input.length * each;
-        if (!from)
-            continue;
-        part->input.arrays[n] = s->arrays[n];
-        DT_TRY(copy(s, part, s->arrays[n], length, from + first * each, whole->input.length * each,
-                    length));
-    }
-    if (i > 0) {
-        part->before = s->states[(alone ? i - 1 : k) % s->kept];
-        part->dbefore = s->gradients[(i - 1) % 2];
-    }
-    if (i < all - 1) {
-        part->after = s->states[alone ? i % s->kept : s->kept + k % 2];
-        part->dafter = s->gradients[i % 2];
-    }
-    if ((k > 0 || dt_segments_keep_none(s)) && !ring)
+    part->at = i * s->config.segment;
+    part->input.length = dt_min_i64(s->config.segment, whole->input.length - part->at);
+    DT_TRY(input_of(s, whole, part));
+    states_for(s, i, k, sweep, part);
+    if ((k > 0 || dt_segments_keep_none(s)) && !sends)
         part->grad_ready = NULL;
-    if (k > 0 && !ring)
+    if (k > 0 && !sends)
         part->part_begins = NULL;
     if (k < s->n - 1 || (s->sums[0].data && i < all - 1))
-        part->accumulate = !ring;
+        part->accumulate = !sends;
+    return DT_OK;
+}
+
+// Runs a sweep of a part over all segments, forward or backward.
+static dt_status sweep_over(struct dt_segments *s, const struct dt_pass *whole, int64_t of,
+                            int sweep, bool backward)
+{
+    const bool last = sweep == dt_model_sweeps(s->model, of) - 1;
+    for (int64_t i = 0; i < s->n; i++) {
+        struct dt_pass part;
+        DT_TRY(pass_over(s, whole, backward == (sweep == 0) ? s->n - 1 - i : i, sweep, &part));
+        part.part_begins = sweep == 0 && i == 0 ? whole->part_begins : NULL;
+        part.grad_ready = last && i == s->n - 1 ? whole->grad_ready : NULL;
+        part.accumulate = whole->accumulate || i > 0;
+        DT_TRY((backward ? dt_model_part_backward : dt_model_part_forward)(s->model, &part, of,
+                                                                           sweep));
+    }
     return DT_OK;
 }
 
@@ -197,7 +249,34 @@ dt_status dt_segments_pass(struct dt_segments *s, const struct dt_pass *whole, i
                            struct dt_pass *part)
 {
     s->relay.window += k == 0;
-    return pass_over(s, whole, k, part);
+    return pass_over(s, whole, k, 0, part);
+}
+
+dt_status dt_segments_forward(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
+                              struct dt_pass *part)
+{
+    const int64_t head = dt_model_parts(s->model) - 1;
+    for (int64_t of = 0; of < head && s->by_part && k == 0; of++)
+        for (int sweep = 0; sweep < dt_model_sweeps(s->model, of); sweep++)
+            DT_TRY(sweep_over(s, whole, of, sweep, false));
+    DT_TRY(dt_segments_pass(s, whole, k, part));
+    return s->by_part ? dt_model_part_forward(s->model, part, head, 0)
+                      : dt_model_forward(s->model, part);
+}
+
+dt_status dt_segments_backward(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
+                               const struct dt_pass *part)
+{
+    const int64_t head = dt_model_parts(s->model) - 1;
+    if (!s->by_part)
+        return dt_model_backward(s->model, part);
+    if (k > 0)
+        return DT_OK;
+    DT_TRY(dt_model_part_backward(s->model, part, head, 0));
+    for (int64_t of = head - 1; of >= 0; of--)
+        for (int sweep = 0; sweep < dt_model_sweeps(s->model, of); sweep++)
+            DT_TRY(sweep_over(s, whole, of, sweep, true));
+    return DT_OK;
 }
 
 dt_status dt_segments_loss(struct dt_segments *s, const struct dt_pass *part, double scale,
@@ -216,9 +295,11 @@ dt_status dt_segments_loss(struct dt_segments *s, const struct dt_pass *part, do
 dt_status dt_segments_again(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
                             double scale, struct dt_loss_sum *sum, struct dt_pass *part)
 {
-    DT_TRY(pass_over(s, whole, k, part));
+    DT_TRY(pass_over(s, whole, k, 0, part));
     part->relay = NULL; // the states have moved
-    DT_TRY(dt_model_forward(s->model, part));
+    part->part_begins = each_sends(s) ? part->part_begins : NULL;
+    DT_TRY(s->by_part ? dt_model_part_forward(s->model, part, dt_model_parts(s->model) - 1, 0)
+                      : dt_model_forward(s->model, part));
     DT_TRY(dt_segments_settle(s));
     return dt_segments_loss(s, part, scale, sum);
 }

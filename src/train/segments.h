@@ -1,10 +1,14 @@
-// A window is run in segments (model.segment), a pass each, with the memory of one. Forward runs
-// from the first to the last and keeps the states at the borders between them. Backward goes from
-// the last to the first: it runs a segment forward again from its border, and hands the gradient of
-// that state to the segment before. So gradients are those of the whole window. Forward alone needs
-// no more than two states. A window of one segment is its own: nothing is copied or kept. All
-// memory stays at one address, for captured graphs. With comm.context the ranks of a group take
-// turns (train/relay.h): each runs as many segments as the others.
+// A window is run in segments (model.segment), with the memory of one. Forward runs from the first
+// to the last and keeps the states at the borders between them. Backward goes from the last to the
+// first: it runs a segment forward again from its border, and hands the gradient of that state to
+// the segment before. So gradients are those of the whole window. Forward alone needs no more than
+// two states. A window of one segment is its own: nothing is copied or kept. All memory stays at
+// one address, for captured graphs. With comm.context the ranks of a group take turns
+// (train/relay.h): each runs as many segments as the others.
+//
+// A model that reads both ways runs part by part instead: a block needs the whole window of what
+// the part before it leaves (dt_model_shape.window), since its second direction begins at the
+// window's end. Each direction of a block goes through all segments with states of its own.
 #pragma once
 
 #include "base/round.h"
@@ -16,16 +20,18 @@ struct dt_segments {
     struct dt_model *model; // borrowed
     struct dt_input_config config;
     struct dt_model_shape shape; // of the model
+    bool by_part;                // a model that reads both ways
     int64_t n;                   // segments of a window that this rank runs
     int64_t place, step;         // these are segments place, place + step, … of the window
     int64_t kept;                // states that backward needs; all that there are without training
-    // A rank that runs all segments keeps the state after segment i in states[i % kept]. In a group
-    // the state before this rank's segment k is states[k % kept], and the state after it is sent
-    // from states[kept + k % 2].
+    // A rank that runs all segments keeps the state at border i, after segment i, in states[i %
+    // kept], and that of the second direction in states[kept + i % kept]. In a group the state
+    // before this rank's segment k is states[k % kept], and the state after it is sent from
+    // states[kept + k % 2].
     struct dt_model_state **states;
     struct dt_relay_state relay;
     struct dt_model_state *gradients[2]; // of border i, i % 2; training
-    void *arrays[DT_BATCH_ARRAYS];       // [micro, segment, width], device memory
+    void *arrays[DT_BATCH_ARRAYS];       // [micro, segment, width], device memory; micro > 1
     // In a group whose sums are reproducible: what backward adds up, fp32 gradients and loss sums,
     // goes from each segment to the one before, so that all are added as one rank adds them. NULL:
     // each rank has the sums of its own segments.
@@ -51,10 +57,13 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
                              const struct dt_model_shape *shape,
                              const struct dt_input_config *batch, struct dt_segments *segments);
 void dt_segments_destroy(struct dt_segments *segments); // zeros are fine
-// Makes `part` the pass over this rank's segment k of the pass over a window `whole`, and copies
-// the segment's input to its place. Valid until the next one is made.
+// Makes `part` the pass over this rank's segment k of the pass over a window `whole`. Valid until
+// the next one is made.
 dt_status dt_segments_pass(struct dt_segments *segments, const struct dt_pass *whole, int64_t k,
                            struct dt_pass *part);
+// Makes it and runs it forward up to its loss: from the first segment to the last.
+dt_status dt_segments_forward(struct dt_segments *segments, const struct dt_pass *whole, int64_t k,
+                              struct dt_pass *part);
 // Waits until states and gradients that were sent have left their memory: before backward writes
 // other gradients, and after the last segment of a window.
 dt_status dt_segments_settle(struct dt_segments *segments);
@@ -68,10 +77,14 @@ bool dt_segments_own(const struct dt_segments *segments, int64_t t);
 // losses of its positions.
 dt_status dt_segments_loss(struct dt_segments *segments, const struct dt_pass *part, double scale,
                            struct dt_loss_sum *sum);
-// Makes and runs the pass over segment k again, up to its loss, for backward through it: after
-// those over later segments.
+// Runs dt_segments_forward and dt_segments_loss again, for backward through segment k: after those
+// over later segments.
 dt_status dt_segments_again(struct dt_segments *segments, const struct dt_pass *whole, int64_t k,
                             double scale, struct dt_loss_sum *sum, struct dt_pass *part);
+// Backward through segment k, from its loss. With by_part that of segment 0 goes through all
+// segments of every part below the head.
+dt_status dt_segments_backward(struct dt_segments *segments, const struct dt_pass *whole, int64_t k,
+                               const struct dt_pass *part);
 // dt_model_row_losses of the window, after the losses of all segments.
 bool dt_segments_row_losses(const struct dt_segments *segments, const struct dt_model_input *window,
                             struct dt_row_losses *rows);

@@ -389,8 +389,8 @@ static dt_status rows_ready(struct dt_stepper *s)
 
 // Runs one micro-batch. Gradients are accumulated over segments and micro-batches, by the model or
 // by a tree. The last micro-batch sends them as they become ready, and updates the weights. With a
-// ring each micro-batch sends its gradients, segment by segment, and their sums over ranks are
-// accumulated.
+// ring each micro-batch sends its gradients, segment by segment unless it runs part by part, and
+// their sums over ranks are accumulated.
 static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_input *input,
                                   int variant)
 {
@@ -398,7 +398,8 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     const int64_t n = s->segments.n;
     const bool first = variant & DT_VARIANT_FIRST, last = variant & DT_VARIANT_LAST,
                gathers = variant & DT_VARIANT_GATHER, ring = has_ring(s), sends = last || ring,
-               spread = weights_are_spread(s), tree = s->tree.levels > 0;
+               each = ring && !s->segments.by_part, spread = weights_are_spread(s),
+               tree = s->tree.levels > 0;
     const struct dt_pass pass = {.input = *input,
                                  .before = s->carry.before,
                                  .after = s->carry.after,
@@ -415,10 +416,8 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     else if (gathers)
         DT_TRY(dt_buckets_gather(s->buckets));
     DT_TRY(mark(s, LAST_BEGIN));
-    for (int64_t i = 0; i < n; i++) {
-        DT_TRY(dt_segments_pass(&s->segments, &pass, i, &part));
-        DT_TRY(dt_model_forward(s->model, &part));
-    }
+    for (int64_t i = 0; i < n; i++)
+        DT_TRY(dt_segments_forward(&s->segments, &pass, i, &part));
     if (gathers && !spread)
         DT_TRY(dt_buckets_gathered(s->buckets));
     DT_TRY(dt_segments_loss(&s->segments, &part, 1 / tokens, s->optimizer.sum));
@@ -426,13 +425,13 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     DT_TRY(mark(s, LAST_FORWARD_DONE));
     for (int64_t i = n - 1; i > 0; i--) {
         dt_buckets_add(s->buckets, !first || i < n - 1);
-        DT_TRY(dt_model_backward(s->model, &part));
-        if (ring)
+        DT_TRY(dt_segments_backward(&s->segments, &pass, i, &part));
+        if (each)
             DT_TRY(dt_buckets_wait(s->buckets));
         DT_TRY(dt_segments_hand_on(&s->segments, &part));
         DT_TRY(dt_segments_again(&s->segments, &pass, i - 1, 1 / tokens, s->optimizer.sum, &part));
     }
-    dt_buckets_add(s->buckets, !first || n > 1);
+    dt_buckets_add(s->buckets, !first || (each && n > 1));
     if (dt_segments_keep_none(&s->segments))
         DT_TRY(hand_on(s, &part));
     if (last && !ring)
@@ -440,7 +439,7 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
     if (last || (ring && tree)) // otherwise accumulate until then
         DT_TRY(dt_buckets_sums_ready(s->buckets));
     if (!dt_segments_keep_none(&s->segments))
-        DT_TRY(dt_model_backward(s->model, &part));
+        DT_TRY(dt_segments_backward(&s->segments, &pass, 0, &part));
     else if (last)
         DT_TRY(rows_ready(s));
     DT_TRY(dt_segments_settle(&s->segments));

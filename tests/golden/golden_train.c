@@ -103,6 +103,8 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
     *t = (struct trainer){.run = run, .golden = golden};
     config.recompute = run->recompute;
     config.storage = run->storage;
+    if (config.direction == DT_DIRECTION_BOTH && run->segment > 0)
+        shape.window = golden->length;
     golden_must(dt_model_create(run->backend, &config, &shape, &t->model));
     t->elements = t->all.end = dt_model_params(t->model)->elements;
     t->positions = golden->batch * golden->length;
@@ -182,19 +184,17 @@ static void micro_step(struct trainer *t, int64_t index, float *logits)
                            .before = t->before ? t->before[index] : NULL,
                            .accumulate = index > 0},
                    part;
-    for (int64_t i = 0; i <= last; i++) {
-        golden_must(dt_segments_pass(&t->segments, &pass, i, &part));
-        golden_must(dt_model_forward(t->model, &part));
-    }
+    for (int64_t i = 0; i <= last; i++)
+        golden_must(dt_segments_forward(&t->segments, &pass, i, &part));
     if (logits) {
         struct dt_view rows = {.data = logits + at * t->golden->config.vocab_size};
         golden_must(dt_model_logits(t->model, &pass, &rows));
     }
     golden_must(dt_segments_loss(&t->segments, &part, scale, t->optimizer.sum));
-    golden_must(dt_model_backward(t->model, &part));
+    golden_must(dt_segments_backward(&t->segments, &pass, last, &part));
     for (int64_t i = last - 1; i >= 0; i--) {
         golden_must(dt_segments_again(&t->segments, &pass, i, scale, t->optimizer.sum, &part));
-        golden_must(dt_model_backward(t->model, &part));
+        golden_must(dt_segments_backward(&t->segments, &pass, i, &part));
     }
     golden_must(dt_segments_settle(&t->segments));
 }

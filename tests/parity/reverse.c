@@ -1,9 +1,10 @@
-// Reversal: sequences of one position, shorter than a warp and longer than several; no documents,
-// and those that start, end and are one position long at the edges of a warp; padding of none, some
-// and all of a sequence, within which documents start too; masks with holes; widths on both sides
-// of a wide access, padded strides. A map that is its own inverse leaves x after two reversals.
+// Reversal: sequences of one position, shorter than a warp and longer than several, whole and a
+// part of them; no documents, and those that start, end and are one position long at the edges of a
+// warp; padding of none, some and all of a sequence, within which documents start too; masks with
+// holes; widths on both sides of a wide access, padded strides. Two reversals leave x.
 #include "parity.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct shape {
@@ -13,34 +14,45 @@ struct shape {
     bool masked, accumulate;
 };
 
-// Straight from the contract: looks for both ends of each position's document.
-REFERENCE(reverse_map)
-{
-    for (int64_t b = 0; b < a->batch; b++) {
-        const uint8_t *reset = a->reset ? a->reset + b * a->length : NULL;
-        int64_t n = a->length;
-        while (a->mask && n > 0 && !a->mask[b * a->length + n - 1])
-            n--;
-        for (int64_t t = 0; t < a->length; t++) {
-            int64_t s = t, e = t + 1;
-            while (s > 0 && !(reset && reset[s]))
-                s--;
-            while (e < n && !(reset && reset[e]))
-                e++;
-            a->map[b * a->length + t] = (int32_t)(t < n ? s + e - 1 - t : t);
-        }
-    }
-    return DT_OK;
-}
-
 REFERENCE(reverse_rows)
 {
     for (int64_t row = 0; row < a->x.rows; row++)
         for (int64_t i = 0; i < a->x.cols; i++) {
-            double x = get_at(&a->x, row / a->length * a->length + a->map[row], i);
+            int64_t t = row % a->length;
+            double x = get_at(&a->x, row - t + a->length - 1 - t, i);
             set_at(&a->y, row, i, x + (a->accumulate ? get_at(&a->y, row, i) : 0.0));
         }
     return DT_OK;
+}
+
+// Straight from the contract: marks where documents end, then reads the rows from the last one on.
+REFERENCE(reverse_resets)
+{
+    bool *ends = calloc((size_t)a->window, sizeof *ends);
+    for (int64_t b = 0; b < a->batch; b++) {
+        const uint8_t *reset = a->reset ? a->reset + b * a->window : NULL;
+        int64_t n = a->window;
+        while (a->mask && n > 0 && !a->mask[b * a->window + n - 1])
+            n--;
+        for (int64_t t = 0; t < a->window; t++)
+            ends[t] = t + 1 == n || (reset && t + 1 < a->window && reset[t + 1]);
+        for (int64_t t = 0; t < a->length; t++)
+            a->y[b * a->length + t] = ends[a->first + a->length - 1 - t];
+    }
+    free(ends);
+    return DT_OK;
+}
+
+static void compare_resets(struct parity *p, const struct shape *s, int64_t first, int64_t length)
+{
+    struct dt_reverse_resets_args args = {.batch = s->batch,
+                                          .window = s->length,
+                                          .first = first,
+                                          .length = length,
+                                          .reset = make_reset(s->batch, s->length, s->resets, 32),
+                                          .mask = s->masked ? make_mask(s->batch, s->length) : NULL,
+                                          .y = guarded(s->batch * length)};
+    PARITY(p, reverse_resets, &args);
 }
 
 // A copy is exact; a sum rounds once.
@@ -52,25 +64,20 @@ static void compare(struct parity *p, const struct shape *s)
                      dt_dtype_name(s->type), s->resets, s->masked ? ", mask" : "",
                      s->accumulate ? " +=" : ""))
         return;
-    struct dt_reverse_map_args map = {.batch = s->batch,
-                                      .length = s->length,
-                                      .reset = make_reset(s->batch, s->length, s->resets, 32),
-                                      .mask = s->masked ? make_mask(s->batch, s->length) : NULL,
-                                      .map = guarded(M * 4)};
-    PARITY(p, reverse_map, &map);
     struct dt_view x = normal_view(s->type, M, d, stride, 1.0, 1);
     struct dt_reverse_rows_args rows = {.length = s->length,
-                                        .map = map.map,
                                         .x = x,
                                         .y = s->accumulate
                                                  ? normal_view(s->type, M, d, stride, 1.0, 2)
                                                  : fresh_view(s->type, M, d, stride),
                                         .accumulate = s->accumulate};
     PARITY(p, reverse_rows, &rows, OUT(y, .each = s->accumulate ? 1e-7 : 0));
+    compare_resets(p, s, 0, s->length);
+    compare_resets(p, s, s->length / 3, (s->length + 1) / 2);
     if (s->accumulate)
         return;
     struct dt_reverse_rows_args back = {
-        .length = s->length, .map = map.map, .x = rows.y, .y = fresh_view(s->type, M, d, stride)};
+        .length = s->length, .x = rows.y, .y = fresh_view(s->type, M, d, stride)};
     PARITY(p, reverse_rows, &back);
     for (int64_t row = 0; row < M; row++)
         CHECK(memcmp(dt_view_at(&back.y, row, 0), dt_view_at(&x, row, 0),

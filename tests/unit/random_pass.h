@@ -32,7 +32,9 @@ struct random_pass {
     struct dt_pass pass;
     void *arrays[DT_BATCH_ARRAYS];
     int64_t elements;
-    bool losses; // of rows are wanted; set before random_pass_create
+    // Set before random_pass_create:
+    bool losses;     // of rows are wanted
+    int64_t segment; // not 0: the model runs windows part by part, in segments of this length
 };
 
 static inline void random_pass_open(struct random_pass *p, int threads)
@@ -80,8 +82,11 @@ static inline void random_pass_fill(const struct random_pass *p, const struct dt
 static inline void random_pass_create(struct random_pass *p, const struct dt_model_config *config,
                                       int64_t sequences, int64_t length)
 {
-    const struct dt_model_shape shape = {
-        .sequences = sequences, .length = length, .training = true, .losses = p->losses};
+    const struct dt_model_shape shape = {.sequences = sequences,
+                                         .length = p->segment > 0 ? p->segment : length,
+                                         .window = p->segment > 0 ? length : 0,
+                                         .training = true,
+                                         .losses = p->losses};
     struct dt_philox rng = dt_philox_init(7, 0, 0);
     CHECK_OK(dt_model_create(&p->backend, config, &shape, &p->model));
     p->elements = dt_model_params(p->model)->elements;

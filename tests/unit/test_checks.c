@@ -309,7 +309,7 @@ static void check_pools(void)
     CHECK_OP(pool_targets, .n = 1, .length = 2, .outputs = {{0, 2}},
              .targets = {.rows = 4, .cols = 2});
     REFUSE(pool_targets, weights_out.data, NULL, "weights_out", "NULL");
-    CHECK_OP(reverse_map, .batch = 2, .length = 3);
+    CHECK_OP(reverse_resets, .batch = 2, .window = 5, .first = 1, .length = 3);
     CHECK_OP(reverse_rows, .length = 2, .x = {.rows = 4, .cols = 3});
     REFUSE(reverse_rows, length, 3, "x.rows", "4");
 }

@@ -17,21 +17,22 @@ static void run_segments(struct random_pass *p, int64_t segment, float *streams,
         .sequences = B, .length = L, .micro = B, .segment = segment};
     int64_t d = dt_model_config(p->model)->d_model;
     struct dt_segments segments;
+    struct dt_pass part;
     CHECK_OK(dt_segments_create(&p->backend, p->model, &shape, &batch, &segments));
-    for (int64_t turn = 0; turn < 2 * segments.n; turn++) {
-        bool backward = turn >= segments.n;
-        struct dt_pass part;
-        CHECK_OK(dt_segments_pass(&segments, &p->pass, backward ? 2 * segments.n - 1 - turn : turn,
-                                  &part));
-        CHECK_OK(dt_model_forward(p->model, &part));
+    const int64_t n = segments.n;
+    for (int64_t turn = 0; turn < 2 * n; turn++) {
+        if (turn < n)
+            CHECK_OK(dt_segments_forward(&segments, &p->pass, turn, &part));
+        else if (turn == n)
+            CHECK_OK(dt_segments_loss(&segments, &part, 0x1p-9, sum));
+        else
+            CHECK_OK(dt_segments_again(&segments, &p->pass, 2 * n - 1 - turn, 0x1p-9, sum, &part));
         const float *stream = dt_model_residual(p->model, &part).data;
         for (int64_t b = 0; b < B; b++)
             memcpy(streams + (b * L + part.at) * d, stream + b * part.input.length * d,
                    (size_t)(part.input.length * d) * sizeof *stream);
-        if (backward) {
-            CHECK_OK(dt_segments_loss(&segments, &part, 0x1p-9, sum));
-            CHECK_OK(dt_model_backward(p->model, &part));
-        }
+        if (turn >= n)
+            CHECK_OK(dt_segments_backward(&segments, &p->pass, 2 * n - 1 - turn, &part));
     }
     dt_segments_destroy(&segments);
 }
@@ -49,43 +50,50 @@ static void move_targets(struct random_pass *p)
 // Sums are in fp32 and have another order: in matrix products, where the order depends on the
 // number of rows, over what a position sees in attention, and in gradients over positions.
 static void test_model(const char *layers, const char *heads, enum dt_recompute recompute,
-                       int64_t segment, int64_t window)
+                       int64_t segment, int64_t window, enum dt_direction direction)
 {
+    const bool both = direction == DT_DIRECTION_BOTH;
     const char *stem = strcmp(heads, "lm") == 0 ? "tokens" : "frames";
     struct dt_model_config config = random_pass_config(stem, layers, heads);
-    struct random_pass p;
+    struct random_pass p, q; // of whole windows, and of segments
     struct dt_loss_sum got = {0};
     int64_t d = config.d_model;
     config.recompute = recompute;
+    config.direction = direction;
     WHOLE_OF(config, attn_window) = window;
     random_pass_open(&p, 2);
     random_pass_create(&p, &config, B, L);
+    random_pass_open(&q, 2);
+    q.segment = both ? segment : 0;
+    random_pass_create(&q, &config, B, L);
     move_targets(&p);
+    move_targets(&q);
     struct dt_loss_sum want = random_pass_run(&p, false);
-    size_t bytes = (size_t)p.elements * sizeof(float), stream_bytes = ROWS * (size_t)d * 4;
-    float *gradients = malloc(bytes), *whole = malloc(stream_bytes), *parts = malloc(stream_bytes);
-    memcpy(gradients, dt_model_gradients(p.model), bytes);
+    size_t stream_bytes = ROWS * (size_t)d * 4;
+    float *whole = malloc(stream_bytes), *parts = malloc(stream_bytes);
     memcpy(whole, dt_model_residual(p.model, &p.pass).data, stream_bytes);
-    run_segments(&p, segment, parts, &got);
+    run_segments(&q, segment, parts, &got);
     double off = random_pass_distance(parts, whole, ROWS * d);
-    // With segments of whole chunks the bits are those of the whole window.
-    bool exact = segment % 64 == 0;
-    CHECK(exact ? off == 0 : off < 1e-6, "%s, %s, segments of %d: the stream differs by %.2g",
-          layers, heads, (int)segment, off);
+    // With segments of whole chunks the bits are those of the whole window. Read from the end of
+    // this window, chunks begin elsewhere.
+    bool exact = segment % 64 == 0 && !both;
+    CHECK(exact ? off == 0 : off < 1e-6, "%s, %s, %s, segments of %d: the stream differs by %.2g",
+          layers, heads, both ? "both ways" : "forward", (int)segment, off);
     CHECK(got.counted == want.counted && fabs(got.loss / want.loss - 1) < 1e-6,
-          "%s, %s, segments of %d: loss %.9g of %g, not %.9g of %g", layers, heads, (int)segment,
-          got.loss, got.counted, want.loss, want.counted);
+          "%s, %s, %s, segments of %d: loss %.9g of %g, not %.9g of %g", layers, heads,
+          both ? "both ways" : "forward", (int)segment, got.loss, got.counted, want.loss,
+          want.counted);
     for (int i = 0; i < dt_model_params(p.model)->n; i++) {
         const struct dt_param *row = &dt_model_params(p.model)->rows[i];
-        off = random_pass_distance(dt_model_gradients(p.model) + row->offset,
-                                   gradients + row->offset, row->count);
-        CHECK(off < 1e-5, "%s, %s, segments of %d: the gradient of %s differs by %.2g", layers,
-              heads, (int)segment, row->name, off);
+        off = random_pass_distance(dt_model_gradients(q.model) + row->offset,
+                                   dt_model_gradients(p.model) + row->offset, row->count);
+        CHECK(off < 1e-5, "%s, %s, %s, segments of %d: the gradient of %s differs by %.2g", layers,
+              heads, both ? "both ways" : "forward", (int)segment, row->name, off);
     }
-    free(gradients);
     free(whole);
     free(parts);
     random_pass_close(&p);
+    random_pass_close(&q);
 }
 
 // Two ranks take turns at the six segments of a window. A state that is being sent stays unchanged
@@ -165,8 +173,7 @@ static void run_turns(struct random_pass *p, struct dt_comm *comm)
     CHECK_OK(dt_segments_create(&p->backend, p->model, &shape, &batch, &segments));
     for (int window = 0; window < 2; window++) {
         for (int k = 0; k < 3; k++) {
-            CHECK_OK(dt_segments_pass(&segments, &p->pass, k, &part));
-            CHECK_OK(dt_model_forward(p->model, &part));
+            CHECK_OK(dt_segments_forward(&segments, &p->pass, k, &part));
         }
         CHECK_OK(dt_segments_loss(&segments, &part, 0x1p-9, &sum));
         CHECK_OK(dt_model_backward(p->model, &part));
@@ -220,17 +227,23 @@ int main(void)
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
         // Segments of no whole chunks, then of whole ones.
         for (int64_t segment = 50; segment <= 64; segment += 14)
-            test_model(layers[i], "lm", DT_RECOMPUTE_NONE, segment, 8);
+            test_model(layers[i], "lm", DT_RECOMPUTE_NONE, segment, 8, DT_DIRECTION_FORWARD);
     // A window of attention that is longer than a segment.
-    test_model("attention*2", "lm", DT_RECOMPUTE_NONE, 64, 100);
+    test_model("attention*2", "lm", DT_RECOMPUTE_NONE, 64, 100, DT_DIRECTION_FORWARD);
     for (enum dt_recompute recompute = DT_RECOMPUTE_NONE; recompute <= DT_RECOMPUTE_BLOCK;
          recompute++)
-        test_model("mamba attention mlp gru mamba2 lstm", "lm", recompute, 64, 8);
+        test_model("mamba attention mlp gru mamba2 lstm", "lm", recompute, 64, 8,
+                   DT_DIRECTION_FORWARD);
     // Pools over the whole window, whose last segment has 43 positions, or 5 positions whose
     // targets do not count.
     for (int64_t segment = 64; segment <= 166; segment += 102)
         for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
-            test_model("mamba*2", pools[i], DT_RECOMPUTE_NONE, segment, 8);
+            test_model("mamba*2", pools[i], DT_RECOMPUTE_NONE, segment, 8, DT_DIRECTION_FORWARD);
+    for (size_t i = 0; i < 4; i++)
+        for (int64_t segment = 50; segment <= 64; segment += 14)
+            test_model(layers[i], "a:regression*2", DT_RECOMPUTE_NONE, segment, 8,
+                       DT_DIRECTION_BOTH);
+    test_model("mamba mlp gru mamba2 lstm", pools[3], DT_RECOMPUTE_NONE, 64, 8, DT_DIRECTION_BOTH);
     test_group();
     test_signatures();
     return test_end();
