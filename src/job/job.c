@@ -615,10 +615,12 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
 {
     int64_t ranks = job->comm->info.size, length = job->settings.data.seq_len;
     bool ring = training && ranks > 1 && dt_job_sharding(job) >= DT_SHARD_GRADIENTS;
-    bool by_part = job->model.direction == DT_DIRECTION_BOTH && dt_job_segment(job) < length;
+    int64_t segment = dt_job_segment(job),
+            own = dt_ceil_div(length, segment) / job->settings.comm.context * segment;
+    bool by_part = job->model.direction == DT_DIRECTION_BOTH && segment < length;
     return (struct dt_model_shape){.sequences = job->micro_batch,
-                                   .length = dt_job_segment(job),
-                                   .window = by_part ? length : 0,
+                                   .length = segment,
+                                   .window = by_part ? own : 0,
                                    .training = training,
                                    .ring_align = ring ? ranks * DT_NORM_BLOCK : 0,
                                    .ring_weights = ring && dt_job_sharding(job) >= DT_SHARD_WEIGHTS,

@@ -341,6 +341,11 @@ static void check_tree(struct check *check)
                "%lld ranks share each window, and comm.reduce = reproducible (%s) needs a power of "
                "two of them",
                (long long)s->comm.context, origin(check, "comm.reduce"));
+    if (s->comm.context > 1 && s->model.direction == DT_DIRECTION_BOTH)
+        reject(check, "comm.context model.direction comm.reduce",
+               "%lld ranks share each window, which model.direction = both reads from both ends, "
+               "and comm.reduce = reproducible (%s) needs windows that are read from one end",
+               (long long)s->comm.context, origin(check, "comm.reduce"));
     if (s->model.segment < 0)
         reject(check, "model.segment comm.reduce",
                "auto follows the memory, and comm.reduce = reproducible (%s), whose bits depend on "
@@ -382,10 +387,6 @@ static void check_data(struct check *check)
         reject(check, "comm.context data.carry_state",
                "%lld ranks share a window, and no rank has its last state: set data.carry_state = "
                "false",
-               (long long)s->comm.context);
-    if (s->comm.context > 1 && s->model.direction == DT_DIRECTION_BOTH)
-        reject(check, "comm.context model.direction",
-               "%lld ranks share a window, but model.direction = both reads it from both ends",
                (long long)s->comm.context);
     if (s->data.carry_state && s->data.reverse_complement)
         reject(check, "data.reverse_complement data.carry_state",

@@ -36,8 +36,8 @@ extern const char *const dt_memory_name[DT_MEMORY_COUNT];
 
 struct dt_model_shape {
     int64_t sequences, length; // the largest micro-batch of a pass
-    // Not 0: windows of this many positions are run part by part (dt_model_part_forward), each in
-    // segments of up to `length`. What is between two parts is kept for the whole window.
+    // Not 0: windows are run part by part (dt_model_part_forward), each in segments of up to
+    // `length` positions. What is between two parts is kept for this many, all of this rank.
     int64_t window;
     bool training;      // false: no gradients, nothing kept for backward
     bool int8;          // linear layers multiply int8: not in training, and see gemm.h
@@ -129,11 +129,12 @@ typedef dt_status (*dt_grad_ready)(void *context, int64_t row);
 typedef dt_status (*dt_part_begins)(void *context, int64_t row, bool backward);
 
 // Moves an array of a state between two parts of a window that different ranks run: receives it
-// before a part reads it, or sends it after a part has written it. Both sides move the same arrays
-// in the same order; `name` is a hash of the array and the border between the parts. What is sent
-// must not change until the caller says so.
+// before a part reads it, or sends it after a part has written it. `onward`: the other rank has the
+// part after this one, else the one before. Both sides move the same arrays in the same order;
+// `name` is a hash of the array and the border between the parts. What is sent must not change
+// until the caller says so.
 struct dt_relay {
-    dt_status (*move)(void *context, bool sends, bool gradient, uint32_t name, void *array,
+    dt_status (*move)(void *context, bool sends, bool onward, uint32_t name, void *array,
                       int64_t bytes);
     void *context;
 };
@@ -152,6 +153,8 @@ struct dt_pass {
     // states within it, but at its ends; NULL and 0: the input is a whole window.
     const struct dt_model_input *window;
     int64_t at;
+    int64_t own_at; // the same among the positions of this rank's parts, which a model keeps that
+                    // runs windows part by part
     // Where other ranks have the parts before and after this one: in forward moves `before` and
     // `after`, in loss and backward their gradients. NULL: nothing moves.
     const struct dt_relay *relay, *gradient_relay;
@@ -164,6 +167,7 @@ struct dt_pass {
     // The model fills in the rest, for its parts.
     const struct dt_net *net;
     int64_t rows;      // M = B·L
+    bool reversed;     // the second sweep of a block that reads both ways
     int64_t *measured; // not NULL: no op runs, the largest workspace that one needs is noted here
 };
 

@@ -203,12 +203,13 @@ dt_status dt_pass_relay(const struct dt_pass *pass, const struct dt_part *part, 
     };
     struct dt_array_spec array = part->states.arrays[index];
     void *data = dt_model_state_array(states[what], part->layer, index);
-    const bool ends = what == DT_AFTER || what == DT_GRADIENT_AFTER;
-    const int64_t name[] = {pass->at + (ends ? pass->input.length : 0), part->layer, index,
-                            gradient};
+    const bool after = what == DT_AFTER || what == DT_GRADIENT_AFTER,
+               onward = after != pass->reversed;
+    const int64_t name[] = {pass->at + (onward ? pass->input.length : 0), part->layer, index,
+                            gradient + 2 * pass->reversed};
     if (gradient)
         array = dt_state_gradient(&array);
-    return data ? relay->move(relay->context, sends, gradient, XXH32(name, sizeof name, 0), data,
+    return data ? relay->move(relay->context, sends, onward, XXH32(name, sizeof name, 0), data,
                               dt_array_bytes(&array, pass->input.sequences))
                 : DT_OK;
 }

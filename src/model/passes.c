@@ -20,7 +20,7 @@ static bool by_part(const struct dt_model *model)
 static struct dt_view rows_of(const struct dt_model *model, const struct dt_pass *pass,
                               struct dt_view view)
 {
-    int64_t first = by_part(model) ? pass->input.sequences * pass->at : 0;
+    int64_t first = by_part(model) ? pass->input.sequences * pass->own_at : 0;
     return dt_view_rows(view, first, first + pass->rows);
 }
 
@@ -109,6 +109,7 @@ static dt_status turn(const struct dt_model *model, const struct dt_pass *pass,
     if (by_part(model))
         DT_TRY(find_documents(model, pass));
     *reversed = *pass;
+    reversed->reversed = true;
     reversed->grad_ready = NULL;
     if (window->arrays[reset] || window->arrays[mask])
         reversed->input.arrays[reset] = model->resets;

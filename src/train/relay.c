@@ -17,13 +17,13 @@ static dt_status exchange(struct dt_relay_state *r, const struct dt_collective *
     return DT_OK;
 }
 
-static dt_status move(void *context, bool sends, bool gradient, uint32_t name, void *array,
+static dt_status move(void *context, bool sends, bool onward, uint32_t name, void *array,
                       int64_t bytes)
 {
     struct dt_relay_state *r = context;
     return exchange(r, &(struct dt_collective){.operation = DT_EXCHANGE,
                                                .dtype = DT_U8,
-                                               .peer = sends != gradient ? r->next : r->previous,
+                                               .peer = onward ? r->next : r->previous,
                                                .count = bytes,
                                                .mine = sends ? array : NULL,
                                                .data = sends ? NULL : array,

@@ -2,7 +2,8 @@
 // (comm.context), and the gradients of states back. The ranks of a group run the segments in turn:
 // rank r of R has segments r, r + R, …. An op receives its state just before it runs and sends the
 // one that it leaves as soon as it has run. So a rank lags the one before it by the time of a scan,
-// layers overlap, and every state has the bits that one rank alone would give it.
+// layers overlap, and every state has the bits that one rank alone would give it. In the second
+// sweep of a block that reads both ways the states go the other way.
 //
 // Sending returns at once. Receiving waits for the other rank under the communicator's time-out, as
 // a collective does. What a segment sends in forward must stay until dt_relay_settle says so.

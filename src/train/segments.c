@@ -82,6 +82,7 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
     DT_TRY(DT_NEW(&s->states, states, "%lld states", (long long)states));
     for (int64_t i = 0; i < states; i++)
         DT_TRY(dt_model_state_create(model, batch->micro, &s->states[i]));
+    s->sent = s->states + s->kept * (by_part ? 2 : 1);
     for (int i = 0; i < 2 && shape->training; i++)
         DT_TRY(dt_model_state_create_gradient(model, batch->micro, &s->gradients[i]));
     for (int i = 0; i < arrays->n && batch->micro > 1; i++)
@@ -191,7 +192,7 @@ static void states_for(const struct dt_segments *s, int64_t i, int64_t k, int sw
         part->dbefore = s->gradients[from % 2];
     }
     if (to >= 0 && to < borders) {
-        part->after = states[alone ? to % s->kept : s->kept + k % 2];
+        part->after = alone ? states[to % s->kept] : s->sent[k % 2];
         part->dafter = s->gradients[to % 2];
     }
 }
@@ -216,6 +217,7 @@ static dt_status pass_over(struct dt_segments *s, const struct dt_pass *whole, i
     }
     part->window = &whole->input;
     part->at = i * s->config.segment;
+    part->own_at = k * s->config.segment;
     part->input.length = dt_min_i64(s->config.segment, whole->input.length - part->at);
     DT_TRY(input_of(s, whole, part));
     states_for(s, i, k, sweep, part);
@@ -235,6 +237,8 @@ static dt_status sweep_over(struct dt_segments *s, const struct dt_pass *whole, 
     const bool last = sweep == dt_model_sweeps(s->model, of) - 1;
     for (int64_t i = 0; i < s->n; i++) {
         struct dt_pass part;
+        if (backward)
+            DT_TRY(dt_segments_settle(s));
         DT_TRY(pass_over(s, whole, backward == (sweep == 0) ? s->n - 1 - i : i, sweep, &part));
         part.part_begins = sweep == 0 && i == 0 ? whole->part_begins : NULL;
         part.grad_ready = last && i == s->n - 1 ? whole->grad_ready : NULL;

@@ -26,9 +26,9 @@ struct dt_segments {
     int64_t kept;                // states that backward needs; all that there are without training
     // A rank that runs all segments keeps the state at border i, after segment i, in states[i %
     // kept], and that of the second direction in states[kept + i % kept]. In a group the state
-    // before this rank's segment k is states[k % kept], and the state after it is sent from
-    // states[kept + k % 2].
-    struct dt_model_state **states;
+    // before this rank's segment k is states[k % kept] likewise, and the state after it is sent
+    // from sent[k % 2], the last ones of `states`.
+    struct dt_model_state **states, **sent;
     struct dt_relay_state relay;
     struct dt_model_state *gradients[2]; // of border i, i % 2; training
     void *arrays[DT_BATCH_ARRAYS];       // [micro, segment, width], device memory; micro > 1

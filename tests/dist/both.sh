@@ -91,8 +91,45 @@ mlm_rejected 'model.heads is mlm, whose masked tokens follow from both sides, bu
 mlm_rejected 'model.mask_token is 257, outside the vocabulary of 257' model.mask_token=257 model.direction=both
 mlm_rejected 'model.mask_rate: 0 is out of range' model.mask_token=256 model.direction=both model.mask_rate=0
 mlm_rejected 'model.mask_token: required' model.direction=both
-for segment in 64 auto; do
-    mlm_rejected 'model.segment cuts a window' model.mask_token=256 model.direction=both model.segment=$segment data.seq_len=256
+
+# Windows in segments, each direction of a block through all of them: five segments of 64, the last one of 44 positions.
+short=("${mlm[@]}" data.batch=4 data.reset_token=46)
+long=("${short[@]}" data.seq_len=300 model.layers="mamba gru mamba2 mlp lstm" model.n_layer=5 model.d_state=4)
+for variant in "1" "1 model.segment=128" "1 data.micro_batch=2 model.segment=64" "2 data.micro_batch=1 model.segment=64 model.recompute=scan" \
+    "2 data.micro_batch=1 model.segment=64 optim.shard=weights" "2 model.segment=192 comm.context=2" "4 model.segment=192 comm.context=2"; do
+    read -ra words <<<"$variant"
+    name=long-${variant//[^a-z0-9]/-}
+    check "$name: trains" ranks "${words[0]}" "${long[@]}" "${words[@]:1}" run.name="$name" >"$name.log" 2>&1
+    check "$name: the losses of whole windows" same_losses runs/long-1/metrics.jsonl "runs/$name/metrics.jsonl" 1e-6
+    check "$name: and in validation" near <(evals long-1) <(evals "$name") 1e-6
 done
+first_loss() { train_lines "runs/$1/metrics.jsonl" | head -n 1 | grep -o '"loss":[^,]*'; }
+for segment in 0 64; do
+    check "whole chunks, $segment" "$dtrain" "${short[@]}" data.seq_len=256 model.layers="mamba mamba2" model.segment=$segment \
+        run.name=chunks-$segment >chunks.log 2>&1
+done
+check "whole chunks: the same bits of the loss" test "$(first_loss chunks-0)" = "$(first_loss chunks-64)"
+tree=("${long[@]}" data.micro_batch=1 model.segment=64 comm.reduce=reproducible)
+check "segments, reproducible" ranks 1 "${tree[@]}" run.name=segments-1 >tree.log 2>&1
+check "segments, on two ranks, sharded" ranks 2 "${tree[@]}" run.name=segments-2 optim.shard=gradients >tree.log 2>&1
+check "segments: the same bits" same_bits runs/segments-1/$last runs/segments-2/$last
+check "the plan" "$dtrain" --check "${long[@]}" model.segment=64 run.name=plan >plan.log 2>&1
+check "the plan has segments" grep -q '^segments: 5 of 64 tokens a window' plan.log
+segments_rejected() { # what, pattern, override …
+    refused "$1" "$2" ranks 2 "${short[@]}" data.seq_len=300 model.segment=64 run.name=refused "${@:3}"
+}
+segments_rejected "attention" 'model.segment is 64, but with model.direction = both attention also looks at' model.layers="mamba attention"
+segments_rejected "reproducible sums over segments" 'reproducible .*needs windows that are read from one end' comm.context=2 comm.reduce=reproducible \
+    data.micro_batch=1
 refused "text of an mlm" 'model.direction is both' "$dtrain" sample runs/mlm-1/$last --prompt 1
+cd .. || exit
+for segment in 0 64; do
+    pools=(both.ini data.seq_len=150 data.batch=4 model.layers='mamba gru' model.n_layer=2 model.segment=$segment run.name=pools-$segment
+        model.heads='buttons:bernoulli*8/max main_x:categorical*17 shoulder:categorical*5/mean')
+    check "a policy, $segment" "$dtrain" "${pools[@]}" >pools.log 2>&1
+    check "its evaluation, $segment" "$dtrain" eval "${pools[@]}" >pools-$segment.json 2>pools.log
+done
+same_training "a policy in segments" pools-0 pools-64
+check "its scores" near <(scores pools-0) <(scores pools-64) 1e-4
+check "its evaluation" near <(eval_loss <pools-0.json) <(eval_loss <pools-64.json) 1e-6
 finish

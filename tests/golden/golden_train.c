@@ -3,6 +3,7 @@
 // read and write its memory.
 #include "golden.h"
 
+#include "base/round.h"
 #include "train/optimizer.h"
 #include "train/segments.h"
 #include "typed.h"
@@ -104,7 +105,7 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
     config.recompute = run->recompute;
     config.storage = run->storage;
     if (config.direction == DT_DIRECTION_BOTH && run->segment > 0)
-        shape.window = golden->length;
+        shape.window = dt_round_up(golden->length, run->segment) / run->context;
     golden_must(dt_model_create(run->backend, &config, &shape, &t->model));
     t->elements = t->all.end = dt_model_params(t->model)->elements;
     t->positions = golden->batch * golden->length;

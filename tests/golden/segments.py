@@ -2,7 +2,7 @@
 """Golden files of windows that are run in segments: whole passes over 4,096 positions of two layers of every kind, and over
 4,091 with documents; windows that are pooled; several windows. All positions of a document are computed at once.
 
-    segments.py            rewrites all files
+    segments.py [CASE …]   rewrites all files, or those of these cases
     segments.py --check    compares these forms with those that go position by position
 """
 import math
@@ -14,7 +14,7 @@ import mamba2
 import torch
 import torch.nn.functional as F
 from attention import Attention, sizes, turn
-from both import documents
+from both import Both, BothWays, Masked, documents
 from pool import Pooled
 from policy import DEFAULTS as POLICY
 from reference import Language, Model, make
@@ -34,6 +34,12 @@ CASES["pooled"] = POLICY | LONG | KINDS["mamba"] | dict(
     layers="mamba*2", heads="a:categorical*3/mean b:categorical*4/last c:bernoulli*2/max", frame_size=2, vocab_size=1,
     T=4091, steps=10)
 CASES["groups"] = LONG | KINDS["mamba"] | KINDS["attention"] | dict(layers="mamba attention", B=4, T=4091, reset=True)
+# Models that read both ways; 4,091 positions with documents, and 4,096.
+BOTH = LONG | dict(direction="both", heads="mlm", mask_token=10, tie_embeddings=True)
+CASES["both_whole"] = BOTH | KINDS["mamba"] | KINDS["gru"] | dict(layers="mamba gru", B=2, tie_directions=False)
+CASES["both_pooled"] = CASES["pooled"] | KINDS["mamba2"] | dict(layers="mamba2*2", direction="both", reset=True)
+CASES |= {f"both_{kind}": BOTH | keys | dict(layers=f"{kind}*2", T=4091, reset=True)
+          for kind, keys in KINDS.items() if kind != "attention"}
 
 
 class LongPooled(Pooled):
@@ -120,22 +126,28 @@ AT_ONCE = {"mamba": Documents(mamba.Mamba), "mamba2": Documents(mamba2.Mamba2), 
            "attention": Windowed(Attention)}
 
 
+BOTH_WAYS = {kind: Both(kind, AT_ONCE[kind]) for kind in ("mamba", "mamba2", "gru", "lstm")}
+
+
 def models():
     for seed, (name, case) in enumerate(CASES.items(), 1):
         generator = torch.Generator().manual_seed(seed)
-        yield name, case, generator, LongPooled if "heads" in case else Language
+        yield name, case, generator, Masked if case.get("heads") == "mlm" else LongPooled if "heads" in case else Language
 
 
 def at_once():
     mamba.scan, mamba.convolution, mamba2.convolution, mamba2.recurrence = scan, convolution, convolution, recurrence
 
 
-def main():
+def main(names):
     torch.set_num_threads(1)
     at_once()
     for name, case, generator, ends in models():
-        make(pathlib.Path(__file__).resolve().with_suffix("") / f"{name}.safetensors",
-             Model(case, AT_ONCE, generator, ends), generator)
+        if names and name not in names:
+            continue
+        both = case.get("direction") == "both"
+        model = (BothWays if both else Model)(case, BOTH_WAYS if both else AT_ONCE, generator, ends)
+        make(pathlib.Path(__file__).resolve().with_suffix("") / f"{name}.safetensors", model, generator)
 
 
 def check():
@@ -157,4 +169,4 @@ def check():
 
 
 if __name__ == "__main__":
-    check() if "--check" in sys.argv else main()
+    check() if "--check" in sys.argv else main(sys.argv[1:])
