@@ -480,11 +480,14 @@ static uint64_t key_of(const struct dt_predict_plan *plan, const struct dt_snaps
 {
     const struct dt_predict_options *o = &plan->options;
     const struct dt_dataset *data = plan->job->val;
+    const struct dt_read_rules rules = dt_job_val_loader(plan->job).rules;
     const int64_t numbers[] = {plan->length,
                                plan->streams,
                                plan->n_segments,
                                plan->n_columns,
                                plan->job->model.storage,
+                               rules.reset_token,
+                               rules.reset_after,
                                o->hidden,
                                o->draw,
                                o->draw ? o->seed : 0};

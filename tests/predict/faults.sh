@@ -38,6 +38,14 @@ if ! is_sanitized; then # which must be loaded first
         # shellcheck disable=SC2086 # words
         refused "… of $change" "${change%%:*}.part holds part of other predictions" "$dtrain" predict runs/a ${change#*:} -o "${change%%:*}"
     done
+    small_run
+    check "tokens without document starts" "$dtrain" pack -o raw --val 0.1 --format u8 words.txt >raw.log 2>&1
+    check "a language model" "$dtrain" small.ini data.{train=raw/train-00000.h5,val=raw/val-00000.h5} data.reset_token=10 \
+        run.name=tokens run.steps=4 >tokens.log 2>&1
+    FAULT="call=put path=tokens.h5.part at=9 do=kill" LD_PRELOAD=$interpose "$dtrain" predict runs/tokens -o tokens.h5 >fault.log 2>&1
+    for change in data.reset_{token=-1,token=32,after=true}; do
+        refused "… of $change" "tokens.h5.part holds part of other predictions" "$dtrain" predict runs/tokens $change -o tokens.h5
+    done
     sed -i 's/logits/logitz/g' other.h5.part
     refused "a file without an array" 'other.h5.part is damaged: it has no /data/demo_[0-9]*/.*/logits' "$dtrain" predict runs/a -o other.h5
     rm other.h5.part drawn.h5.part
