@@ -125,7 +125,8 @@ static dt_status read_file(const struct dt_bench_options *options, const char *p
     double seconds = options->seconds > 0 ? options->seconds : default_seconds;
     // A pass reads the whole file, which no CPU cache holds; the first pass brings it into the page
     // cache.
-    for (int round = 0; round <= LEAST || dt_seconds() - start < seconds; round++)
+    for (int round = 0; status == DT_OK && (round <= LEAST || dt_seconds() - start < seconds);
+         round++)
         for (int side = 0; side < n_sides && status == DT_OK; side++)
             status = time_pass(&r, side);
     if (status == DT_OK)

@@ -227,6 +227,10 @@ echo few >few/words.txt
 "$dtrain" pack -o few-shards --force few >/dev/null 2>&1
 "$dtrain" bench --reader few-shards/train-*.h5 --seconds 0.001 --json >few.json
 values ratio few.json | awk '{ exit !($1 < 0.05) }' || fail "the rates of a file of few tokens: $(cat few.json)"
+# A file that is no shard is refused before the time is over that reading it may take.
+code=0
+timeout 300 "$dtrain" bench --reader few/words.txt --seconds 3600 >/dev/null 2>bad.log || code=$?
+[ $code -eq 2 ] && grep -q 'few/words.txt is not an HDF5 file' bad.log || fail "a file that is no shard: exit code $code: $(cat bad.log)"
 
 # Every number has its check above or, after "in", in the test of that name; a new field needs one.
 sed -E 's/\{"bench":"([a-z]+)",/\1 /; s/"([a-z0-9_]+)":("[^"]*"|[^,}]*)[,}]/\1 /g' ./*.json | awk '{ for (i = 2; i <= NF; i++) print $1, $i }' | sort -u >found.txt
