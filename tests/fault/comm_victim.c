@@ -1,7 +1,8 @@
 // A job that runs one all-reduce a step until a rank fails in the way that FATE names; with `sleep`
 // all ranks above it fail too. In the mode `exchange`, ranks first pass data on to the next rank,
-// as ranks that share a window do with states, and the rank fails before or during that.
-//   comm_victim sum | exchange FATE RANK [TIMEOUT_S]
+// as ranks that share a window do with states, and in the mode `hand-on` to the rank before, as
+// they do with reproducible sums; the rank fails before or during that.
+//   comm_victim sum | exchange | hand-on FATE RANK [TIMEOUT_S]
 #include "tests/victim.h"
 
 enum { FATAL_STEP = 8, STEPS = 12, ELEMENTS = 300000, BUSY_S = 4 };
@@ -39,22 +40,26 @@ static dt_status run(const struct dt_collective *c, bool stops, bool late)
     return dt_wait(comm, request);
 }
 
-// Receives from the rank before this one and sends to the one after it. A rank that lies sends
-// fewer or more elements than the next one expects, or the data of another step.
-static dt_status pass_on(float *x, const char *lie, bool stops, bool late)
+// Receives from the rank before this one and sends to the one after it, or with `hands_on` the
+// other way round. A rank that lies sends fewer or more elements than the next one expects, or the
+// data of another step.
+static dt_status pass_on(float *x, bool hands_on, const char *lie, bool stops, bool late)
 {
-    const int rank = comm->info.rank;
-    struct dt_collective c = {
-        .operation = DT_EXCHANGE, .dtype = DT_F32, .count = ELEMENTS / 2, .signature = FATAL_STEP};
-    if (rank > 0) {
-        c.peer = rank - 1;
+    const int rank = comm->info.rank, last = comm->info.size - 1;
+    struct dt_collective c = {.operation = DT_EXCHANGE,
+                              .dtype = DT_F32,
+                              .count = ELEMENTS / 2,
+                              .signature = FATAL_STEP,
+                              .overtakes = hands_on};
+    if (rank != (hands_on ? last : 0)) {
+        c.peer = hands_on ? rank + 1 : rank - 1;
         c.data = x;
         DT_TRY(run(&c, stops, late));
         stops = late = false;
     }
-    if (rank == comm->info.size - 1)
+    if (rank == (hands_on ? 0 : last))
         return DT_OK;
-    c.peer = rank + 1;
+    c.peer = hands_on ? rank - 1 : rank + 1;
     c.mine = x;
     c.data = NULL;
     c.count = strcmp(lie, "short") == 0  ? c.count / 2
@@ -64,7 +69,7 @@ static dt_status pass_on(float *x, const char *lie, bool stops, bool late)
     return run(&c, stops, late);
 }
 
-static dt_status step(int64_t number, const char *fate, int victim, bool exchanges)
+static dt_status step(int64_t number, const char *mode, const char *fate, int victim)
 {
     static float x[ELEMENTS];
     const struct dt_collective sum = {
@@ -79,14 +84,15 @@ static dt_status step(int64_t number, const char *fate, int victim, bool exchang
     if (number == FATAL_STEP && strcmp(fate, "term") == 0) // a launcher signals all ranks at once
         raise(SIGTERM);
     bool within = number == FATAL_STEP && strcmp(fate, "within") == 0;
-    if (number == FATAL_STEP && exchanges) {
-        DT_TRY(pass_on(x, mine ? fate : "", within && mine, within && !mine));
+    if (number == FATAL_STEP && strcmp(mode, "sum") != 0) {
+        bool hands_on = strcmp(mode, "hand-on") == 0;
+        DT_TRY(pass_on(x, hands_on, mine ? fate : "", within && mine, within && !mine));
         within = false;
     }
     return run(&sum, within && mine, within && !mine);
 }
 
-static dt_status train(const char *fate, int victim, bool exchanges)
+static dt_status train(const char *mode, const char *fate, int victim)
 {
     dt_status status = DT_OK;
     mark_fate(); // the time of failures that come before a step
@@ -94,7 +100,7 @@ static dt_status train(const char *fate, int victim, bool exchanges)
         status = DT_FAIL(DT_USER, "give another shard", "the shard is broken");
     DT_TRY(dt_agree(comm, status));
     for (int64_t number = 1; number <= STEPS; number++)
-        DT_TRY(step(number, fate, victim, exchanges));
+        DT_TRY(step(number, mode, fate, victim));
     if (strcmp(fate, "term") == 0) {
         dt_sleep(1.5); // longer than the survivors of a death look for its cause
         if (!atomic_load(&terminated))
@@ -108,5 +114,5 @@ int main(int argc, char **argv)
     if (argc < 4)
         return 2;
     open_job(DT_COMM_KIND_AUTO, argv[4]);
-    return close_job(train(argv[2], atoi(argv[3]), strcmp(argv[1], "exchange") == 0));
+    return close_job(train(argv[1], argv[2], atoi(argv[3])));
 }
