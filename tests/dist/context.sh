@@ -42,11 +42,14 @@ tree=(comm.reduce=reproducible data.micro_batch=2 model.layers="mamba attention 
 results() { # run: losses and norms of its steps as they were printed
     grep -o '"step":.*"grad_norm":[^,]*' "runs/$1/metrics.jsonl"
 }
+same_tree() { # what, run, run
+    check "$1: losses and norms" cmp <(results "$2") <(results "$3")
+    check "$1: the same bits" same_bits "runs/$2/$last" "runs/$3/$last"
+}
 run tree 1 "${tree[@]}" run.steps=4
 for split in 2:2 4:2 4:4; do
     run "tree-$split" "${split%:*}" "${tree[@]}" run.steps=4 comm.context="${split#*:}"
-    check "reproducible, ranks:context $split: the same bits" same_bits "runs/tree/$last" "runs/tree-$split/$last"
-    check "reproducible, ranks:context $split: losses and norms" cmp <(results tree) <(results "tree-$split")
+    same_tree "reproducible, ranks:context $split" tree "tree-$split"
 done
 
 mkdir policies && cd policies || exit 1
@@ -60,8 +63,22 @@ for n in "${contexts[@]}"; do
     same_training "heads that pool, context $n" pools-1 "pools-$n"
     check "their scores, context $n" near <(scores pools-1) <(scores "pools-$n") 1e-4
 done
+if [ "$size" != short ]; then
+    for split in 1:1 2:2 4:2; do
+        check "heads that pool, reproducible, $split" ranks "${split%:*}" pools.ini run.name="tree-$split" run.steps=4 comm.context="${split#*:}" \
+            comm.reduce=reproducible data.micro_batch=2 >tree.log 2>&1
+        [ $split = 1:1 ] || same_tree "heads that pool, ranks:context $split" tree-1:1 "tree-$split"
+    done
+fi
 cd .. || exit 1
 [ "$size" != short ] || finish
+
+for keys in optim.name=muon run.precision=bf16; do
+    for split in 1:1 4:2; do
+        run "$keys-$split" "${split%:*}" "${tree[@]}" run.steps=4 comm.context="${split#*:}" "$keys"
+    done
+    same_tree "reproducible, $keys" "$keys-1:1" "$keys-4:2"
+done
 
 run groups 4 "${common[@]}" comm.context=2 data.micro_batch=1
 same_training "two groups of two, micro-batches" $first groups
