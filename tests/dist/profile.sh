@@ -80,6 +80,13 @@ check "… give floors, and their shares" awk '
         bad += floor < copy * 0.999999 || (/gemm/ && (floor < multiply * 0.999999 || floor > copy + multiply)) || (/adamw/ && floor > copy * 1.000001)
         got = share[row++]; want = floor / seconds; bad += got < want - 0.0051 || got > want + 0.0051 }
     END { exit !(rows > 8 && row == rows && bad == 0) }' runs/limits/profile.txt <(tr -d '\n\t' <runs/limits/profile.json | tr '{' '\n')
+# Two ranks with as much each: rows are of the mean rank, floors too.
+work() { # run: count, bytes, FLOPs and floor of its ops
+    tr -d '\n\t' <"runs/$1/profile.json" | tr '{' '\n' | grep '"lane":"op"' | sed 's/"seconds".*"bytes"/"bytes"/' | sort
+}
+check "limits on two ranks" ranks 2 small.ini run.name=limits-2 data.batch=16 log.limits=limits.jsonl \
+    run.threads="$(sed -n 's/.*"name":".*, \([0-9]*\) thread.*/\1/p' limits.jsonl)" >limits.log 2>&1
+check "… a mean rank does as much as one rank does alone" diff <(work limits) <(work limits-2)
 # Where all else is fast, exponentials are the floor: of a convolution one a channel, of a scan two beside one of its own a state.
 sed 's/"gexp2/"g2/; s/\("[cg][a-z_0-9]*[sp]"\):[0-9]*/\1:1e6/g; s/"gexp_per_s":1e6/"gexp_per_s":1/; s/"g2_per_s":1e6/"gexp2_per_s":2/' limits.jsonl >exps.jsonl
 check "limits of exponentials" "$dtrain" small.ini run.name=exps log.limits=exps.jsonl >exps.log 2>&1
