@@ -1,7 +1,7 @@
-// Attention: heads that share keys, widths of heads that are and are not whole vectors, windows
-// shorter and longer than the sequence and its tiles, documents, keys and values of an earlier call
-// (all of them valid, some, none), both ways, with and without padding; a sequence in parts against
-// the whole.
+// Attention: heads that share keys, head widths that are and are not whole vectors, windows shorter
+// and longer than the sequence and its tiles, documents, keys and values of an earlier call (all
+// valid, some, none), both directions, with and without padding, and a sequence in parts compared
+// with the whole sequence.
 #include "parity.h"
 
 struct shape {
@@ -9,14 +9,14 @@ struct shape {
     dt_dtype type;
     bool before, wide; // keys and values of an earlier call; strides larger than rows
     enum resets resets;
-    unsigned dkv; // DH_LAST: dk_last, dv_last; DH0: dk0, dv0
+    unsigned dkv; // DH_LAST: has dk_last and dv_last; DH0: has dk0 and dv0
     bool both, masked;
 };
 
-// ---- in double
+// ---- the double-precision form
 
-// A problem in dense doubles: rows of k and v are positions -(W - 1) … L - 1 of each sequence,
-// without a state too. Angles turn q and k before they meet.
+// A problem in dense doubles. Rows of k and v are positions -(W - 1) … L - 1 of each sequence, also
+// without a state. Angles rotate q and k before their products.
 struct values {
     int64_t B, L, H, G, E, W, rows;
     const struct dt_attention_inputs *in;
@@ -53,7 +53,7 @@ static struct values make_values(const struct dt_attention_inputs *in)
     return v;
 }
 
-// Padding, which there is both ways, is documents of one position.
+// Where there is padding, which both directions allow, each position of it is a document.
 static bool starts_document(const struct values *v, int64_t b, int64_t t)
 {
     bool counts = !v->in->both || !v->in->mask;
@@ -62,7 +62,8 @@ static bool starts_document(const struct values *v, int64_t b, int64_t t)
     return !counts || (v->in->reset && v->in->reset[b * v->L + t]);
 }
 
-// The first position that t may see for what was before: a reset, or the valid rows.
+// The first position that t may see, apart from its window: that of a reset or of the first valid
+// row.
 static int64_t first_of(const struct values *v, int64_t b, int64_t t)
 {
     int64_t first = v->in->k0 ? -v->in->count0[b] : 0;
@@ -71,7 +72,7 @@ static int64_t first_of(const struct values *v, int64_t b, int64_t t)
     return first;
 }
 
-// The end of what t sees.
+// The end of the positions that t sees.
 static int64_t stop_of(const struct values *v, int64_t b, int64_t t)
 {
     int64_t stop = t + 1;
@@ -105,8 +106,8 @@ static double dot(const double *a, const double *b, int64_t n)
     return sum;
 }
 
-// Gives the probabilities p[j - start] of what a query sees, and its output; returns lse. The keys
-// are turned by their distance to the query.
+// Computes the probabilities p[j - start] of the positions that a query sees, and its output;
+// returns lse. The keys are rotated by their distance to the query.
 static double attend(const struct values *v, int64_t b, int64_t t, int64_t h, double *p, double *y)
 {
     const double *q = v->q + ((b * v->L + t) * v->H + h) * v->E;
@@ -128,7 +129,7 @@ static double attend(const struct values *v, int64_t b, int64_t t, int64_t h, do
     return most + log(sum);
 }
 
-// Element i of [B, W - 1, G·E], as k_last has it, among rows x; NULL where it is not valid.
+// Returns the element of x that is element i of k_last [B, W - 1, G·E]; NULL if that is not valid.
 static double *last_at(const struct values *v, double *x, int64_t i)
 {
     int64_t keep = v->W - 1, cols = v->G * v->E, b = i / cols / keep;
@@ -149,7 +150,8 @@ static void store_last(const struct values *v, double *x, dt_dtype type, void *l
     }
 }
 
-// Adds the gradients of k_last to those of its rows g; and what these are before position 0.
+// Adds the gradients of k_last to the gradients g of its rows. Then k0 gets those of the rows
+// before position 0.
 static void add_last(const struct values *v, double *g, const float *last)
 {
     for (int64_t i = 0; i < kept_size(v) && last; i++) {
@@ -246,7 +248,7 @@ static void y_of(const void *values, double *y)
     }
 }
 
-// ---- on the tested backend
+// ---- runs on the tested backend
 
 struct op {
     struct dt_attention_forward_args forward;
@@ -269,7 +271,7 @@ static struct op make_op(const struct shape *s)
                                      .width = s->width,
                                      .window = s->window,
                                      .rope_base =
-                                         s->groups == 3 ? 0 : 10000, // without positions too
+                                         s->groups == 3 ? 0 : 10000, // also without positions
                                      .q = dt_view_cols(qkv, 0, Q),
                                      .k = dt_view_cols(qkv, Q, Q + K),
                                      .v = dt_view_cols(qkv, Q + K, Q + 2 * K),
@@ -284,7 +286,7 @@ static struct op make_op(const struct shape *s)
         in.k0 = normal_rows(s->type, kept, K, K, 1.0, 2);
         in.v0 = normal_rows(s->type, kept, K, K, 1.0, 3);
         in.count0 = count;
-        for (int64_t b = 0; b < s->batch; b++) // all, none, some
+        for (int64_t b = 0; b < s->batch; b++) // all rows of the state are valid, none, some
             count[b] = (int32_t)(b % 3 == 0 ? s->window - 1 : b % 3 == 1 ? 0 : s->window / 2);
     }
     struct dt_view y = fresh_view(s->type, rows, Q, aligned_stride(s->type, Q + gap));
@@ -308,15 +310,15 @@ static struct op make_op(const struct shape *s)
                         .dv = dt_view_cols(dqkv, Q + K, Q + 2 * K)}};
 }
 
-// Tensor cores round rotated queries and keys, probabilities and ds to bf16 too, each by up to half
-// a spacing.
+// Tensor cores also round rotated queries and keys, probabilities and ds to bf16, each by up to
+// half a spacing.
 static bool rounds_more(const struct parity *p, const struct dt_attention_inputs *in)
 {
     return !p->is_cpu && dt_attention_on_mma(in->q.dtype, in->width);
 }
 
-// Sums over E products and what is seen, in another order; an angle is off by a rounding of fp32.
-// Each value of bf16 may fall on either side of a rounding.
+// Sums over E products and over the positions seen have another order, and an angle differs by a
+// rounding of fp32. bf16 values may be rounded up or down.
 static void forward(struct parity *p, struct dt_attention_forward_args *a)
 {
     bool more = rounds_more(p, &a->in);
@@ -325,9 +327,9 @@ static void forward(struct parity *p, struct dt_attention_forward_args *a)
            OUT(lse, .each = more ? 1e-2 : 1e-5, .norm = more ? 3e-3 : norm));
 }
 
-// delta is made from y as it is stored, which in bf16 is off by half a spacing of each element;
-// where gradients are small beside dp and delta that is what remains. A position that sees itself
-// alone has a ds of 0, apart from roundings: with W = 1 all do.
+// delta is computed from the stored y, whose elements bf16 rounds by half a spacing. Where
+// gradients are small compared with dp and delta, that error remains. A position that sees only
+// itself, as all do with W = 1, has a ds of 0 apart from rounding.
 static void backward(struct parity *p, struct dt_attention_backward_args *a)
 {
     dt_dtype type = a->in.q.dtype;
@@ -378,19 +380,20 @@ static void compare(struct parity *p, const struct shape *s)
     struct op op = make_op(s);
     forward(p, &op.forward);
     backward(p, &op.backward);
-    bool alone = s->length == 1 || s->window == 1; // has a ds of 0
+    bool alone = s->length == 1 || s->window == 1; // ds is 0
     if (p->is_cpu && !alone && s->length < 100)
         check_directions(p, &op.backward);
 }
 
-// Parts of a sequence, one of them a single position, with keys and values carried between them,
-// give what the whole gives, to the rounding of angles and sums; the state that they leave is the
-// same to the bit. So is all of it where parts know their `places`.
+// A sequence in parts, one of them a single position, with keys and values carried between them,
+// gives what the whole sequence gives, apart from rounding of angles and sums. The states at the
+// end have the same bits. If the parts know their places in the sequence, all results have the same
+// bits.
 static void check_carry(struct parity *p, int64_t window, dt_dtype type, enum resets resets,
                         bool places)
 {
     enum { PARTS = 4, P = DT_ATTENTION_PART };
-    const int64_t width = type == DT_BF16 ? 16 : 8; // on tensor cores, and not
+    const int64_t width = type == DT_BF16 ? 16 : 8; // with tensor cores, and without
     const int64_t begins[][PARTS + 1] = {
         {0, 19, 20, 53, 70}, {0, 19, 20, 211, 230}, {0, P, 2 * P, 3 * P, 3 * P + 9}};
     const int64_t *begin = begins[!places ? 0 : p->is_cpu ? 1 : 2];

@@ -1,13 +1,13 @@
-// How many blocks with so much shared memory a multiprocessor really runs side by side: what the
-// driver makes of scan_prefer_shared, which no call of CUDA reports. Each block notes where it
-// runs, since when and until when. For GPUs alone.
+// Measures how many blocks with this much shared memory a multiprocessor really runs at the same
+// time, which depends on how the driver treats scan_prefer_shared. No call of CUDA reports that.
+// Each block notes on which multiprocessor it runs, and from when to when. Only for GPUs.
 #include "blocks.h"
 
 #include "kernels/scan.cuh"
 
 #include <stdlib.h>
 
-enum { THREADS = 128, EACH = 8, SMS = 1024 }; // blocks for each multiprocessor
+enum { THREADS = 128, EACH = 8, SMS = 1024 }; // EACH: blocks for each multiprocessor
 
 struct stay {
     uint64_t begin, end; // ns
@@ -25,7 +25,7 @@ static __global__ void __launch_bounds__(THREADS) stay_kernel(stay *stays, uint6
         stays[blockIdx.x] = mine;
 }
 
-// How many blocks were on the multiprocessor of block i when it began.
+// How many blocks ran on the multiprocessor of block i when it began.
 static int beside(const stay *stays, int n, int i)
 {
     int count = 0;

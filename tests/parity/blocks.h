@@ -9,8 +9,8 @@ extern "C" {
 #endif
 
 struct blocks_measured {
-    int expected; // by cudaOccupancyMaxActiveBlocksPerMultiprocessor
-    int least;    // the least of all SMs' maxima
+    int expected; // what cudaOccupancyMaxActiveBlocksPerMultiprocessor reports
+    int least;    // the least of the maxima of all SMs
 };
 
 // Measures blocks of 128 threads with this much dynamic shared memory; false if a CUDA call failed.

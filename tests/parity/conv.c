@@ -1,5 +1,6 @@
-// The convolution with SiLU: each K, channels that are and are not whole vectors, tiles whole and
-// torn, resets at and near their seams, read one by one and by words; sequences shorter than K - 1.
+// The convolution with SiLU: each K, channels that are and are not whole vectors, whole and partial
+// tiles, resets at and near tile borders, which are read one by one and in words, and sequences
+// shorter than K - 1.
 #include "parity.h"
 
 struct shape {
@@ -7,12 +8,12 @@ struct shape {
     dt_dtype type;
     bool x0, wide, accumulate; // wide: strides larger than rows
     enum resets resets;
-    unsigned dx; // DH_LAST: dx_last; DH0: dx0
+    unsigned dx; // DH_LAST: has dx_last; DH0: has dx0
 };
 
-// ---- in double
+// ---- the double-precision form
 
-// A problem in dense doubles; x has K - 1 rows of x0 before the L rows of each sequence.
+// A problem in dense doubles. x has K - 1 rows of x0 before the L rows of each sequence.
 struct values {
     int64_t B, L, D, K;
     const uint8_t *reset;
@@ -69,8 +70,8 @@ static double sum_at(const struct values *v, int64_t b, int64_t t, int64_t d)
     return s;
 }
 
-// Element i of [B, K - 1, D]: where it is among v's inputs. last: of x_last, and NULL where a reset
-// cuts it; else of x0.
+// Returns the input of v that is element i of [B, K - 1, D]. With `last` that is an element of
+// x_last, NULL if a reset cuts it off; otherwise one of x0.
 static double *kept_at(const struct values *v, double *x, int64_t i, bool last)
 {
     int64_t row = i / v->D % (v->K - 1), b = i / v->D / (v->K - 1), t = row - (v->K - 1);
@@ -144,7 +145,7 @@ static void y_of(const void *values, double *y)
     }
 }
 
-// ---- on the tested backend
+// ---- runs on the tested backend
 
 struct op {
     struct dt_conv1d_silu_forward_args forward;
@@ -181,8 +182,8 @@ static struct op make_op(const struct shape *s)
                         .accumulate = s->accumulate}};
 }
 
-// Sums of up to 8 products and an exponential; sums over up to 600 tokens (a model: thousands) in
-// another order. bf16: a result may fall on either side of a rounding.
+// A result sums up to 8 products and has an exponential. Gradients sum over up to 600 tokens (a
+// model: thousands) in another order. bf16 results may be rounded up or down.
 static void forward(struct parity *p, struct dt_conv1d_silu_forward_args *a)
 {
     double norm = p->is_cpu ? 1e-6 : 1e-5;
@@ -229,8 +230,8 @@ static void compare(struct parity *p, const struct shape *s)
         check_directions(p, &op.backward);
 }
 
-// Parts of a sequence (the second shorter than K - 1), x_last going in as x0, give the bits of the
-// whole.
+// A sequence in parts, the second of which is shorter than K - 1, gives the bits of the whole
+// sequence. x_last of a part is x0 of the next.
 static void check_carry(struct parity *p, enum resets resets)
 {
     const struct shape s = {1, 45, 20, 6, DT_BF16, .x0 = true, .resets = resets};
@@ -255,8 +256,9 @@ static void check_carry(struct parity *p, enum resets resets)
     CHECK(same_bits(parts.forward.x_last, op.forward.x_last), "%s: x_last differs", p->text);
 }
 
-// A NaN in x reaches the K outputs of its channel that see it, the 2 K - 1 dx that these see,
-// dweight and dbias; nothing past a reset. At token 29 this crosses a seam of tiles.
+// A NaN in x reaches the K outputs of its channel that see it, the 2 K - 1 elements of dx that
+// these see, dweight and dbias, and nothing beyond a reset. At token 29 this crosses a border of
+// tiles.
 static void check_nan(struct parity *p, int64_t K, int64_t D, enum resets resets)
 {
     const struct shape s = {1, 40, D, K, DT_F32, .x0 = true, .resets = resets};
@@ -305,7 +307,7 @@ void parity_conv(struct parity *p)
         {2, 70, 136, 4, DT_BF16, .x0 = true, .accumulate = true, .resets = MANY, .dx = DH0},
         {1, 66, 24, 5, DT_BF16, .x0 = true, .resets = IN_A_ROW, .dx = DH_LAST | DH0},
         {1, 3, 5, 8, DT_BF16, .x0 = true, .accumulate = true, .resets = AT_ZERO},
-        // resets read four at a time
+        // Resets are read four at a time.
         {2, 136, 24, 4, DT_BF16, .x0 = true, .wide = true, .resets = MANY, .dx = DH_LAST | DH0},
         {2, 68, 12, 5, DT_F32, .resets = IN_A_ROW, .dx = DH_LAST},
     };

@@ -1,14 +1,14 @@
-// The embedding: forward copies, and both backends add a token's rows in runs of DT_EMBED_RUN and
-// then these, so the bits are the same. Vocabularies of one, two and three passes of the device's
-// sort; more rows than a sorting warp has; tokens that never occur; one token in all rows, two
-// tokens, and lists that end before, at and after the end of a run.
+// The embedding. Forward copies. Backward adds a token's rows in runs of DT_EMBED_RUN and then adds
+// the runs, on both backends, so the bits are equal. Vocabularies need one, two and three passes of
+// the device's sort. There are more rows than a sorting warp has, tokens that never occur, one
+// token in all rows, two tokens, and lists that end before, at and after the end of a run.
 #include "parity.h"
 
 enum tokens {
-    TEXT,   // a few tokens often, most never
-    ONE,    // the same in all rows
-    TWO,    // in turn, the second a third of the rows
-    UNEVEN, // lists of the lengths below; the other rows have higher tokens
+    TEXT,   // few tokens are frequent, most never occur
+    ONE,    // one token in all rows
+    TWO,    // two tokens; every third row has the second one
+    UNEVEN, // lists with the lengths below; other rows have higher tokens
 };
 
 struct shape {
@@ -18,14 +18,14 @@ struct shape {
     enum tokens tokens;
 };
 
-// The stride of the ids, which may be a column of several.
+// The stride of the ids, which may be one of several columns.
 static int64_t stride_of(const struct shape *s)
 {
     return 1 + s->rows % 3;
 }
 
-// Rows of tokens 1, 2, …: the lists begin at, just before and within a slot of the device's, and
-// are runs of every fullness.
+// How many rows tokens 1, 2, … have. The lists begin at, just before and within a slot of the
+// device, and fill their last runs to every degree.
 static const int64_t uneven[] = {
     DT_EMBED_RUN,         DT_EMBED_RUN + 1, 2 * DT_EMBED_RUN - 1, 1, 0, 2 * DT_EMBED_RUN,
     2 * DT_EMBED_RUN + 1, DT_EMBED_RUN - 2, 8 * DT_EMBED_RUN + 7, 3};
@@ -39,21 +39,22 @@ static int32_t uneven_token(int64_t row)
     return v <= UNEVEN_TOKENS ? v : 20 + (int32_t)(row % 90);
 }
 
-// The last token of the vocabulary at least once, where there is room for it.
+// Makes the ids. The last token of the vocabulary occurs at least once, unless all rows have the
+// same one or two tokens.
 static int32_t *make_tokens(const struct shape *s)
 {
     struct dt_philox rng = dt_philox_init(21, 7, 0);
     int64_t stride = stride_of(s);
     int32_t *ids = guarded(s->rows * stride * 4);
     for (int64_t i = 0; i < s->rows * stride; i++)
-        ids[i] = (int32_t)(i % s->vocab); // of other columns
+        ids[i] = (int32_t)(i % s->vocab); // also fills the other columns
     for (int64_t r = 0; r < s->rows; r++) {
         double u = (double)dt_philox_u32(&rng) * 0x1p-32;
         ids[r * stride] =
             s->tokens == ONE   ? (int32_t)(s->vocab / 2)
             : s->tokens == TWO ? (int32_t)(r % 3 == 2 ? s->vocab - 1 : 0)
             : s->tokens == UNEVEN
-                ? uneven_token(r * 7 % s->rows) // rows is no multiple of 7: each row once
+                ? uneven_token(r * 7 % s->rows) // rows is no multiple of 7, so each row comes once
                 : (int32_t)(u * u * u * (double)s->vocab);
     }
     if (s->tokens == TEXT || s->tokens == UNEVEN)
@@ -69,7 +70,7 @@ REFERENCE(embed_forward)
     return DT_OK;
 }
 
-// In fp32, as the contract says which additions are made.
+// Adds in fp32, in the order that the contract states.
 REFERENCE(embed_backward)
 {
     for (int64_t v = 0; v < a->vocab; v++)
@@ -114,12 +115,12 @@ static void compare(struct parity *p, const struct shape *s)
                                               .dout = normal(rows * d, 1.0, 2),
                                               .dtable = gradient_array(V * d, s->accumulate, 3),
                                               .accumulate = s->accumulate};
-    // the lists of uneven length have blocks of every kind: those in every order of threads
+    // Lists of uneven length have blocks of every kind, so they run in every order of threads.
     p->one_run = !p->is_cpu && s->tokens != UNEVEN;
     PARITY(p, embed_forward, &forward);
     PARITY(p, embed_backward, &backward);
     p->one_run = false;
-    // ⟨dout, forward(v)⟩ = ⟨backward(dout), v⟩ for a linear op, in fp32 sums of up to `rows`
+    // For a linear op ⟨dout, forward(v)⟩ = ⟨backward(dout), v⟩, in fp32 sums of up to `rows` terms.
     if (s->type == DT_F32 && !s->accumulate && rows * d < 2000)
         CHECK_NEAR(dot(backward.dout, forward.out, rows * d),
                    dot(backward.dtable, forward.table.data, V * d), 1e-5);
@@ -142,7 +143,7 @@ void parity_embed(struct parity *p)
         {384, 4, 300, DT_F32, true, TWO},
         {2100, 5, 300, DT_BF16, true, TEXT},
         {2600, 4, 1000, DT_F32, true, UNEVEN},
-        // more sorting threads than a block sums counters at a time; three passes
+        // There are more sorting threads than a block sums counters at a time; three passes.
         {64 * 256 + 1, 1, 200, DT_F32, false, TEXT},
         {33, 1, 70001, DT_F32, false, TEXT},
     };

@@ -1,18 +1,19 @@
 // The ops over flat arrays (cast, accumulate, sum_squares, checksum, update_control, adamw),
-// normalize, spin and stamp: at counts on both sides of a thread's and a block's share, aligned to
-// 16 bytes and one element off.
+// normalize, spin and stamp, with counts on both sides of a thread's and a block's share, aligned
+// to 16 bytes and one element off.
 #include "parity.h"
 
 #include <float.h>
 
-enum { MOST_ON_SIMT = 5003 }; // what more elements reach there, fewer do too
+enum { MOST_ON_SIMT = 5003 }; // more elements than this add no new cases on simt
 
 static bool begin(struct parity *p, const char *op, int64_t n, int64_t off, const char *what)
 {
     return parity_case(p, "%s: n %lld at %lld, %s", op, (long long)n, (long long)off, what);
 }
 
-// Round to nearest even in double: bf16 has 8 significant bits, the least normal is 2^-126.
+// Rounds to the nearest even bf16 in double: 8 significant bits, and the least normal number is
+// 2^-126.
 static double round_bf16(double x)
 {
     int exponent;
@@ -34,10 +35,10 @@ REFERENCE(cast)
 
 static void compare_cast(struct parity *p, int64_t n, int64_t off, dt_dtype from, dt_dtype to)
 {
-    // ties up and down, a carry into the exponent, subnormals, zeros, and what is no number
+    // Ties up and down, a carry into the exponent, subnormal numbers, zeros, infinities and NaN.
     const float special[] = {0x1.01p0f, 0x1.03p0f, -0x1.ffp3f, 0x1.8p-133f, 0.0f,      -0.0f,
                              1e-40f,    FLT_MAX,   INFINITY,   -INFINITY,   (float)NAN};
-    const uint32_t signalling = 0x7f800001u; // a NaN whose upper half alone would be infinity
+    const uint32_t signalling = 0x7f800001u; // a NaN whose upper half alone is infinity
     enum { SPECIAL = sizeof special / sizeof *special };
     if (!begin(p, "cast", n, off, from == to ? "same" : dt_dtype_name(to)))
         return;
@@ -53,7 +54,8 @@ static void compare_cast(struct parity *p, int64_t n, int64_t off, dt_dtype from
                                 .y = (char *)guarded(bytes) + off * dt_dtype_size(to),
                                 .y_type = to};
     PARITY(p, cast, &args);
-    for (int64_t i = 0; i < n && from == to; i++) // the sign of a zero and the payload of a NaN too
+    // Also compares the sign of a zero and the payload of a NaN.
+    for (int64_t i = 0; i < n && from == to; i++)
         CHECK(memcmp((char *)args.y + i * unit, (const char *)args.x + i * unit, (size_t)unit) == 0,
               "%s: element %lld changed its bits", p->text, (long long)i);
 }
@@ -99,15 +101,15 @@ REFERENCE(sum_squares)
     return DT_OK;
 }
 
-// Sums in double in another order: a rounding of 2^-53 for each addition of a block at most. `bad`
-// is one element.
+// Sums are in double and in another order: at most a rounding of 2^-53 for each addition in a
+// block. `bad` replaces one element.
 static double compare_sum_squares(struct parity *p, int64_t n, int64_t off, float bad)
 {
     if (!parity_case(p, "sum_squares: n %lld at %lld, one is %g", (long long)n, (long long)off,
                      (double)bad))
         return 0.0;
     float *x = normal(n + off, 1.0, 4) + off;
-    for (int64_t i = 0; i < n; i++) // wherever the array begins, the same numbers
+    for (int64_t i = 0; i < n; i++) // the numbers are the same wherever the array begins
         x[i] = (float)(i % 97) / 97.0f;
     if (bad != 0.0f)
         x[n / 2] = bad;
@@ -116,7 +118,7 @@ static double compare_sum_squares(struct parity *p, int64_t n, int64_t off, floa
     return *args.sum;
 }
 
-// The blocks' sums, then their total: the bits of both at once.
+// Sums of blocks and then their total must have the bits of a single call.
 static void compare_halves_of_sum(struct parity *p, int64_t n)
 {
     int64_t blocks = (n + DT_NORM_BLOCK - 1) / DT_NORM_BLOCK;
@@ -142,7 +144,8 @@ static void compare_halves_of_sum(struct parity *p, int64_t n)
 static void compare_sums(struct parity *p)
 {
     const int64_t squares[] = {0, 1, 5, 2047, DT_NORM_BLOCK, DT_NORM_BLOCK + 3};
-    const float bad[] = {NAN, INFINITY, -INFINITY, 1e30f}; // the square of the last is past fp32
+    // The square of the last one overflows fp32.
+    const float bad[] = {NAN, INFINITY, -INFINITY, 1e30f};
     for (int i = 0; i < 6; i++) {
         double aligned = compare_sum_squares(p, squares[i], 0, 0.0f);
         double moved = compare_sum_squares(p, squares[i], 1, 0.0f);
@@ -151,7 +154,7 @@ static void compare_sums(struct parity *p)
     for (int i = 0; i < 4; i++)
         compare_sum_squares(p, 2047, 0, bad[i]);
     compare_halves_of_sum(p, 3 * DT_NORM_BLOCK + 5);
-    p->one_run = true; // more blocks than CUDA's second launch has threads
+    p->one_run = true; // more blocks than the second launch on CUDA has threads
     if (!p->is_cpu)
         compare_sum_squares(p, 513 * (int64_t)DT_NORM_BLOCK + 1, 0, 0.0f);
     p->one_run = false;
@@ -221,7 +224,7 @@ REFERENCE(update_control)
     return DT_OK;
 }
 
-// A few roundings between expm1, log and sqrt of two libraries, of double and then of float.
+// expm1, log and sqrt of two libraries differ by a few roundings of double and then of float.
 static void compare_update_control(struct parity *p, double loss, double counted, double squares,
                                    float clip)
 {
@@ -277,12 +280,14 @@ REFERENCE(adamw)
     return DT_OK;
 }
 
-// fp32 rounds about ten times, 2^-24 each, of values near 1; a weight near the middle of two bf16
-// may round to the other. Without spans: they end inside a thread's elements, after one, at blocks.
+// fp32 rounds values near 1 about ten times by 2^-24, and a weight near the middle of two bf16
+// values may become the other one. The spans end inside a thread's elements, after one element, and
+// at blocks.
 static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, bool average,
                           bool skip)
 {
-    const int64_t first = average ? n + 3 * off : 0; // these arrays may be a piece of those divided
+    // The arrays may be a piece of those that spans divide.
+    const int64_t first = average ? n + 3 * off : 0;
     const struct dt_adamw_span spans[] = {
         {first / 2, 0.9f, 2.0f},         {first, 0.8f, 3.0f},
         {first + n / 3, 0.1f, 1.0f},     {first + n / 3 + 1, 0.0f, 0.25f},
@@ -292,7 +297,7 @@ static void compare_adamw(struct parity *p, int64_t n, int64_t off, bool copy, b
                                               .bias1 = 0.271f,
                                               .bias2 = 0.142625f,
                                               .skip = skip};
-    const size_t before = average && n > 1 ? 0 : 2; // the first two are of what is before a piece
+    const size_t before = average && n > 1 ? 0 : 2; // the first two spans end before the piece
     if (!begin(p, "adamw", n, off,
                skip      ? "skipped"
                : average ? "with average"
@@ -358,7 +363,8 @@ REFERENCE(muon)
     return DT_OK;
 }
 
-// As adamw; what is rounded to bf16 may be rounded to a neighbour, 2^-8 of it.
+// The same tolerance as adamw; a value that is rounded to bf16 may become a neighbour, 2^-8 of it
+// away.
 static void compare_muon(struct parity *p, enum dt_muon part, int64_t side, int64_t off,
                          dt_dtype type, bool skip, double sum)
 {
@@ -417,7 +423,7 @@ static void compare_muons(struct parity *p)
     compare_muon(p, DT_MUON_APPLY, 40000, 1, DT_F32, false, 1.0);
 }
 
-// Spans that end before n are a defect of the caller that the CPU finds.
+// Spans that end before n are an error of the caller, which the CPU finds.
 static void check_short_spans(struct parity *p)
 {
     if (!p->is_cpu || !parity_case(p, "adamw: spans that end too early"))
@@ -473,8 +479,8 @@ REFERENCE(spin)
     return DT_OK;
 }
 
-// Every round shrinks a difference by half or more (fma: by a), so what stays is two roundings of
-// the last ones. With no round the starts are the same bits.
+// Each round at least halves a difference (fma: multiplies it by a), so that about two roundings of
+// the last rounds remain. With no round, the values are the initial ones, bit by bit.
 static void compare_spin(struct parity *p, int64_t n, int64_t rounds)
 {
     for (int kind = DT_SPIN_EXP; kind <= DT_SPIN_FMA; kind++) {
@@ -493,11 +499,11 @@ static void compare_spin(struct parity *p, int64_t n, int64_t rounds)
 
 REFERENCE(stamp)
 {
-    (void)a; // a clock is compared with nothing
+    (void)a; // a clock cannot be compared
     return DT_OK;
 }
 
-// Two stamps: the clock goes on, the counter counts, also in pinned memory of the host.
+// Two stamps: the clock advances and the counter counts, also in pinned memory of the host.
 static void check_stamp(struct parity *p)
 {
     const struct dt_backend *backend = &p->tested[0];
@@ -535,7 +541,7 @@ static void compare_arrays(struct parity *p, int64_t n, int64_t off)
         compare_adamw(p, n, off, k != 1, k >= 2, k == 3);
 }
 
-// In fp32, as the formula says, so that values on the border of two integers are the same.
+// Computes in fp32 as the formula says, so that values on the border of two integers are equal.
 REFERENCE(quantize)
 {
     for (int64_t i = 0; i < a->x.rows; i++) {
@@ -570,7 +576,7 @@ static void compare_quantize(struct parity *p, int64_t rows, int64_t cols, dt_dt
     struct dt_quantize_args a = {.x = normal_view(from, rows, cols, cols + 3, 5.0, 1),
                                  .y = fresh_view(to, rows, cols, cols + 5),
                                  .scale = guarded(rows * (int64_t)sizeof(float))};
-    for (int64_t j = 0; j < cols; j++) // a row of zeros; halves, which round to even
+    for (int64_t j = 0; j < cols; j++) // a row of zeros, and halves, which round to even
         set_at(&a.x, rows / 2, j, 0);
     for (int64_t j = 0; j < cols && rows > 3; j++)
         set_at(&a.x, 3, j, j == 0 ? 127 : (double)(j % 120) + 0.5);
@@ -582,7 +588,7 @@ static void compare_quantizes(struct parity *p)
 {
     static const int64_t sizes[][2] = {{1, 1}, {5, 7}, {4, 128}, {9, 131}, {3, 1000}, {70, 300}};
     static const double specials[] = {1.0, -90.0, 0.0, (double)INFINITY, (double)NAN};
-    compare_quantize(p, 1, 1, DT_F32, DT_F32, 1e-37); // its inverse overflows
+    compare_quantize(p, 1, 1, DT_F32, DT_F32, 1e-37); // the inverse of the scale overflows
     compare_quantize(p, 1, 1, DT_F32, DT_I8, 1e-37);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int bf16 = 0; bf16 < 2; bf16++)
@@ -604,7 +610,7 @@ REFERENCE(normalize)
     return DT_OK;
 }
 
-// Both backends round in the same places: after the difference, the quotient, and to storage.
+// Both backends round at the same places: after the difference, after the quotient, and to storage.
 static void compare_normalize(struct parity *p, int64_t rows, int64_t cols, int64_t gap,
                               dt_dtype from, dt_dtype to, bool masked)
 {
@@ -626,8 +632,8 @@ static void compare_normalize(struct parity *p, int64_t rows, int64_t cols, int6
     PARITY(p, normalize, &a, OUT(y, .each = p->is_cpu ? 0x1p-22 : 0, .floor = 1e-6));
 }
 
-// Columns around a thread's eight and a block's 1,024; rows around a thread's eight; more than one
-// thread of the CPU takes.
+// Columns around a thread's eight and a block's 1,024; rows around a thread's eight, and more than
+// one thread of the CPU takes.
 static void compare_normalizes(struct parity *p)
 {
     static const int64_t sizes[][3] = {{1, 1, 0},    {3, 8, 0},     {9, 24, 16},  {17, 21, 3},
@@ -663,7 +669,7 @@ void parity_flat(struct parity *p)
     compare_quantizes(p);
     compare_normalizes(p);
     compare_update_control(p, 250.0, 90.0, 16.0, 1.0f);
-    compare_update_control(p, 160.0, 80.0, 0.01, 1.0f); // below the clip
+    compare_update_control(p, 160.0, 80.0, 0.01, 1.0f); // the norm is below the clip
     compare_update_control(p, 250.0, 100.0, 16.0, 0.0f);
     compare_update_control(p, 0.0, 0.0, 1.0, 1.0f);
     compare_update_control(p, (double)NAN, 90.0, 1.0, 1.0f);

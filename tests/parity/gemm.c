@@ -1,19 +1,19 @@
-// gemm: every transpose, dtype and accumulate at awkward sizes, with strides wider than rows;
-// batches of products; the products of a linear layer; what is not finite passes through and stays
-// in its row; forward, rows have the same bits in pieces.
+// gemm: every transpose, dtype and accumulate at awkward sizes, with strides larger than rows;
+// batches of products; the products of a linear layer. What is not finite passes through and stays
+// in its row. Forward, rows have the same bits when they are computed in pieces.
 #include "parity.h"
 
 struct product {
     int64_t m, n, k;
     dt_dtype type, c_type;
     bool trans_a, trans_b, accumulate;
-    int64_t gap;   // elements between rows beyond their width
-    int shifted;   // A, 1, or B, 2, begins one element after 16 bytes
-    int64_t batch; // 0: one product, without a batch
+    int64_t gap;   // elements between the end of a row and the next row
+    int shifted;   // 1: A, 2: B begins one element after a multiple of 16 bytes
+    int64_t batch; // 0: a single product without a batch
     bool share_b;  // one B for all products of a batch
 };
 
-// The value of an element and Σ |a b| + |c|, which rounding errors are relative to.
+// Computes an element of C, and Σ |a b| + |c|, to which rounding errors are relative.
 static double element(const struct dt_gemm_args *g, int64_t i, int64_t j, double *magnitude)
 {
     double sum = g->accumulate ? get_at(&g->c, i, j) : 0.0;
@@ -33,9 +33,10 @@ static double element(const struct dt_gemm_args *g, int64_t i, int64_t j, double
     return sum * scale;
 }
 
-static double *magnitudes; // of the case's elements, where they are wanted
+static double *magnitudes; // those of the case's elements, if it needs them
 
-// Product p of a batch: its C where asked for, and magnitudes into theirs, [batch, m, n], or NULL.
+// Computes product p of a batch. Writes its C if `write` is set, and its magnitudes into `of`
+// [batch, m, n] unless that is NULL.
 static void multiply(const struct dt_gemm_args *batch, int64_t p, bool write, double *of)
 {
     double unused;
@@ -91,9 +92,9 @@ static void run(struct parity *p, struct dt_gemm_args *a, double each, const dou
         OUT(c, .rows = dt_gemm_batch(a) * a->c.rows, .each = each, .floors = floors, .norm = norm));
 }
 
-// fp32 accumulation: each of k additions rounds by 2^-24 of the partial sum; errors add like a
-// random walk, so sqrt(k) times that, with a factor 4 to spare for each side. In the norm they are
-// as large as the sums, which grow as sqrt(k). Storage rounds twice where C is staged or added to.
+// fp32 accumulation: each of k additions rounds by 2^-24 of the partial sum, and errors add like a
+// random walk: sqrt(k) times that, with a factor 4 to spare for each backend. In the norm errors
+// are as large as the sums, which grow as sqrt(k). Storage rounds twice if C is staged or added to.
 static void compare(struct parity *p, const struct product *s)
 {
     if (!parity_case(p,
@@ -120,13 +121,13 @@ static void compare(struct parity *p, const struct product *s)
 static void compare_forms(struct parity *p, int64_t m, int64_t n, int64_t k)
 {
     static const dt_dtype type[3][2] = {{DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_BF16, DT_F32}};
-    for (int t = 0; t < 3; t++) // even gaps, on a device: vectors fit; odd ones: they do not
+    for (int t = 0; t < 3; t++) // even gaps keep vectors aligned on a device, odd ones do not
         for (int i = 0; i < (p->is_cpu ? 8 : 16); i++)
             compare(p, &(struct product){m, n, k, type[t][0], type[t][1], i & 1, i & 2, i & 4,
                                          i & 8 ? 8 : 3, .shifted = 0});
 }
 
-// Integer sums are exact: only the scales round, and storage.
+// Integer sums are exact, so only the scales and the storage round.
 static void compare_int8(struct parity *p, int64_t m, int64_t n, int64_t k, dt_dtype c_type)
 {
     if (!p->is_cpu || !parity_case(p, "gemm: m %lld n %lld k %lld, int8 -> %s", (long long)m,
@@ -142,7 +143,7 @@ static void compare_int8(struct parity *p, int64_t m, int64_t n, int64_t k, dt_d
     PARITY(p, gemm, &a, OUT(c, .each = 0x1p-21));
 }
 
-// The products of chunks of a sequence: all operands apart, or B shared.
+// The products of a sequence's chunks: all operands separate, or with a shared B.
 static void compare_batches(struct parity *p, dt_dtype type)
 {
     for (int i = 0; i < 16; i++)
@@ -150,7 +151,8 @@ static void compare_batches(struct parity *p, dt_dtype type)
                                      i % 3 ? 8 : 3, 0, 1 + i % 7, i % 5 == 1});
 }
 
-// A linear layer: y = x Wᵀ, dx = dy W and dW = dyᵀ x (fp32), both added to what is there too.
+// A linear layer: y = x Wᵀ, dx = dy W and dW = dyᵀ x (fp32); dx and dW are also added to existing
+// values.
 static void compare_layer(struct parity *p, int64_t rows, int64_t out, int64_t in, bool head,
                           dt_dtype type)
 {
@@ -183,7 +185,7 @@ static void check_not_finite(struct parity *p, dt_dtype type, float bad)
     CHECK(spared, "%s: it reaches other rows", p->text);
 }
 
-// Columns [j, j + n) of `rows` rows of A from i on, as a product of its own, into `c`.
+// Computes columns [j, j + n) of `rows` rows of A from row i on as a product of its own, into `c`.
 static void multiply_piece(const struct dt_backend *cpu, const struct dt_gemm_args *whole,
                            int64_t i, int64_t rows, int64_t j, int64_t n, struct dt_view c)
 {
@@ -194,8 +196,8 @@ static void multiply_piece(const struct dt_backend *cpu, const struct dt_gemm_ar
     RUN_WITH_WORKSPACE(gemm, cpu, &piece);
 }
 
-// Forward, the bits of an element do not depend on what else is computed: those of m rows are those
-// of pieces of any size, in any place, by any number of threads.
+// Forward, the bits of an element do not depend on what else is computed: m rows at once have the
+// bits of pieces of any size, at any place, by any number of threads.
 static void check_pieces(struct parity *p, dt_dtype type, dt_dtype c_type, int64_t m, bool play)
 {
     static const int64_t sizes[] = {1, 3, 7, 50, 64, 601};
@@ -225,7 +227,7 @@ static void check_pieces(struct parity *p, dt_dtype type, dt_dtype c_type, int64
     }
 }
 
-// What the CPU says of its instructions, with and without those that --isa took away.
+// Checks what the CPU reports of its instructions, with and without those that --isa removed.
 static void check_features(struct parity *p)
 {
     const char *isa = getenv("DTRAIN_MAX_ISA");
@@ -244,8 +246,8 @@ void parity_gemm(struct parity *p)
 {
     static const int64_t sizes[][3] = {{1, 1, 1},    {1, 7, 5},      {3, 1, 2},     {17, 33, 65},
                                        {64, 48, 16}, {131, 101, 77}, {1, 530, 260}, {270, 16, 140}};
-    // rows, out, in: more than one tile of rows, more than one block of widened k; several blocks
-    // of k of a weight gradient; parts of k that are not of one size
+    // [rows, out, in]: more than one tile of rows; more than one block of widened k; several blocks
+    // of k in a weight gradient; parts of k with different sizes.
     static const int64_t layers[][3] = {
         {1100, 48, 96}, {520, 16, 70}, {90, 600, 24}, {4000, 16, 300}, {2567, 70, 9}};
     static const int64_t model[][3] = {
@@ -255,7 +257,7 @@ void parity_gemm(struct parity *p)
         {MODEL_LENGTH, MODEL_WIDTH, MODEL_INNER},                  // out_proj
         {2 * MODEL_LENGTH, MODEL_WIDTH, MODEL_INNER},              // of two sequences
         {MODEL_LENGTH, MODEL_VOCAB, MODEL_WIDTH}};                 // head
-    if (strcmp(p->name, "simt") == 0)                              // a library's, not a kernel
+    if (strcmp(p->name, "simt") == 0) // the product of a library, not of a kernel
         return;
     for (int t = 0; t < 2; t++) {
         dt_dtype type = t ? DT_BF16 : DT_F32;

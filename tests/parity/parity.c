@@ -1,5 +1,5 @@
-// The parity program's driver: opens the backends, runs a case on each, compares. See parity.h and
-// tests/README.md.
+// The driver of the parity program: opens the backends, runs each case on them and compares.
+// parity.h and tests/README.md describe it.
 #include "parity.h"
 
 #include <stdarg.h>
@@ -12,8 +12,8 @@ enum { DEVICE_LOST = 3 }; // exit code
 
 // ---- cases
 
-// After an error of a kernel nothing else works in this process: the next one begins after its
-// case.
+// After an error of a kernel nothing else works in this process, so the next process begins after
+// this case.
 static void check_device(const struct parity *p)
 {
     if (!p->stream || dt_stream_sync(&p->tested[0], p->stream) == DT_OK)
@@ -23,7 +23,7 @@ static void check_device(const struct parity *p)
     exit(DEVICE_LOST);
 }
 
-// An array that zeros() gave for the case.
+// An array of zeros() that belongs to the case.
 struct given {
     struct given *next;
     double x[];
@@ -57,24 +57,24 @@ bool parity_case(struct parity *p, const char *format, ...)
            p->cases >= p->first_case && p->cases % p->every == 0;
 }
 
-// ---- the arrays of one args struct
+// ---- the arrays of an args struct
 
-// A pointer in the args, and what is compared of its array.
+// A pointer in the args, and how its array is compared.
 struct field {
     const char *name;
     size_t at;
     bool out;
     enum dt_dtype type;
     int64_t rows, width, stride;
-    const struct parity_out *how; // NULL: the same values
-    size_t from;                  // bytes before what is compared
-    int array;                    // -1: the pointer is NULL
-    int64_t offset;               // in the array
+    const struct parity_out *how; // NULL: values must be equal
+    size_t from;                  // bytes before the compared part
+    int array;                    // its index; -1: the pointer is NULL
+    int64_t offset;               // bytes from the array's start
 };
 
 struct array {
-    char *host; // guarded; several fields may point into one
-    int outs;   // fields that are written
+    char *host; // guarded; several fields may point into it
+    int outs;   // how many fields the op writes
     const struct field *out;
 };
 
@@ -84,7 +84,7 @@ struct call {
     const struct parity_out *outs;
     int n_outs;
     void *args;
-    bool has_workspace; // besides what the op's rows name
+    bool has_workspace; // beside the arrays of the op's rows
     struct field fields[FIELDS_MOST];
     int n_fields;
     struct array arrays[FIELDS_MOST];
@@ -159,7 +159,7 @@ static void collect_arrays(struct call *call)
     }
 }
 
-// ---- a run on the tested backend
+// ---- runs on the tested backend
 
 static void set_workspace(const struct call *call, void *args, void *workspace, int64_t bytes)
 {
@@ -178,7 +178,7 @@ static char *to_device(const struct dt_backend *backend, const char *host, struc
     return memory + GUARD;
 }
 
-// Whether anything changed outside of what the op may write.
+// Whether anything outside the op's outputs changed.
 static bool strayed(const struct array *array, const char *after)
 {
     const struct field *f = array->out;
@@ -196,8 +196,8 @@ static bool strayed(const struct array *array, const char *after)
     return memcmp(before + at, after + at, (size_t)(size - at)) != 0;
 }
 
-// Exactly what the op asks for between guard bands, not yet written. One memory for all cases:
-// GEMM's is large.
+// Prepares a workspace of exactly the size that the op requests, unwritten and between guard bands.
+// All cases share one allocation, since that of GEMM is large.
 static char *prepare_workspace(struct parity *p, int64_t bytes)
 {
     const struct dt_backend *backend = &p->tested[0];
@@ -263,7 +263,7 @@ static void run_tested(const struct call *call, int run, char **got)
           "%s, %s: wrote past the ends of its workspace", call->form->name, p->text);
 }
 
-// ---- comparing
+// ---- comparisons
 
 static bool near(const struct parity_out *f, dt_dtype type, double slack, double got, double want,
                  int64_t element)
@@ -272,12 +272,12 @@ static bool near(const struct parity_out *f, dt_dtype type, double slack, double
     double storage = type == DT_BF16 && f->each > 0.0 ? 2.0 * rounding(DT_BF16) : 0.0;
     if (isnan(want))
         return isnan(got);
-    if (isinf(want) || got == want) // alone it is the same value: the sign of a zero too
+    if (isinf(want) || got == want) // equal values; a zero may have another sign
         return got == want && (f->each > 0.0 || signbit(got) == signbit(want));
     return fabs(got - want) <= slack * f->each * fmax(floor, fabs(want)) + storage * fabs(want);
 }
 
-// An element of what is compared, for a message.
+// An element that is compared, for the message.
 struct element {
     int64_t row, column;
     double got, want;
@@ -380,7 +380,7 @@ void parity_compare(struct parity *p, enum op_index op, const struct parity_out 
     p->done[op] = true;
 }
 
-// ---- what the families share
+// ---- shared by the families
 
 double *zeros(int64_t n)
 {
@@ -466,7 +466,7 @@ static double value_of_objective(const struct objective *objective)
 void check_direction(const struct parity *p, const char *name, double *x, const double *gradient,
                      int64_t n, const struct objective *objective, double tolerance)
 {
-    const double step = 1e-5; // the differences' own error is then below 1e-8
+    const double step = 1e-5; // the error of the differences is then below 1e-8
     struct dt_philox rng = dt_philox_init(77, 1, 0);
     double *start = zeros(n), *along = zeros(n), analytic = 0.0, size = 0.0, numeric = 0.0;
     memcpy(start, x, (size_t)n * sizeof *x);
@@ -516,7 +516,7 @@ int64_t count_nans(const void *x, dt_dtype type, int64_t first, int64_t n)
     return count;
 }
 
-// ---- backends
+// ---- the backends
 
 static const struct dt_op_table reference_table = {.name = "reference",
                                                    .int8 = true,
@@ -525,7 +525,8 @@ static const struct dt_op_table reference_table = {.name = "reference",
 #undef REFERENCE_SLOT
 };
 
-// A device runs a case twice; the simulated one in each order of its threads, or in `order` alone.
+// A device runs a case twice. The simulated device runs it in each order of its threads, or only in
+// `order`.
 static void open_device(struct parity *p, const char *order)
 {
     p->runs = 2;
@@ -549,7 +550,7 @@ static void open_device(struct parity *p, const char *order)
     }
     for (int i = 1; i < p->runs; i++)
         p->tested[i] = p->tested[0];
-    p->right = open_cpu(p->model ? 0 : 1); // small shapes need one thread
+    p->right = open_cpu(p->model ? 0 : 1); // small shapes need a single thread
 }
 
 static void open_backends(struct parity *p, const char *order)
@@ -576,7 +577,7 @@ static void close_backends(struct parity *p)
     dt_backend_close(&p->right);
 }
 
-// NULL, or why there is nothing to test.
+// Returns why the backend cannot be tested, or NULL.
 static const char *missing_device(const char *name)
 {
     const struct dt_known_backend *known = dt_backend_find(name);

@@ -1,22 +1,22 @@
 // The ops of a policy: the losses of its outputs, each kind alone and all together, and biases.
-// Outputs with columns of no output before, between and after them, a padded stride, one row, rows
-// without a mask, with all and with none counted, missing targets, weights, normalised targets,
-// ranges, label smoothing, and one class more than a warp.
+// There are columns of no output before, between and after the outputs, a padded stride, one row,
+// rows without a mask and with all and with none counted, missing targets, weights, normalised
+// targets, ranges, label smoothing, and one class more than a warp has lanes.
 #include "parity.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { PARTS = 3 }; // components of a mixture, levels of quantiles
+enum { PARTS = 3 }; // components of a mixture; levels of quantiles
 
 struct shape {
-    int64_t rows, pad;   // columns after the last output
+    int64_t rows, pad;   // pad: columns after the last output
     const char *outputs; // c, b, r, h, g, q: a kind of output, R, H, G with a range; '.': a column
                          // of none
-    int64_t width;       // of each: its classes or columns
+    int64_t width;       // classes or columns of each output
     dt_dtype type;
     bool gradient, in_place;
-    int counted; // of four rows; 4: no mask
+    int counted; // how many of four rows count; 4: there is no mask
     float smoothing, spread;
     bool missing, weighted, scaled;
 };
@@ -32,8 +32,8 @@ static struct prediction predict(const struct dt_output_slice *o, double z)
                     : (struct prediction){z, 1};
 }
 
-// An output at a row: its numbers; its targets, normalised, NaN where there is none; of each the
-// deviation; the loss, the measure, and the gradient of the loss.
+// An output at a row: its numbers z, its normalised targets t (NaN: missing), their deviations
+// `unit`, and the results: the loss, the measure, and the gradient of the loss.
 struct one {
     const double *z, *t, *unit;
     double present, loss, measure, *dz;
@@ -139,7 +139,7 @@ REFERENCE(policy_loss)
 {
     int64_t width = a->logits.cols;
     double *dx = zeros(width), z[512], t[512], unit[512], dz[512];
-    float *logits = malloc((size_t)width * sizeof *logits); // dlogits may be logits
+    float *logits = malloc((size_t)width * sizeof *logits); // dlogits may be the same memory
     for (int64_t r = 0; r < a->logits.rows; r++) {
         const float *weights = dt_view_at(&a->weights, r, 0);
         memcpy(logits, dt_view_at(&a->logits, r, 0), (size_t)width * sizeof *logits);
@@ -200,7 +200,7 @@ static enum dt_output_kind kind_of(char letter)
     }
 }
 
-// Targets of each row that their kind allows; of some rows all or some are missing.
+// Makes targets that are valid for their kinds. Some rows miss all or some of them.
 static void list_targets(const struct shape *s, const struct dt_output_slice *o, int64_t k,
                          const struct dt_view *targets)
 {
@@ -216,8 +216,9 @@ static void list_targets(const struct shape *s, const struct dt_output_slice *o,
     }
 }
 
-// Slices of the logits, and logits, `gap` beyond a row. The deviations of mixtures are above 1/4:
-// the smaller they are, the more does a share of two components depend on roundings.
+// Makes the slices of the logits, and logits with `gap` columns after each row. Deviations of
+// mixtures are above 1/4: the smaller they are, the more a share of two components depends on
+// rounding.
 static void list_outputs(const struct shape *s, int64_t gap, struct dt_policy_loss_args *a)
 {
     int64_t width = 0, target_width = 0;
@@ -274,7 +275,7 @@ static void list_outputs(const struct shape *s, int64_t gap, struct dt_policy_lo
         }
 }
 
-// As for xent; a sum over the columns of one output adds no more than a few roundings of fp32, of
+// Tolerances as for xent. A sum over the columns of an output adds a few roundings of fp32 of
 // numbers as large as the logits, which are up to 4 `spread`. A mixture's shares are exponentials
 // of sums of up to some hundred, each rounded by 2^-24 of itself.
 static void compare(struct parity *p, const struct shape *s)
@@ -319,7 +320,7 @@ REFERENCE(encode_targets)
     return DT_OK;
 }
 
-// Classes and numbers; columns of none stay as they are.
+// Encodes classes and numbers. Columns that belong to no output stay as they are.
 static void compare_encoding(struct parity *p, const struct shape *s)
 {
     if (strpbrk(s->outputs, "gGq") ||
@@ -338,7 +339,7 @@ static void compare_encoding(struct parity *p, const struct shape *s)
                                        .out =
                                            normal_view(s->type, s->rows, width, width + 3, 1.0, 5)};
     memcpy(a.outputs, loss.outputs, sizeof a.outputs);
-    // A number divided by a deviation is rounded twice; 0.5 is the smallest of those.
+    // A number divided by a deviation is rounded twice; 0.5 is the smallest deviation.
     PARITY(p, encode_targets, &a, OUT(out, .each = 3e-7));
 }
 
@@ -375,11 +376,11 @@ static void compare_decoding(struct parity *p, const struct shape *s)
                                        .deviation = loss.deviation,
                                        .z = loss.logits};
     memcpy(a.outputs, loss.outputs, sizeof a.outputs);
-    // A few roundings of numbers up to 4 spread and the largest deviation, about 4.
+    // A few roundings of numbers up to 4 `spread` and of the largest deviation, about 4.
     PARITY(p, decode_outputs, &a, OUT(z, .each = 1e-6, .floor = 4));
 }
 
-// Allocates the arguments of a single case: outputs of this shape, a bias, an empty sum.
+// Allocates the arguments of a single case: outputs of this shape, a bias and an empty sum.
 static struct dt_policy_loss_args own_case(const struct shape *s)
 {
     const struct dt_loss_sum none = {0};
@@ -412,9 +413,9 @@ static void check_not_finite(struct parity *p)
     p->run_only = false;
 }
 
-// Targets that are ends of the range, and predictions near them: a gradient that is the product of
-// two small differences keeps its digits: of an exponential's argument up to 16 and of six
-// roundings.
+// Targets at the ends of the range, and predictions near them. The gradient is a product of two
+// small differences and keeps their digits, apart from the rounding of an exponential's argument up
+// to 16 and six more.
 static void check_ends(struct parity *p)
 {
     const struct shape s = {33, 0, "RH", 3, DT_F32, 1, 0, 4, 0, 1, 0, 0, 0};
@@ -431,7 +432,7 @@ static void check_ends(struct parity *p)
     PARITY(p, policy_loss, &a, OUT(dlogits, .each = 3e-6, .floor = 1e-30), OUT(sum, .each = 2e-6));
 }
 
-// The first of equal maxima counts.
+// The first of equal maxima counts as the prediction.
 static void check_ties(struct parity *p)
 {
     const struct shape s = {11, 0, "c", 5, DT_F32, 0, 0, 4, 0, 0, 0, 0, 0};
@@ -461,9 +462,9 @@ REFERENCE(bias_backward)
     return DT_OK;
 }
 
-// 256 numbers near 1 add up to about 16, each addition with an error of up to 2^-24 of that: 256 of
-// them make about 2^-24 · 16 · 16 = 1.5e-5, a sixteenth of sqrt(256) times 1.5e-5, and more rows as
-// much more as the square root says.
+// 256 numbers near 1 add up to about 16, and each addition has an error of up to 2^-24 of that:
+// together about 2^-24 · 16 · 16 = 1.5e-5, a sixteenth of sqrt(256) times 1.5e-5. More rows add as
+// much more as their square root says.
 static void compare_bias(struct parity *p, int64_t rows, int64_t width, int64_t gap, dt_dtype type,
                          bool accumulate)
 {

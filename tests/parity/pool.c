@@ -1,6 +1,6 @@
-// Pooling, forward and backward, with and without a state from before, and the choice of targets:
-// one row a window and one window, windows without a row that counts, widths on both sides of a
-// thread block's and of the CPU's strip, padded strides, equal maxima, targets that are missing.
+// Pooling, forward and backward, with and without an earlier state, and the choice of targets:
+// windows of one row, one window, windows without a row that counts, widths on both sides of a
+// thread block's and of the CPU's strip, padded strides, equal maxima, missing targets.
 #include "parity.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 struct shape {
     int64_t windows, length, width, gap;
     dt_dtype type;
-    int counted; // of four rows; 4: no mask
+    int counted; // how many of four rows count; 4: there is no mask
     bool state, first;
 };
 
@@ -18,7 +18,8 @@ static bool counts(const uint8_t *mask, int64_t row)
     return !mask || mask[row];
 }
 
-// The last row of each column that set v, -1: none did; and v, c, from those of before.
+// Continues v and c from their earlier values. *at receives the last row that set v; -1: none did.
+// Returns c.
 static double fold(enum dt_pool pool, const double *x, const uint8_t *mask, int64_t L, double *v,
                    double c, int64_t *at)
 {
@@ -92,7 +93,7 @@ static uint8_t *make_counted(const struct shape *s)
 {
     uint8_t *mask = s->counted < 4 ? guarded(s->windows * s->length) : NULL;
     for (int64_t row = 0; mask && row < s->windows * s->length; row++)
-        mask[row] = row * 3 % 4 < s->counted && row / s->length != 1; // none of the second window
+        mask[row] = row * 3 % 4 < s->counted && row / s->length != 1; // no row of the second window
     return mask;
 }
 
@@ -108,7 +109,7 @@ static void out_of(const void *values, double *out)
 {
     const struct values *v = values;
     int64_t L = v->length, at;
-    double x[64]; // of one column
+    double x[64]; // one column
     for (int64_t place = 0; place < v->windows * v->width; place++) {
         int64_t b = place / v->width;
         for (int64_t t = 0; t < L; t++)
@@ -119,8 +120,8 @@ static void out_of(const void *values, double *out)
     }
 }
 
-// A mean of n numbers near 1 rounds n times by up to 2^-24 of them; each rounding counts less in
-// all means after it. Last and max are inputs.
+// A mean of n numbers near 1 rounds n times by up to 2^-24 of them, and each rounding counts less
+// in all later means. Last and max are copies of inputs.
 static void compare(struct parity *p, const struct shape *s, enum dt_pool pool)
 {
     static const char *const names[] = {"none", "mean", "last", "max"};
@@ -157,7 +158,7 @@ static void compare(struct parity *p, const struct shape *s, enum dt_pool pool)
         backward.before = forward.before;
         backward.before_count = forward.before_count;
         backward.dbefore = guarded(B * d * 4);
-        if (pool != DT_POOL_LAST) // with both, with one of them
+        if (pool != DT_POOL_LAST) // with both states, and with one of them
             backward.dafter = normal(B * d, 1.0, 5);
         if (pool == DT_POOL_MAX)
             backward.dout = (struct dt_view){0};
@@ -186,7 +187,7 @@ static void compare(struct parity *p, const struct shape *s, enum dt_pool pool)
                         &objective, 1e-5);
 }
 
-// One position at a time, with the state of those before: the bits of the whole window.
+// Positions one at a time, each with the state of those before, give the bits of the whole window.
 static void check_steps(struct parity *p, enum dt_pool pool)
 {
     enum { B = 3, L = 19, D = 21 };
@@ -219,7 +220,7 @@ static void check_steps(struct parity *p, enum dt_pool pool)
     p->run_only = false;
 }
 
-// A number that is not finite is not lost among others.
+// A number that is not finite must not be lost among others.
 static void check_not_finite(struct parity *p)
 {
     if (!parity_case(p, "pool: hidden states that are not finite"))
@@ -267,8 +268,8 @@ REFERENCE(pool_targets)
     return DT_OK;
 }
 
-// Three outputs of 1, `width` and 2 columns, of which the middle one, or all, are chosen; some rows
-// lack targets of one, some of a part of them, and the last rows those of all.
+// Three outputs with 1, `width` and 2 columns, of which the middle one or all are chosen. Some rows
+// miss targets of one output, some a part of them, and the last rows miss all.
 static void compare_targets(struct parity *p, const struct shape *s, bool all)
 {
     int64_t B = s->windows, M = B * s->length, W = s->width + 3;

@@ -1,8 +1,8 @@
-// Checks shared by the selective scan (scan.c) and state-space duality (ssd.c). Each includes this
-// after defining
-//   name, input_name    of the op, of its inputs that have gradients: enum {…, C_, …, INPUTS}
-//   SHOWS               the inputs in whose gradients a NaN of any input is seen: bits
-//   FORGET(forward)     so that it keeps nothing for backward
+// Checks shared by the selective scan (scan.c) and state-space duality (ssd.c). Each file includes
+// this header after it defines
+//   name, input_name    of the op, and of its inputs with gradients: enum {…, C_, …, INPUTS}
+//   SHOWS               a bit for each input whose gradient shows a NaN in any input
+//   FORGET(forward)     makes forward keep nothing for backward
 //   inputs_args, forward_args, backward_args
 //   struct shape        with batch, length, type, h0, dh (DH_LAST, DH0), wide, accumulate
 //   struct values       a problem in dense doubles, with in[INPUTS], h0[states]
@@ -13,8 +13,8 @@ struct op {
     backward_args backward;
 };
 
-// What the includer defines below: views and arrays as in struct values; y of a problem, dense, and
-// its h_last.
+// The including file defines these: views and arrays in the order of struct values; the dense y of
+// a problem, and its h_last.
 static struct tensors inputs_of(const inputs_args *in);
 static struct tensors gradients_of(const backward_args *a);
 static struct values make_values(const inputs_args *in);
@@ -51,7 +51,7 @@ static void y_of(const void *values, double *y)
     reference_y(v, y, y + v->outputs);
 }
 
-// dh_last and dh0 of a case.
+// Returns dh_last or dh0 of a case.
 static const float *state_gradient(const struct shape *s, int64_t states)
 {
     return s->dh & DH_LAST ? normal(states, 1.0, 14) : NULL;
@@ -83,8 +83,8 @@ static void check_near(const struct parity *p, const char *what, float got, floa
           "%s: %s is %g, in one part %g", p->text, what, (double)got, (double)want);
 }
 
-// A sequence in two parts, with h_last of the first as h0 of the second in place, gives y and
-// h_last of the whole within the tolerance in fp32; 0: the same bits.
+// A sequence in two parts, where h_last of the first is h0 of the second in place, gives y and
+// h_last of the whole sequence within the tolerance in fp32; 0: the same bits.
 static void check_carry(struct parity *p, const struct shape *s, int64_t first, double tolerance)
 {
     if (!parity_case(p, "%s: a sequence in two parts, the first of %d", name, (int)first))
@@ -120,7 +120,7 @@ static void check_carry(struct parity *p, const struct shape *s, int64_t first, 
                    (float)get_at(&whole.forward.y, i / y->cols, i % y->cols), tolerance);
 }
 
-// Forward only, without states: h_last may be h0 itself with any segments.
+// Without states for backward, h_last may be the memory of h0, with any segments.
 static void check_h_last_over_h0(struct parity *p, const struct shape *s)
 {
     if (!parity_case(p, "%s: h_last over h0, no states, L %d", name, (int)s->length))
@@ -134,7 +134,7 @@ static void check_h_last_over_h0(struct parity *p, const struct shape *s)
     CHECK(same_bits(over.forward.h_last, whole.forward.h_last), "%s: h_last differs", p->text);
 }
 
-// A NaN in any one input or in h0, with any payload, reaches y and some gradient.
+// A NaN with any payload in any input or in h0 must reach y and some gradient.
 static void check_nan(struct parity *p, const struct shape *s, int which)
 {
     if (!parity_case(p, "%s: a NaN in input %d, %s", name, which, dt_dtype_name(s->type)))

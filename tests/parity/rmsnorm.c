@@ -1,7 +1,7 @@
 // Residual addition and RMSNorm, forward and backward: widths on both sides of a lane's, a warp's
-// and a block's share, of what registers and what shared memory keep, aligned and not; row counts
-// on both sides of a block's and of the CPU's parts; with and without each array that may be
-// missing.
+// and a block's share and of what registers and shared memory hold, aligned and not; numbers of
+// rows on both sides of a block's share and of the CPU's parts; with and without each optional
+// array.
 #include "parity.h"
 
 static const double eps = 1e-5;
@@ -56,8 +56,9 @@ REFERENCE(rmsnorm_residual_backward)
     return DT_OK;
 }
 
-// The sum of the two inputs is one addition: the same bits. Squares are added in another order:
-// each of a few hundred terms rounds by 2^-24 of a sum of one sign, 2e-6 is ample.
+// The sum of the two inputs is one addition, so its bits are equal. Squares are added in another
+// order: each of a few hundred terms rounds by 2^-24 of a sum of positive numbers, for which 2e-6
+// is ample.
 static void forward(struct parity *p, const struct shape *s)
 {
     int64_t rows = s->rows, d = s->width, stride = d + s->gap;
@@ -92,7 +93,7 @@ static void y_of(const void *values, double *y)
     }
 }
 
-// The gradients are sums of products in fp32.
+// Gradients are sums of products in fp32.
 static void check_directions(const struct parity *p,
                              const struct dt_rmsnorm_residual_backward_args *a)
 {
@@ -103,8 +104,9 @@ static void check_directions(const struct parity *p,
     check_direction(p, "weight", v.weight, dense_array(a->dweight, d), d, &objective, 1e-5);
 }
 
-// As in forward. A row of width 1 or 2 has a large rstd and cancels: what an element may be off is
-// relative to that too. dweight adds rows in another order: relative to the size of the sum.
+// Tolerances as in forward. A row of width 1 or 2 has a large rstd and cancels, so the error of an
+// element is also relative to rstd. dweight adds rows in another order, with an error relative to
+// the size of the sum.
 static void backward(struct parity *p, const struct shape *s)
 {
     int64_t rows = s->rows, d = s->width, stride = d + s->gap;
@@ -132,16 +134,16 @@ static void backward(struct parity *p, const struct shape *s)
     a.rstd = rstd;
     PARITY(p, rmsnorm_residual_backward, &a, OTHERS(.each = 4e-6, .floors = floors),
            OUT(dweight, .each = 4e-6, .floor = size));
-    // dx is rounded dresidual
+    // dx is dresidual, rounded.
     for (int64_t i = 0; i < rows * d && a.dx.data && s->type == DT_BF16; i++)
         CHECK(((dt_bf16 *)a.dx.data)[i / d * stride + i % d] == dt_f32_to_bf16(a.dresidual[i]),
               "%s: dx %lld is not dresidual", p->text, (long long)i);
-    // a row of one or two elements cancels to less than its roundings
+    // A row of one or two elements cancels to less than its rounding errors.
     if (s->first && !s->accumulate && p->is_cpu && d > 2 && rows * d < 1000)
         check_directions(p, &a);
 }
 
-// What is not finite in a row stays in it.
+// A number that is not finite affects only its row.
 static void check_not_finite(struct parity *p, float bad)
 {
     if (!parity_case(p, "rmsnorm: %g in the residual", (double)bad))
@@ -182,7 +184,7 @@ void parity_rmsnorm(struct parity *p)
         {5, 1536, 0, DT_BF16, 0, 0, 0, 0, 0, 1}, {5, 2048, 8, DT_BF16, 1, 0, 1, 0, 1, 1},
         {1025, 5, 0, DT_F32, 1, 0, 1, 0, 1, 1},  {2051, 8, 0, DT_BF16, 0, 1, 1, 0, 0, 1},
     };
-    // On the CPU every combination of what may be missing, in shapes that cross its blocks of rows.
+    // On the CPU, every combination of optional arrays, in shapes that cross its blocks of rows.
     static const int64_t sizes[][2] = {{3, 5}, {64, 16}, {65, 77}, {300, 300}, {17000, 3}};
     static const dt_dtype types[] = {DT_F32, DT_BF16};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)

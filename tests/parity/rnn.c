@@ -1,6 +1,6 @@
 // GRU, LSTM and the gated activation: lengths and batches on both sides of a tile and of the CPU's
-// pieces, hidden sizes on both sides of a panel, strides, resets everywhere, states, and one
-// position alone. That backward is the gradient of forward is shown by tests/golden/rnn.py.
+// pieces, hidden sizes on both sides of a panel, strides, resets everywhere, states, and a single
+// position. tests/golden/rnn.py shows that backward is the gradient of forward.
 #include "parity.h"
 
 struct shape {
@@ -9,7 +9,7 @@ struct shape {
     dt_dtype type;
     enum resets resets;
     bool state, last, accumulate;
-    unsigned dh; // DH_LAST, DH0: of h and c
+    unsigned dh; // DH_LAST: has dh_last and dc_last; DH0: has dh0 and dc0
 };
 
 static double state_at(const float *state, int64_t at)
@@ -80,7 +80,8 @@ REFERENCE(rnn_forward)
     return DT_OK;
 }
 
-// dx and dp [G·H] of one position from dh; dh and dc become the cell's own part of t - 1's.
+// Computes dx and dp [G·H] of one position from dh. dh and dc become the part of t - 1's gradients
+// that comes from the cell itself.
 static void cell_backward(const struct dt_rnn_backward_args *a, int64_t row, int64_t j, double *dh,
                           double *dc, double *dx, double *dp)
 {
@@ -143,8 +144,8 @@ REFERENCE(rnn_backward)
     return DT_OK;
 }
 
-// A rounding of h to bf16 is a rounding of all that follows it: a state that lies between two of
-// them may go either way, and then a few later ones differ by one more rounding.
+// A rounding of h to bf16 affects all positions after it. If h is near the middle of two values,
+// the backends may round differently, and some later values then differ by one more rounding.
 static double elements(dt_dtype type)
 {
     return type == DT_BF16 ? 2e-2 : 4e-6;
@@ -171,7 +172,7 @@ static struct dt_rnn_forward_args forward(struct parity *p, const struct shape *
     return a;
 }
 
-// Backward starts from what forward kept; its own results are compared relative to their size.
+// Backward uses what forward kept. Its results are compared relative to their size.
 static void backward(struct parity *p, const struct shape *s, const struct dt_rnn_forward_args *f)
 {
     int64_t n = f->in.w_hh.rows, M = s->batch * s->length, states = s->batch * s->hidden;

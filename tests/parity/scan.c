@@ -1,6 +1,6 @@
-// The selective scan: shapes that meet a warp's channels, a tile's tokens, segments, one and two
-// channels a lane, every width of states and both kinds of kernel (N above 64 forward, above 32
-// backward is the plain one's) with whole and with torn pieces; any chunk; resets anywhere.
+// The selective scan: shapes around a warp's channels, a tile's tokens and segments; one and two
+// channels per lane; every width of states and both kinds of kernel (the plain one runs N above 64
+// forward and above 32 backward) with whole and partial pieces; any chunk; resets anywhere.
 #include "parity.h"
 
 #include "blocks.h"
@@ -12,13 +12,13 @@ struct shape {
     dt_dtype type;
     bool h0, wide, accumulate; // wide: strides larger than rows
     enum resets resets;
-    unsigned dh; // DH_LAST, DH0
+    unsigned dh; // DH_LAST: has dh_last; DH0: has dh0
 };
 
-// ---- in double: one channel after another, every state kept
+// ---- the double-precision form: one channel after another, all states kept
 
 static const char name[] = "scan";
-enum { U, DELTA, Z, B_, C_, A_LOG, D_SKIP, DT_BIAS, INPUTS }; // those with gradients
+enum { U, DELTA, Z, B_, C_, A_LOG, D_SKIP, DT_BIAS, INPUTS }; // inputs with gradients
 static const char *const input_name[] = {"u", "delta", "z", "b", "c", "a_log", "d_skip", "dt_bias"};
 enum { SHOWS = 1 << U | 1 << DELTA | 1 << Z };
 #define FORGET(forward) ((forward)->states = (forward)->s = NULL)
@@ -28,7 +28,7 @@ typedef struct dt_scan_backward_args backward_args;
 
 // A problem in dense doubles, or the gradients of one.
 struct values {
-    int64_t B, L, D, N, outputs, states; // of y, of h0
+    int64_t B, L, D, N, outputs, states; // outputs: elements of y; states: of h0
     const uint8_t *reset;
     double *in[INPUTS], *h0;
 };
@@ -74,7 +74,8 @@ static bool is_reset(const struct values *v, int64_t row)
     return v->reset && v->reset[row];
 }
 
-// One channel: h[(t + 1) N + n] is the state after t, h[n] that before 0; s[t].
+// Runs one channel: h[n] is the state before token 0, h[(t + 1) N + n] that after t; s[t] is the
+// sum over states.
 static void channel_forward(const struct values *v, int64_t b, int64_t d, double *h, double *s)
 {
     int64_t N = v->N, D = v->D;
@@ -93,7 +94,8 @@ static void channel_forward(const struct values *v, int64_t b, int64_t d, double
     }
 }
 
-// y [B L, D]; h_last, states and kept_s in the op's layouts, the last two or NULL.
+// Computes y [B L, D], and h_last, states and kept_s in the layouts of the op. `states` and kept_s
+// may be NULL.
 static void reference_values(const struct values *v, int64_t chunk, double *y, double *h_last,
                              float *states, float *kept_s)
 {
@@ -131,7 +133,7 @@ static void reference_y(const struct values *v, double *y, double *h_last)
     reference_values(v, v->L, y, h_last, NULL, NULL);
 }
 
-// carry[N]: dh_last, then dh0 of the channel.
+// carry[N] is dh_last at first and dh0 of the channel at the end.
 static void channel_backward(const struct values *v, const struct dt_view *dy, int64_t b, int64_t d,
                              const double *h, const double *s, double *const *g, double *carry)
 {
@@ -178,9 +180,9 @@ REFERENCE(scan_backward)
     return DT_OK;
 }
 
-// ---- on the tested backend
+// ---- runs on the tested backend
 
-// Inputs of the size that Mamba has: Δ between about 0.01 and 1, A between -0.4 and -7.
+// Inputs are as large as Mamba's: Δ between about 0.01 and 1, A between -0.4 and -7.
 static struct op make_op(const struct parity *p, const struct shape *s)
 {
     int64_t D = s->channels, N = s->state, chunks = (s->length - 1) / s->chunk + 1;
@@ -224,10 +226,9 @@ static struct op make_op(const struct parity *p, const struct shape *s)
                         .accumulate = s->accumulate}};
 }
 
-// fp32 arithmetic over sums of up to some thousand terms: within 5e-6 of a double. CUDA has other
-// exponentials and other orders of sums, and starts segments from products of exponentials: 1e-5
-// apart, at a model's thousands of channels and tokens some more. bf16: a result may fall on either
-// side of a rounding.
+// fp32 sums of up to some thousand terms are within 5e-6 of a double. CUDA has other exponentials
+// and other orders of sums, and starts segments from products of exponentials: 1e-5, and somewhat
+// more with a model's thousands of channels and tokens. bf16 results may be rounded up or down.
 static double tolerance(const struct parity *p)
 {
     return p->is_cpu ? 5e-6 : p->model ? 3e-5 : 1e-5;
@@ -262,7 +263,7 @@ static void compare(struct parity *p, const struct shape *s)
         check_directions(p, &op.backward);
 }
 
-// The CPU runs forward's same operations whatever the chunk.
+// The CPU performs the same operations in forward whatever the chunk is.
 static void check_chunks(struct parity *p)
 {
     static const int64_t chunks[] = {1, 7, 32, 33, 1000};
@@ -285,7 +286,7 @@ static void check_chunks(struct parity *p)
     }
 }
 
-// One position from a state, as in play.
+// Runs one position from a state, as in inference.
 static void check_step(struct parity *p)
 {
     static const struct shape shapes[] = {
@@ -306,8 +307,8 @@ static void check_step(struct parity *p)
     }
 }
 
-// A NaN of token 0 reaches the y of its segment and the next, of its channel alone, and nothing
-// past a reset.
+// A NaN in token 0 reaches y of its own channel in its segment and the next, and nothing beyond a
+// reset.
 static void check_nan_and_reset(struct parity *p, int64_t state, enum resets resets)
 {
     const struct shape s = {1, 77, 16, state, 32, DT_F32, .h0 = true, .resets = resets};
@@ -336,7 +337,7 @@ static void note_cut(const struct shape *s, int64_t unit, const scan_costs *cost
     seen[cut.width > 32][cut.segments == 1 ? WHOLE : cut.whole == 0 ? SEGMENTS : BOTH] = true;
 }
 
-// The shapes meet every kind of cut for a device, with one channel a lane and with two.
+// The shapes must include every kind of cut for a device, with one channel per lane and with two.
 static void check_cuts(const struct shape *shapes, size_t count, const scan_device *device)
 {
     enum { BACKWARD_TILE = 8, FORWARD_TILE = 16 };
@@ -353,7 +354,7 @@ static void check_cuts(const struct shape *shapes, size_t count, const scan_devi
 }
 
 #ifndef PARITY_SIMT
-// What scan_cut.h says of an H200, of another device only reported.
+// Compares an H200 with what scan_cut.h says of it, and reports the numbers of other devices.
 static void report_blocks(const struct parity *p)
 {
     struct dt_device_info info;
@@ -375,9 +376,9 @@ static void report_blocks(const struct parity *p)
 }
 #endif
 
-// Sequences are cut for a GPU of 132 SMs where they are not for the simulated one: with the shapes
-// for that one a GPU runs one channel a lane alone. Every fifth case of all is what
-// compute-sanitizer runs: those of the 130M model's kernels among these.
+// With 132 SMs a GPU cuts sequences which the simulated device does not, and with the shapes for
+// the simulated device it uses one channel per lane only. compute-sanitizer runs every fifth case,
+// which includes the 130M model's kernels.
 static void compare_on_gpu(struct parity *p)
 {
     static const struct shape shapes[] = {
@@ -397,10 +398,10 @@ static void compare_on_gpu(struct parity *p)
         {1, 35, 88, 16, 8, DT_BF16, .h0 = true, .dh = DH_LAST | DH0},
     };
     check_cuts(shapes, sizeof shapes / sizeof *shapes, &SCAN_LARGE_DEVICE);
-#ifdef PARITY_SIMT // too much for it
+#ifdef PARITY_SIMT // would take too long there
     (void)p;
 #else
-    if (runs_all(p)) // not under compute-sanitizer, which takes room too
+    if (runs_all(p)) // not under compute-sanitizer, which needs multiprocessors too
         report_blocks(p);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         compare(p, &shapes[i]);
@@ -443,7 +444,7 @@ void parity_scan(struct parity *p)
         {2, 45, 40, 32, 16, DT_BF16, .resets = MANY, .dh = DH_LAST | DH0},
         {1, 33, 20, 33, 16, DT_BF16, .h0 = true, .resets = IN_A_ROW},
     };
-    // The CPU's blocks of channels and several of its blocks of tokens.
+    // The CPU's blocks of channels, and several of its blocks of tokens.
     static const struct shape on_cpu[] = {
         {17, 20, 130, 16, 1, DT_F32, .accumulate = true},
         {2, 700, 24, 16, 32, DT_F32, .h0 = true, .dh = DH_LAST},

@@ -1,9 +1,9 @@
-// State-space duality and the gated norm after it: heads that share B and C or not, states, heads
-// and tokens on both sides of a vector's and a strip's width, chunks that meet the sequence's end
-// and not, resets anywhere, up to the 130M model's shapes.
+// State-space duality and the gated norm after it: heads that do and do not share B and C; states,
+// heads and tokens on both sides of a vector's and a strip's width; chunks that do and do not end
+// with the sequence; resets anywhere; shapes up to the 130M model's.
 #include "parity.h"
 
-// ---- ssd in double: one head after another, every state kept
+// ---- the double-precision form of ssd: one head after another, all states kept
 
 struct shape {
     int64_t batch, length, heads, groups, P, N, chunk;
@@ -11,11 +11,11 @@ struct shape {
     bool h0, wide, accumulate; // wide: strides larger than rows
     enum resets resets;
     float dt_min, dt_max; // 0, 0: no clamp
-    unsigned dh;          // DH_LAST, DH0
+    unsigned dh;          // DH_LAST: has dh_last; DH0: has dh0
 };
 
 static const char name[] = "ssd";
-enum { X, DT, B_, C_, A_LOG, D_SKIP, DT_BIAS, INPUTS }; // those with gradients
+enum { X, DT, B_, C_, A_LOG, D_SKIP, DT_BIAS, INPUTS }; // inputs with gradients
 static const char *const input_name[] = {"x", "dt", "b", "c", "a_log", "d_skip", "dt_bias"};
 enum { SHOWS = 1 << X | 1 << DT | 1 << C_ | 1 << D_SKIP };
 #define FORGET(forward) ((forward)->states = NULL)
@@ -25,7 +25,7 @@ typedef struct dt_ssd_backward_args backward_args;
 
 // A problem in dense doubles, or the gradients of one.
 struct values {
-    int64_t B, L, H, G, P, N, outputs, states; // of y, of h0
+    int64_t B, L, H, G, P, N, outputs, states; // outputs: elements of y; states: of h0
     double dt_min, dt_max;
     const uint8_t *reset;
     double *in[INPUTS], *h0;
@@ -74,11 +74,11 @@ static struct values make_values(const struct dt_ssd_inputs *in)
     return v;
 }
 
-// A head's token: what the formulas name, and where its rows are.
+// A head at a token: the quantities of the formulas, and where its rows are.
 struct token {
     const double *x, *b, *c;
     double raw, delta, a, decay;
-    bool reset, held; // held: by the clamp
+    bool reset, held; // held: the clamp holds dt
 };
 
 static struct token token_at(const struct values *v, int64_t b, int64_t t, int64_t h)
@@ -100,7 +100,8 @@ static struct token token_at(const struct values *v, int64_t b, int64_t t, int64
     return k;
 }
 
-// One head: s[(t + 1) P N …] is the state [P, N] after t, s[0 …] that before 0; y [B L, H P].
+// Runs one head: s[0 …] is the state [P, N] before token 0, s[(t + 1) P N …] that after t; y is [B
+// L, H P].
 static void head_forward(const struct values *v, int64_t b, int64_t h, double *s, double *y)
 {
     int64_t P = v->P, N = v->N;
@@ -120,7 +121,7 @@ static void head_forward(const struct values *v, int64_t b, int64_t h, double *s
     }
 }
 
-// y; h_last and states in the op's layouts, states or NULL.
+// Computes y, and h_last and states in the layouts of the op. `states` may be NULL.
 static void reference_values(const struct values *v, int64_t chunk, double *y, double *h_last,
                              float *states)
 {
@@ -153,7 +154,7 @@ static void reference_y(const struct values *v, double *y, double *h_last)
     reference_values(v, v->L, y, h_last, NULL);
 }
 
-// carry[P N]: dh_last, then dh0 of the head.
+// carry[P N] is dh_last at first and dh0 of the head at the end.
 static void head_backward(const struct values *v, const struct dt_view *dy, int64_t b, int64_t h,
                           const double *s, double *const *g, double *carry)
 {
@@ -203,10 +204,10 @@ REFERENCE(ssd_backward)
     return DT_OK;
 }
 
-// ---- on the tested backend
+// ---- runs on the tested backend
 
-// Inputs of the size that Mamba-2 has: Δ between about 0.01 and 1, A between -0.4 and -7, and
-// states of about 1 whatever N.
+// Inputs are as large as Mamba-2's: Δ between about 0.01 and 1, A between -0.4 and -7, and states
+// of about 1 whatever N is.
 static struct op make_op(const struct parity *p __attribute__((unused)), const struct shape *s)
 {
     int64_t H = s->heads, E = H * s->P, BC = s->groups * s->N, state = s->batch * E * s->N,
@@ -251,17 +252,17 @@ static struct op make_op(const struct parity *p __attribute__((unused)), const s
                         .accumulate = s->accumulate}};
 }
 
-// fp32 arithmetic over sums of up to some thousand terms: within 1e-5 of a double; decays are
-// exponentials of differences of sums, which round by 2^-24 of the sum. CUDA has other exponentials
-// and other orders of sums.
+// fp32 sums of up to some thousand terms are within 1e-5 of a double. Decays are exponentials of
+// differences of sums, which round by 2^-24 of the sums. CUDA has other exponentials and other
+// orders of sums.
 static double tolerance(const struct parity *p)
 {
     return p->is_cpu ? 1e-5 : p->model ? 3e-5 : 2e-5;
 }
 
-// CUDA, and CPUs with instructions for it, round operands of their products to bf16 (by 1.1e-3 root
-// mean square), up to three one after another: X, the state, Σ dM ∘ decay. What was met
-// here: 3.7e-3 on CUDA, on the CPU 6.1e-3 in da_log of three heads.
+// CUDA, and CPUs with bf16 instructions, round operands of products to bf16 (1.1e-3 root mean
+// square), up to three times in a row: X, the state, Σ dM ∘ decay. Measured: 3.7e-3 on CUDA, and on
+// the CPU 6.1e-3 in da_log of three heads.
 static double in_products(const struct parity *p, dt_dtype type)
 {
     return type == DT_BF16 ? 1e-2 : tolerance(p);
@@ -295,7 +296,7 @@ static void compare(struct parity *p, const struct shape *s)
     struct op op = make_op(p, s);
     forward(p, &op.forward);
     backward(p, &op.backward);
-    // a clamp's edge has no derivative
+    // At the edge of the clamp there is no derivative.
     if (p->is_cpu && !s->accumulate && s->dt_max == 0 &&
         s->batch * s->length * s->heads * s->P * s->N < 40000)
         check_directions(p, &op.backward);
@@ -342,7 +343,7 @@ void parity_ssd(struct parity *p)
                   i);
 }
 
-// ---- the gated norm, and the one without weights
+// ---- the gated norm, and the norm without weights
 
 static const double eps = 1e-5;
 
@@ -352,7 +353,7 @@ struct gated_shape {
     bool wide, accumulate, in_place;
 };
 
-// g = x silu(z) of a row and group; its rstd.
+// Computes g = x silu(z) of a row and group, and returns its rstd.
 static double gated_group(const struct dt_view *x, const struct dt_view *z, int64_t row,
                           int64_t from, int64_t width, double *g)
 {
@@ -452,7 +453,7 @@ static void compare_gated(struct parity *p, const struct gated_shape *s)
         .weight = normal(s->width, 1.0, 3),
         .y = fresh_view(s->type, rows, s->width, stride),
         .rstd = guarded(rows * s->groups * 4)};
-    // sums of squares of a few hundred terms and an exponential: a few ulp
+    // Sums of squares of a few hundred terms and an exponential differ by a few ulp.
     PARITY(p, gated_rmsnorm_forward, &f, OTHERS(.norm = tolerance(p)));
     struct dt_gated_rmsnorm_backward_args b = {
         .groups = s->groups,
@@ -492,7 +493,7 @@ void parity_gated(struct parity *p)
         {70, 512, 2, DT_BF16, .in_place = true},
         {3, 520, 8, DT_F32, .in_place = true},
         {2, 5000, 1, DT_BF16, .wide = true},
-        {3, 8200, 1, DT_F32, .wide = true}, // columns that shared memory does not hold
+        {3, 8200, 1, DT_F32, .wide = true}, // more columns than shared memory holds
         {1100, 16, 2, DT_F32, .accumulate = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)

@@ -1,7 +1,7 @@
-// Offsets past 2^31: a training step of small models whose ops all find their arrays spread over
-// address space, with rows so far apart that the last ones begin beyond 2^32 elements, gives what
-// one with dense arrays gives; and so does an embedding of that size. Only the pages that are
-// touched take memory. On the CPU, and with the CUDA kernels on the simulated device.
+// Tests offsets beyond 2^31. In a training step of small models, all arrays of ops are spread over
+// the address space, with the last rows beyond 2^32 elements. It must give what a step with dense
+// arrays gives, and so must an embedding of that size. Only the pages that are touched need memory.
+// Runs on the CPU, and with the CUDA kernels on the simulated device.
 #include "../unit/random_pass.h"
 #include "backend/op_rows.h"
 #include "simt/simt_backend.h"
@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 
 enum { VIEWS = 12, B = 2, L = 17 };
-static const int64_t far_elements = (int64_t)5 << 30; // from an array's first row to its last
+static const int64_t far_elements = (int64_t)5 << 30; // from the first row of an array to the last
 
-static struct dt_op_table plain; // what the wrappers call
+static struct dt_op_table plain; // the ops that the wrappers call
 
 static void *reserve(int64_t bytes)
 {
@@ -45,7 +45,7 @@ static void copy_rows(const struct dt_view *from, const struct dt_view *to)
                (size_t)(from->cols * dt_dtype_size(from->dtype)));
 }
 
-// A view without rows apart stays.
+// Moves the rows of a view far apart. A view with a single row stays.
 static void move(struct moved *moved, struct dt_view *view, bool out)
 {
     if (!view->data || view->rows < 2)
@@ -100,7 +100,7 @@ static void wrap(struct dt_op_table *op)
 
 static void check_model(const struct dt_op_table *table, struct dt_model_config config)
 {
-    // Only products are cut in another way, with another order of their sums.
+    // Only products are split differently, with other orders of sums.
     const double tolerance = config.storage == DT_F32 ? 1e-6 : 1e-2;
     struct random_pass p[2];
     struct dt_loss_sum sum[2];
@@ -125,7 +125,7 @@ static void check_model(const struct dt_op_table *table, struct dt_model_config 
     random_pass_close(&p[1]);
 }
 
-// Rows from both ends of a table of more than 2^32 elements.
+// Reads rows from both ends of a table of more than 2^32 elements.
 static void check_embedding(const struct dt_op_table *table)
 {
     enum { WIDTH = 1 << 18, VOCAB = (1 << 14) + 3 };

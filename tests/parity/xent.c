@@ -1,6 +1,6 @@
 // Softmax cross-entropy: vocabularies on both sides of a thread's and a block's share and up to
 // what shared memory holds, padded, strided, aligned and not; ignored labels; gradients in place
-// and apart; logits that are extreme or not finite.
+// and in other memory; logits that are extreme or not finite.
 #include "parity.h"
 
 #ifdef PARITY_SIMT
@@ -10,9 +10,9 @@
 struct shape {
     int64_t rows, vocab, width, gap; // gap: elements between the rows
     dt_dtype type;
-    bool gradient, in_place, losses; // right, too
+    bool gradient, in_place, losses; // losses: also the number of right predictions
     double spread;                   // of the logits
-    float strange;                   // a logit of row 1, where it is not 0
+    float strange;                   // if not 0, a logit of row 1
 };
 
 static double log_sum_exp(const float *x, int64_t n)
@@ -52,7 +52,7 @@ REFERENCE(xent)
     return DT_OK;
 }
 
-// Where there are many rows most are ignored, which costs little: they are there for the sum of the
+// With many rows most labels are ignored, which costs little: those rows test the sum of the
 // losses.
 static int32_t *make_labels(const struct shape *s)
 {
@@ -69,7 +69,7 @@ struct values {
     double *logits; // dense
 };
 
-// The loss of all rows.
+// Computes the loss of all rows.
 static void loss_of(const void *values, double *loss)
 {
     const struct values *v = values;
@@ -95,10 +95,10 @@ static void check_gradient(const struct parity *p, const struct dt_xent_args *a)
                     &objective, 1e-5);
 }
 
-// A probability: exponentials of two kinds, each within 2 ulp, a sum of fp32 pieces, 2^-23 of the
-// difference of logits (up to 87, then it is 0): 1.2e-5 of itself, be it small or large. At the
-// label 1 is taken off, so that it is relative to 1. A loss is a difference of numbers as large as
-// logits.
+// Tolerance of a probability: exponentials of two kinds, each within 2 ulp; an fp32 sum in pieces;
+// and 2^-23 of the difference of logits, which is at most 87 (beyond that the probability is 0).
+// That is 1.2e-5 of the probability, be it small or large. At the label 1 is subtracted, so the
+// error is relative to 1. A loss is a difference of numbers as large as logits.
 static void run(struct parity *p, const struct shape *s)
 {
     int64_t rows = s->rows, stride = s->width + s->gap;
@@ -135,7 +135,7 @@ static void compare(struct parity *p, const struct shape *s)
         return;
     run(p, s);
 #ifdef PARITY_SIMT
-    simt_set_shared_most(0); // a row is then read again where it was kept in shared memory
+    simt_set_shared_most(0); // a row is then read again instead of kept in shared memory
     p->one_run = true;
     if (!p->is_cpu)
         run(p, s);
@@ -186,18 +186,18 @@ void parity_xent(struct parity *p)
         {4, 4097, 4104, 0, DT_F32, 1, 1, 0, 3.0, 0.0f},
         {3, 9001, 9001, 0, DT_F32, 1, 1, 1, 3.0, 0.0f},
         {3, 12291, 12296, 0, DT_F32, 0, 0, 1, 3.0, 0.0f},
-        {2, 28685, 28688, 4, DT_BF16, 1, 0, 1, 3.0, 0.0f}, // every vector loop, and one more
+        {2, 28685, 28688, 4, DT_BF16, 1, 0, 1, 3.0, 0.0f}, // all vector loops, and one more element
         {1, 57856, 57856, 0, DT_F32, 1, 1, 1, 3.0, 0.0f},  // all of the shared memory
         {1030, 3, 4, 0, DT_F32, 0, 0, 0, 3.0, 0.0f},
-        {50, 3, 4, 0, DT_F32, 0, 0, 1, 3.0, 0.0f},  // many are right
-        {50, 3, 4, 0, DT_BF16, 1, 0, 1, 0.0, 0.0f}, // the maxima are equal
+        {50, 3, 4, 0, DT_F32, 0, 0, 1, 3.0, 0.0f},  // many predictions are right
+        {50, 3, 4, 0, DT_BF16, 1, 0, 1, 0.0, 0.0f}, // all logits are equal
         {3, 700, 704, 0, DT_BF16, 1, 0, 1, 3.0, INFINITY},
         {3, 700, 704, 0, DT_F32, 1, 0, 1, 3.0, -INFINITY},
         {3, 700, 704, 0, DT_BF16, 1, 0, 1, 3.0, NAN},
         {3, 700, 704, 0, DT_F32, 1, 0, 1, 3.0, 1e30f},
         {6, 40, 40, 0, DT_F32, 1, 0, 1, 60.0, 0.0f}, // most probabilities underflow
     };
-    // The CPU's forms: the loss alone; a gradient apart, in bf16 and in place.
+    // On the CPU: the loss alone; gradients in other memory, in bf16 and in place.
     static const int64_t sizes[][3] = {
         {1, 1, 1}, {7, 2, 5}, {33, 77, 80}, {20, 256, 256}, {9, 5000, 5008}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !p->model; i++)
