@@ -1,7 +1,8 @@
-// Reversal: sequences of one position, shorter than a warp and longer than several, whole and a
-// part of them; no documents, and those that start, end and are one position long at the edges of a
-// warp; padding of none, some and all of a sequence, within which documents start too; masks with
-// holes; widths on both sides of a wide access, padded strides. Two reversals leave x.
+// Reversal of whole sequences and of a part of them: sequences of one position, shorter than a warp
+// and longer than several; without documents, and with documents that start, end and are one
+// position long at the edges of a warp; padding in none, some and all of a sequence, in which
+// documents start too; masks with holes; widths on both sides of a wide access; padded strides. Two
+// reversals restore x.
 #include "parity.h"
 
 #include <stdlib.h>
@@ -25,7 +26,8 @@ REFERENCE(reverse_rows)
     return DT_OK;
 }
 
-// Straight from the contract: marks where documents end, then reads the rows from the last one on.
+// Follows the contract directly: marks where documents end, then reads the rows from the last one
+// on.
 REFERENCE(reverse_resets)
 {
     bool *ends = calloc((size_t)a->window, sizeof *ends);
@@ -55,7 +57,7 @@ static void compare_resets(struct parity *p, const struct shape *s, int64_t firs
     PARITY(p, reverse_resets, &args);
 }
 
-// A copy is exact; a sum rounds once.
+// A copy is exact, and a sum rounds once.
 static void compare(struct parity *p, const struct shape *s)
 {
     int64_t M = s->batch * s->length, d = s->width, stride = d + s->gap;

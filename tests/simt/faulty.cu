@@ -88,7 +88,7 @@ __global__ static void misaligned_matrix(int at)
     dt_mma_load<false>(m, rows + threadIdx.x % 16 * 24 + at);
 }
 
-// What a kernel's row launches.
+// A row launches its kernel with these arguments.
 #define ROW(says, kernel, grid, block, shared_bytes, ...)                                          \
     {                                                                                              \
         says, #kernel, [] {                                                                        \

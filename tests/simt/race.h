@@ -7,13 +7,14 @@
 namespace simt
 {
 #ifdef SIMT_RACES
-// From here to the next launch; accesses below the stacks' end and from their begin on are a
-// thread's own.
+// Begins a launch. Memory below the end of the stacks and from their begin on belongs to one
+// thread.
 void race_begin_launch(const char *kernel, const char *stacks, const char *stacks_end);
 void race_begin_block(void);
-void race_barrier(void);                       // opened for the whole block
-void race_warp_sync(int first, unsigned mask); // of the warp whose lane 0 is thread `first`
-// An asynchronous copy of the current thread, and its arrival, when the thread has waited for it.
+void race_barrier(void);                       // a barrier of the whole block opened
+void race_warp_sync(int first, unsigned mask); // in the warp whose lane 0 is thread `first`
+// The current thread begins an asynchronous copy; the copy arrives when the thread has waited for
+// it.
 void race_copy_begins(const void *to, const void *from, size_t bytes, const void *site);
 void race_copy_arrives(const void *to, const void *from, size_t bytes);
 #else

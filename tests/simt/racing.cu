@@ -5,7 +5,7 @@
 
 enum { BLOCK = 128 };
 
-// Memory that kernels write; every launch may.
+// Memory that all launches may write.
 alignas(16) static float memory[2 * BLOCK];
 alignas(16) static const float source[2 * BLOCK] = {};
 static int64_t wide[2][9];
@@ -33,7 +33,7 @@ __global__ static void write_behind_read(bool ordered, float *out)
     out[threadIdx.x] = tile[threadIdx.x];
 }
 
-// One value, by two threads.
+// Two threads write the same value.
 __global__ static void write_twice_the_same(bool ordered)
 {
     DT_SHARED(int, flag, [1]);
@@ -45,7 +45,7 @@ __global__ static void write_twice_the_same(bool ordered)
         *flag = 1;
 }
 
-// The second turn of the loop writes what others still read.
+// The second iteration of the loop writes what others still read.
 __global__ static void second_round(bool ordered, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
@@ -70,7 +70,7 @@ __global__ static void dynamic_shared(bool ordered, float *out)
         *out = rows[BLOCK - 1];
 }
 
-// 4 bytes are written within 16 that are read.
+// One thread writes 4 bytes of 16 that another reads.
 __global__ static void half_of_a_vector(bool ordered, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
@@ -96,7 +96,7 @@ __global__ static void lanes(bool ordered, float *out)
     out[threadIdx.x] = tile[threadIdx.x ^ 1u];
 }
 
-// A shuffle alone orders nothing.
+// A shuffle by itself orders nothing.
 __global__ static void lanes_by_shuffle(bool ordered, float *out)
 {
     DT_SHARED(float, tile, [DT_WARP]);
@@ -107,7 +107,7 @@ __global__ static void lanes_by_shuffle(bool ordered, float *out)
     out[threadIdx.x] = sum + tile[threadIdx.x ^ 1u];
 }
 
-// Not ordered: lane 9, which reads, is not in the mask.
+// Without order, the mask misses lane 9, which reads.
 __global__ static void lanes_of_a_mask(unsigned mask, float *out)
 {
     DT_SHARED(float, tile, [DT_WARP]);
@@ -118,7 +118,7 @@ __global__ static void lanes_of_a_mask(unsigned mask, float *out)
         *out = tile[3];
 }
 
-// Lane 0 before 1 before 2, by masks of two.
+// Lane 0 comes before 1, and 1 before 2, by masks of two lanes.
 __global__ static void lanes_in_a_chain(bool ordered, float *out)
 {
     DT_SHARED(float, x, [1]);
@@ -148,7 +148,7 @@ __global__ static void word_kernel(float *x)
         *x = 1.0f;
 }
 
-// Ordered: by two launches.
+// With order there are two launches.
 static dt_status two_blocks(bool ordered)
 {
     for (int i = 0; i < (ordered ? 2 : 1); i++)
@@ -166,7 +166,7 @@ struct nine {
     int64_t x[9];
 };
 
-// An assignment of 72 bytes.
+// Assigns a struct of 72 bytes.
 __global__ static void whole_struct(bool ordered, const nine *from, nine *to)
 {
     if (threadIdx.x == 0)
@@ -179,7 +179,7 @@ __global__ static void whole_struct(bool ordered, const nine *from, nine *to)
 
 // ---- asynchronous copies
 
-// Read by the thread that copies.
+// The thread that copies reads too early.
 __global__ static void copy_read_early(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
@@ -191,7 +191,7 @@ __global__ static void copy_read_early(bool ordered, const float *in, float *out
     out[threadIdx.x] = tile[threadIdx.x];
 }
 
-// Waited for; not ordered: without the barrier.
+// All threads wait for their copies; without order the barrier is missing.
 __global__ static void copy_read_by_others(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
@@ -203,7 +203,7 @@ __global__ static void copy_read_by_others(bool ordered, const float *in, float 
     out[threadIdx.x] = tile[threadIdx.x ^ 64u];
 }
 
-// Into what others still read.
+// Copies to memory that others still read.
 __global__ static void copy_over_readers(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, tile, [BLOCK]);
@@ -218,7 +218,7 @@ __global__ static void copy_over_readers(bool ordered, const float *in, float *o
     dt_copy_wait<0>();
 }
 
-// One thread copies; a barrier helps only where that thread waits before it.
+// One thread copies. A barrier helps only if that thread waits for the copy before it.
 __global__ static void copy_waited_by_another(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, tile, [4]);
@@ -231,7 +231,7 @@ __global__ static void copy_waited_by_another(bool ordered, const float *in, flo
     out[threadIdx.x] = tile[threadIdx.x % 4];
 }
 
-// The source, of all threads, is written before the copy has read it.
+// All threads copy from a place that is written before the copies have read it.
 __global__ static void copy_of_written(bool ordered, float *x)
 {
     DT_SHARED(float, tile, [BLOCK]);
@@ -247,7 +247,7 @@ __global__ static void copy_of_written(bool ordered, float *x)
     dt_copy_wait<0>();
 }
 
-// Of two groups; not ordered: it waits for the older alone.
+// The thread reads copies of two groups. Without order it waits only for the older group.
 __global__ static void newer_copy_read(bool ordered, const float *in, float *out)
 {
     DT_SHARED(float, pairs, [BLOCK][2]);
@@ -325,7 +325,7 @@ __global__ static void reductions_in_a_row(float *out)
     out[threadIdx.x] = x;
 }
 
-// What a kernel's row launches.
+// A row launches its kernel with these arguments.
 #define ROW(says, kernel, grid, block, shared_bytes, ...)                                          \
     {                                                                                              \
         says, #kernel, []([[maybe_unused]] bool ordered) {                                         \

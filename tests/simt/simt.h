@@ -71,7 +71,8 @@ static inline unsigned __float_as_uint(float x)
     return bits;
 }
 
-// The fast form differs from this by a few ulp on a GPU. A macro: the C library has its name.
+// On a GPU the fast form differs by a few ulp. This is a macro because the C library has a function
+// of this name.
 #define __expf(x) expf(x)
 template <class T> static inline T min(T a, T b)
 {
@@ -92,44 +93,44 @@ struct site {
 
 enum kind { SHUFFLE, BALLOT, WARP_SYNC };
 
-// A kernel with its arguments, the `bytes` bytes at `arguments`.
+// A kernel and its arguments, which are `bytes` bytes at `arguments`.
 struct kernel_call {
     const char *name;
     dim3 grid, block;
     size_t shared_bytes; // dynamic
-    size_t shared_limit; // for these and the arrays
+    size_t shared_limit; // of dynamic and other arrays together
     void (*run)(const void *arguments);
     const void *arguments;
     size_t bytes;
 };
-// Runs it at once; where a simulated runtime runs (model.h), puts it on the stream.
+// Runs the kernel at once or, with a simulated runtime (model.h), puts it on the stream.
 void start(const kernel_call &call, void *stream);
 void *shared(const void *key, size_t bytes, site at);
-// Later launches of `kernel` may have so many bytes of dynamic shared memory; false: the device has
-// less.
+// Allows later launches of `kernel` so many bytes of dynamic shared memory. Returns false if the
+// device has less.
 bool allow_shared(const void *kernel, int64_t bytes);
 size_t shared_limit(const void *kernel);
 void *shared_dynamic(void);
 void barrier(site at);
-// SHUFFLE: the value of lane `source`; BALLOT: a bit for each lane whose value is not 0.
+// SHUFFLE returns the value of lane `source`, BALLOT a bit for each lane with a value other than 0.
 uint64_t exchange(kind kind, unsigned mask, uint64_t value, int source, site at);
 int lane(void);
 dt_status launched(const char *op, const char *file, int line, const char *function);
 uint64_t clock(void);
 
-// What the special function unit may give for y: off by up to `error`, relative, how much says y
-// itself; 0 in place of a subnormal number.
+// A result that the special function unit may return for y: it has a relative error of up to
+// `error`, which depends on y alone, and is 0 for subnormal numbers.
 static inline float approximate(float y, float error)
 {
     uint32_t bits;
     memcpy(&bits, &y, sizeof bits);
-    const float part = (float)(int32_t)(bits * 2654435761u) * 0x1p-31f; // from -1 to 1
+    const float part = (float)(int32_t)(bits * 2654435761u) * 0x1p-31f; // between -1 and 1
     return fabsf(y) < 0x1p-126f ? 0.0f : y * (1.0f + error * part);
 }
 void copy_async(void *shared, const void *global, size_t bytes);
 void copy_commit(void);
 void matrix_row(
-    const void *shared); // that tensor cores load: in shared memory, aligned to 16 bytes
+    const void *shared); // a row for tensor cores, in shared memory, aligned to 16 bytes
 void copy_wait(int newest);
 
 template <class T> struct exactly {
@@ -182,7 +183,7 @@ template <class... P> static inline int scan_blocks_held(void (*)(P...), int, in
         simt::shared(&name##_key, sizeof(T __VA_ARGS__), {__FILE__, __LINE__, #name}))
 #define DT_SHARED_DYN(T, name) T *const name = static_cast<T *>(simt::shared_dynamic())
 
-// Where a thread waits is the caller's line, hence the defaults.
+// The defaults are the line of the caller, where a thread waits.
 #define SIMT_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 static inline void __syncthreads(SIMT_HERE)

@@ -1,4 +1,4 @@
-// The table of the CUDA ops, compiled for the host; gemm is a stand-in (simt_gemm.c).
+// The table of CUDA ops, compiled for the host. simt_gemm.c replaces gemm.
 #include "simt_backend.h"
 
 #include "kernels/cuda.h"

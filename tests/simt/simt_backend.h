@@ -1,4 +1,4 @@
-// A backend whose ops are the CUDA kernels run on the host: memory and checks are the CPU's.
+// A backend whose ops are the CUDA kernels, run on the host. Its memory and checks are the CPU's.
 #pragma once
 
 #include "op_fixture.h"

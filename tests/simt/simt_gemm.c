@@ -1,6 +1,6 @@
-// gemm for the kernels of larger ops when they run on the host without the simulated CUDA runtime:
-// plain loops in cuBLASLt's place, done at once. Programs over that runtime have the CUDA backend's
-// own gemm, which wins over this one.
+// gemm for kernels that run on the host without the simulated CUDA runtime: plain loops in place of
+// cuBLASLt, done at once. Programs with that runtime have the gemm of the CUDA backend, which the
+// linker prefers.
 #include "kernels/cuda.h"
 
 #include "tests/typed.h"

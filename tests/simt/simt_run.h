@@ -19,7 +19,8 @@ enum simt_order {
 
 void simt_set_order(enum simt_order order, uint32_t seed);
 const char *simt_order_name(enum simt_order order); // "ascending", "descending", "random", "warp"
-// The most shared memory that a block may be allowed, beyond what every GPU gives; 227 KB at first.
+// Sets the most bytes of shared memory that a block may be allowed, where every GPU gives 48 KB;
+// 227 KB at first.
 void simt_set_shared_most(int64_t bytes);
 
 #ifdef __cplusplus

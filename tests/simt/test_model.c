@@ -1,17 +1,16 @@
-// The host execution model itself: what a right kernel does comes out right in every order of
-// threads, and each kind of planted bug is found, with the place in the source where the threads
-// parted.
+// Tests the host execution model: a correct kernel gives correct results in every order of threads,
+// and each kind of planted bug is reported with the line at which the threads parted.
 #include "faulty.h"
 #include "simt_backend.h"
 
 #if defined                                                                                        \
-    __SANITIZE_ADDRESS__ // which ends the process at such a write, so that nothing is left to see
+    __SANITIZE_ADDRESS__ // ends the process at such a write, so the model could not report it
 enum { SHARED_IS_WATCHED_BY_ASAN = 1 };
 #else
 enum { SHARED_IS_WATCHED_BY_ASAN = 0 };
 #endif
 
-// The status is an error whose message has `text` in it.
+// Checks that the status is an error whose message contains `text`.
 static void check_found(dt_status status, const char *text, const char *what)
 {
     const char *message = dt_error_current()->message;
@@ -35,7 +34,8 @@ static int reversed(const float *in, const float *out)
     return 1;
 }
 
-// A race shows in at least one order; with its barrier or wait the kernel is right in all.
+// A race shows in at least one order. With its barrier or wait, the kernel is correct in all
+// orders.
 static void test_races(void)
 {
     float *in = normal(256, 1.0, 1), *out = guarded(256 * 4);
@@ -87,13 +87,14 @@ static void test_reduction(void)
         sum0 = order == 0 ? sum[0] : sum0;
         CHECK(sum[0] == sum0 && sum[1] == 2.0f * sum0, "other bits in order %s",
               simt_order_name(order));
-        CHECK_NEAR(sum[0], want, 1003 * 0x1p-24); // a rounding an addition, of sums of a few tens
+        // One rounding per addition, of sums of a few tens.
+        CHECK_NEAR(sum[0], want, 1003 * 0x1p-24);
         CHECK(max == (float)want_max, "max %g, not %g", (double)max, want_max);
     }
     RELEASE(in);
 }
 
-// More than 48 KB are there for a kernel that was allowed them.
+// A kernel may use more than 48 KB only if it was allowed to.
 static void test_allowed_shared(void)
 {
     check_found(use_much_shared(), "bytes of shared memory", "64 KB");

@@ -1,7 +1,7 @@
-// The search for races: each planted race is found in every order of threads, said with both
-// places in the source, and its twin that orders the accesses is let pass. Of accesses drawn at
-// random those are found to race that do so by a clock a thread and a look at every pair, which
-// leaves nothing out.
+// Tests the search for races. Each planted race is found in every order of threads and reported
+// with both lines, and its ordered variant is accepted. For random accesses, the races that are
+// found are those of a complete check: a clock for each thread, and a look at every pair of
+// accesses.
 #include "racing.h"
 #include "simt_backend.h"
 
@@ -20,7 +20,7 @@ static void test_planted(void)
     }
 }
 
-// A report names both threads and both places.
+// A report must name both threads and both lines.
 static void test_report(void)
 {
     simt_set_order(SIMT_ASCENDING, 1);
@@ -37,7 +37,7 @@ static void test_report(void)
     dt_error_clear();
 }
 
-// ---- accesses drawn at random
+// ---- random accesses
 
 enum { ROUNDS = 6, ACCESSES = 7, PLAYS = 2000 };
 
@@ -51,7 +51,7 @@ static int draw(struct dt_philox *rng, int n)
     return (int)(dt_philox_u32(rng) % (uint32_t)n);
 }
 
-// Few bytes and few threads, so that about half of the plans race.
+// There are few bytes and few threads, so that about half of the plans have a race.
 static struct plan draw_plan(struct dt_philox *rng)
 {
     static const int threads[] = {0, 1, 2, 32};
@@ -73,7 +73,7 @@ static struct plan draw_plan(struct dt_philox *rng)
     return plan;
 }
 
-// knows[t][u]: thread t comes after what u does in rounds before that one.
+// knows[t][u]: thread t comes after everything that u does in rounds before this one.
 typedef int clocks[PLAY_THREADS][PLAY_THREADS];
 
 static bool meets(const struct play_end *end, int thread)
@@ -94,7 +94,7 @@ static void end_round(clocks knows, const struct play_end *end, int round)
             memcpy(knows[t], joined, sizeof joined);
 }
 
-// `b` is of the round that is played, `a` of it or one before.
+// Whether two accesses race. `b` is in the current round, `a` in this round or an earlier one.
 static bool race(clocks knows, const struct play_access *a, const struct play_access *b)
 {
     if (!(a->writes || b->writes) || a->offset >= b->offset + b->bytes ||

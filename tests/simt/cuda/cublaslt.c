@@ -1,14 +1,14 @@
-// The library that stands in for cuBLASLt on the simulated device. A product is a task on a stream,
-// done in plain loops; what the real library leaves open this one does in the unkind way: fp32 that
-// is not asked for as pedantic is rounded to TF32, sums by "in place" reduction differ from run to
-// run, an algorithm is only offered to operands aligned as it needs, and what its workspace holds
-// is written in whole.
+// The library that replaces cuBLASLt on the simulated device. A product is a task on a stream, done
+// in plain loops. Where the real library leaves something open, this one does the worst: fp32
+// products are rounded to TF32 unless they are pedantic, sums with "in place" reduction differ from
+// run to run, an algorithm is offered only for operands that are aligned as it needs, and the whole
+// workspace is overwritten.
 //
-// Environment: SIMT_CUBLASLT_VERSION (130100); SIMT_CUBLASLT_FAIL (create, heuristic, matmul: that
-// call fails; captured: matmul does while a graph is captured; mask: heuristics offer reductions
-// that were not asked for; scheme: the same, and algorithms have no attribute for it);
-// SIMT_CUBLASLT_NARROW=1 (an algorithm of other bits where a part of the multiprocessors is asked
-// for).
+// Environment: SIMT_CUBLASLT_VERSION (130100). SIMT_CUBLASLT_FAIL: `create`, `heuristic` and
+// `matmul` make that call fail; `captured` makes matmul fail while a graph is captured; with `mask`
+// heuristics offer reductions that were not asked for; `scheme` does the same, and algorithms have
+// no attribute for their reduction. SIMT_CUBLASLT_NARROW=1: an algorithm with other bits is offered
+// where only a part of the multiprocessors may be used.
 #include <cublasLt.h>
 
 #include "enqueue.h"
@@ -26,14 +26,14 @@
 
 struct algorithm {
     const char *name;
-    int32_t parts; // of k
+    int32_t parts; // how many parts k is split into
     uint32_t reduction;
-    uint64_t align, align_b; // bytes, of pointers and strides; of B
-    bool refused;            // runs on other devices only
-    bool changing;           // other bits each time
+    uint64_t align, align_b; // in bytes: of all pointers and strides; of B's
+    bool refused;            // only other devices can run it
+    bool changing;           // the bits are different each time
 };
 
-// What heuristics offer first stands first.
+// Heuristics offer the algorithms in this order.
 static const struct algorithm algorithms[] = {
     {"narrow", 3, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 4, 4, false, false},
     {"in_place", 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 2, 2, false, true},
@@ -45,7 +45,7 @@ static const struct algorithm algorithms[] = {
 };
 enum { NARROW, ALGORITHMS = sizeof algorithms / sizeof *algorithms, SEAL = 0x51a7 };
 
-// What lies in a cublasLtMatmulAlgo_t: which of the table, for which types, and a seal.
+// The contents of a cublasLtMatmulAlgo_t: the index into the table, the types, and a seal.
 struct config {
     uint64_t index, types, seal;
     uint64_t rest[5];
@@ -74,7 +74,7 @@ struct cublasLtContext {
 struct layout {
     cudaDataType type;
     uint64_t rows, cols;
-    int64_t ld, step; // between the matrices of a batch
+    int64_t ld, step; // step: between the matrices of a batch
     int32_t batch;
 };
 
@@ -90,11 +90,11 @@ struct preference {
     uint32_t align[4]; // A B C D
 };
 
-// What a handle points to in truth.
+// The object that a handle points to.
 #define CONTENT(T, handle) ((T *)(void *)(handle))
 
-// Tests look here: objects made and not yet destroyed, all that were ever made, the algorithm that
-// was run last, and the multiprocessors that it was to use (0: all).
+// For tests: objects that exist, objects that were ever made, the algorithm that ran last, and how
+// many multiprocessors it was to use (0: all).
 EXPORT extern atomic_int simt_cublaslt_objects, simt_cublaslt_made;
 EXPORT extern const char *simt_cublaslt_last;
 EXPORT extern int32_t simt_cublaslt_multiprocessors;
@@ -152,7 +152,7 @@ EXPORT const char *cublasLtGetStatusString(cublasStatus_t status)
                                                                   : "a status of no name";
 }
 
-// Takes the value of an attribute of `size` bytes; NULL: there is none such.
+// Copies an attribute's value, which must have `size` bytes.
 static cublasStatus_t take(void *to, size_t size, const void *buf, size_t given)
 {
     if (!to || !buf || given != size)
@@ -242,7 +242,7 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
     return take(to, sizeof *to, buf, sizeInBytes);
 }
 
-// ---- a problem: what the descriptors say of a product, checked
+// ---- a product as its descriptors state it
 
 struct operand {
     dt_dtype type;
@@ -269,7 +269,8 @@ static bool same_layout(const struct layout *x, const struct layout *y)
            x->batch == y->batch && x->step == y->step;
 }
 
-// Shapes that fit, strides not shorter than columns, types that there is a form for.
+// Reads and checks a product: shapes fit, strides are not shorter than columns, and the types are
+// supported.
 static cublasStatus_t problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_desc,
                                  cublasLtMatrixLayout_t b_desc, cublasLtMatrixLayout_t c_desc,
                                  cublasLtMatrixLayout_t d_desc, struct problem *problem)
@@ -310,7 +311,7 @@ static uint64_t types_of(const struct problem *p)
     return (uint64_t)p->a.type << 8 | (uint64_t)p->c.type;
 }
 
-// Parts of k in place of C, in fp32.
+// An algorithm that splits k needs each part's sums in fp32.
 static size_t workspace_of(const struct algorithm *algorithm, const struct problem *p)
 {
     int64_t sums = algorithm->parts > 1 ? p->batch * algorithm->parts * p->m * p->n : 0;
@@ -398,7 +399,7 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// ---- the product, on the device's thread
+// ---- products, on the device's thread
 
 struct task {
     struct problem p;
@@ -409,7 +410,7 @@ struct task {
     float alpha, beta;
 };
 
-// Ten bits of mantissa are left.
+// Keeps ten bits of the mantissa.
 static float to_tf32(float value)
 {
     uint32_t bits;
@@ -419,7 +420,7 @@ static float to_tf32(float value)
     return value;
 }
 
-// Element (row, column) of op(X), columns being contiguous in memory.
+// Element (row, column) of op(X). Columns are contiguous in memory.
 static float element(const struct task *task, const struct operand *operand, const void *x,
                      int64_t row, int64_t column)
 {
@@ -433,10 +434,10 @@ static void multiply(const struct task *task)
     const struct problem *p = &task->p;
     const struct operand *c = &p->c;
     int64_t parts = task->algorithm->parts;
-    float *a = malloc((size_t)(p->m * p->k) * sizeof *a); // op(A), m contiguous
+    float *a = malloc((size_t)(p->m * p->k) * sizeof *a); // op(A), contiguous in m
     float *column = malloc((size_t)p->m * sizeof *column);
-    // A product by an algorithm that is not deterministic differs from the one before it by a
-    // factor that bf16 can tell from 1.
+    // Products of an algorithm that is not deterministic differ from run to run by a factor that
+    // bf16 can tell from 1.
     static atomic_uint changing_runs;
     bool differs = task->algorithm->changing && changing_runs++ % 2;
     float factor = differs ? task->alpha * (1.0f + 0x1p-7f) : task->alpha;

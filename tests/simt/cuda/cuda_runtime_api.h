@@ -136,8 +136,9 @@ cudaError_t cudaMalloc(void **memory, size_t bytes);
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned int flags);
 cudaError_t cudaFreeHost(void *memory);
-// Host memory that is not from cudaHostAlloc: what goes to the device is read before the call
-// returns, what comes from it is there when the call returns; not in a capture.
+// Host memory need not come from cudaHostAlloc. Then data for the device are read before the call
+// returns, and data from the device have arrived when it returns; a capture must not contain such
+// copies.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);

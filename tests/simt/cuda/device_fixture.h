@@ -1,6 +1,6 @@
-// Shared by tests on the simulated device: the backend "cuda", arrays of tests/op_fixture.h copied
-// with their guard bands to the device and back, and variables of the library that replaces
-// cuBLASLt.
+// Shared by tests on the simulated device: the backend "cuda", arrays of tests/op_fixture.h that
+// are copied to the device and back with their guard bands, and variables of the library that
+// replaces cuBLASLt.
 #pragma once
 
 #include "op_fixture.h"
@@ -12,7 +12,7 @@ static inline struct dt_backend open_cuda(void)
     return open_backend("cuda", 1);
 }
 
-// A guarded array's twin on the device, its bands with it; freed by free_on.
+// Copies a guarded array and its bands to the device. free_on frees the copy.
 static inline void *copy_on(const struct dt_backend *backend, const void *data)
 {
     int64_t bytes = guarded_size(data) + 2 * GUARD;
@@ -34,7 +34,7 @@ static inline void free_on(const struct dt_backend *backend, void *twin)
     dt_free(backend, (char *)twin - GUARD);
 }
 
-// A variable of the stand-in library, which a device must have opened.
+// Returns a variable of the replacing library, which the device must have opened.
 static inline void *cublaslt_variable(const char *name)
 {
     void *library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_NOLOAD);

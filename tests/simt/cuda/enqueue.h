@@ -17,8 +17,9 @@ extern "C" {
 void simt_enqueue(const char *name, void *stream, bool (*run)(void *context), const void *context,
                   size_t bytes);
 
-// The priority of the work in hand, from within `run`: that of its stream; in a graph of the stream
-// that it was captured from, where the graph was made to keep that, else of the one launched into.
+// The priority of the work that is running; call it from `run`. It is that of the stream. In a
+// graph it is that of the captured stream if the graph was made to keep priorities, otherwise that
+// of the stream it was launched into.
 int simt_priority(void);
 
 #ifdef __cplusplus

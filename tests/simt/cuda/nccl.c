@@ -1,7 +1,7 @@
-// Stands in for NCCL over the simulated device, for ranks of one host: the interface. The rooms
-// below it are those of nccl_comm.h. What NCCL leaves undefined is an error here: a second call
-// before the first was polled to its end, a finalization in the middle of a call. A call is put on
-// the stream only by the poll that says so: who does not poll finds it missing.
+// The library that replaces NCCL over the simulated device, for ranks of one host: its interface.
+// nccl_comm.h names the other files. What NCCL leaves undefined is an error here: a second call
+// before the first was polled to its end, and a finalization during a call. A call is put on the
+// stream only by the poll that reports it, so a caller that does not poll finds its call missing.
 #include "tests/simt/cuda/nccl_comm.h"
 
 #include "tests/simt/cuda/enqueue.h"
@@ -16,8 +16,8 @@ enum { POLLS = 3 };
 
 static const char *_Atomic last_error = "";
 
-// Tests look here: the most blocks that the communicator opened last may use, and the priority of
-// the collective that was begun last.
+// For tests: the largest number of blocks that the communicator opened last may use, and the
+// priority of the collective that began last.
 EXPORT extern _Atomic(int) simt_nccl_blocks, simt_nccl_priority;
 _Atomic(int) simt_nccl_blocks, simt_nccl_priority;
 
@@ -199,7 +199,7 @@ EXPORT ncclResult_t ncclAllGather(const void *from, void *to, size_t count, nccl
     return collective(comm, &call, ncclSum, stream);
 }
 
-// The group of this thread: a send and a receive with one peer make an exchange.
+// The group of this thread: a send and a receive with the same peer are an exchange.
 static _Thread_local struct group {
     bool open;
     struct call call;
@@ -276,7 +276,7 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 }
 
 // Calls on streams and in graphs still point at an aborted communicator, and end when the device's
-// thread comes to them: so it stays until the process ends.
+// thread comes to them. So the communicator is kept until the process ends.
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     static struct ncclComm *_Atomic kept;

@@ -1,6 +1,6 @@
-// The part of NCCL's header that dtrain uses, declared for the library that stands in for NCCL
-// over the simulated device: names and values are those of the real one, with which header.sh
-// compares them.
+// The part of NCCL's header that dtrain uses, declared for the library that replaces NCCL over the
+// simulated device. Names and values are those of the real header, with which header.sh compares
+// them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -38,7 +38,7 @@ typedef enum { ncclSum = 0 } ncclRedOp_t;
 
 typedef enum { ncclInt64 = 4, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 } ncclDataType_t;
 
-// The real one has more settings after `maxCTAs`.
+// The real struct has more settings after `maxCTAs`.
 typedef struct {
     size_t size;
     unsigned int magic;

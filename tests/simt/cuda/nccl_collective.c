@@ -1,11 +1,11 @@
-// A collective of the simulated NCCL is work on a stream (enqueue.h) in pieces. Each rank posts its
-// piece, and when all have, each gets what is meant for it: the sum in the order of the ranks, or
-// one rank's piece. An exchange is one group of at most a send and a receive, through a box for
-// each pair of ranks; a send ends when the peer has received it, as NCCL's does where the message
-// is large. Different collectives at the same time are an error.
+// A collective of the simulated NCCL is work on a stream (enqueue.h), done in pieces. Each rank
+// posts its piece. When all ranks have, each rank computes what it should get: the sum in the order
+// of the ranks, or one rank's piece. An exchange is a group of at most a send and a receive through
+// a box for each pair of ranks. A send ends when the peer has received it, as in NCCL for large
+// messages. Different collectives at the same time are an error.
 //
-// Sums by NVLS are the same on all ranks, but each piece is added in an order drawn by chance: with
-// three ranks and more the bits differ from call to call.
+// Sums by NVLS are the same on all ranks, but each piece is added in a random order: with three
+// ranks or more the bits differ from call to call.
 #include "tests/simt/cuda/nccl_comm.h"
 
 #include "base/dtype.h"
@@ -25,7 +25,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-// Elements of the next piece, which lies in one block.
+// Elements of the next piece, which must not cross the end of a block.
 static uint64_t piece_of(const struct call *op)
 {
     bool in_blocks = op->kind == REDUCE_SCATTER || op->kind == ALL_GATHER;
@@ -33,13 +33,13 @@ static uint64_t piece_of(const struct call *op)
     return smaller(block - op->at % block, PIECE / size_of(op->type));
 }
 
-// The rank whose block that piece lies in.
+// The rank whose block the next piece is in.
 static int owner_of(const struct call *op)
 {
     return (int)(op->at / (op->count / (uint64_t)op->comm->size));
 }
 
-// The rank whose piece is added first; the others follow in turn.
+// The rank whose piece is added first. The others follow in order.
 static int first_of_sum(const struct ncclComm *comm)
 {
     uint64_t mixed = (comm->noise + comm->piece) * 0x9e3779b97f4a7c15U;
@@ -65,7 +65,7 @@ static const char *piece_in_turn(const struct ncclComm *comm, int first, int tur
 SUM_OF(sum_doubles, double, double, , )
 SUM_OF(sum_integers, int64_t, int64_t, , )
 SUM_OF(sum_floats, float, float, , )
-// The sum is made in fp32 and rounded once.
+// Sums are made in fp32 and rounded once.
 SUM_OF(sum_halves, dt_bf16, float, dt_bf16_to_f32, dt_f32_to_bf16)
 
 static struct signature sign(const struct call *op, uint64_t at)
@@ -87,7 +87,7 @@ static void post(struct call *op)
     struct seat *seat = &comm->meeting->seats[comm->rank];
     size_t bytes = size_of(op->type), block = (size_t)(op->count / (uint64_t)comm->size);
     const char *from = op->from + op->at * bytes;
-    if (op->kind == ALL_GATHER) // `from` is this rank's own block
+    if (op->kind == ALL_GATHER) // `from` is this rank's block alone
         from -= (size_t)comm->rank * block * bytes;
     if (op->kind != ALL_GATHER || owner_of(op) == comm->rank)
         memcpy(comm->meeting->pieces[comm->rank][comm->piece % 2], from, piece_of(op) * bytes);
@@ -133,7 +133,7 @@ static bool run_collective(struct call *op)
     bool may_post = true, all_posted = true, all_same = true;
     for (int r = 0; r < comm->size; r++) {
         const struct seat *seat = &comm->meeting->seats[r];
-        // Nobody needs what the place for this piece held two pieces ago.
+        // The place for this piece holds the one two pieces before, which all must have used.
         may_post = may_post && atomic_load(&seat->done) + 2 >= comm->piece;
     }
     if (op->at < op->count && !op->posted && may_post)
@@ -150,7 +150,7 @@ static bool run_collective(struct call *op)
     return op->at == op->count;
 }
 
-// ---- an exchange, on the device's thread
+// ---- exchanges, on the device's thread
 
 static void send_piece(struct call *op)
 {
@@ -195,9 +195,9 @@ static bool run_exchange(struct call *op)
     return is_sent && (!op->to || op->at == op->count);
 }
 
-// ---- any of them, on the device's thread
+// ---- all operations, on the device's thread
 
-// One thing at a time in a communicator, as NCCL orders it.
+// Begins a call. A communicator does one at a time, as NCCL does.
 static bool begin(struct call *op)
 {
     struct ncclComm *comm = op->comm;
@@ -211,7 +211,7 @@ static bool begin(struct call *op)
     return true;
 }
 
-// Whether it is done.
+// Works on a call. Returns whether it is done.
 bool run_call(void *context)
 {
     struct call *op = context;

@@ -11,23 +11,23 @@
 
 enum { RANKS = 16, PIECE = 1 << 18 };
 
-// What a rank posted, for the others to see that all do the same.
+// What a rank posted, so that the others can check that all run the same collective.
 struct signature {
     uint64_t count, at;
     int type, kind;
 };
 
 struct seat {
-    _Atomic(int) size; // that the rank knows of; 0: it has not come
+    _Atomic(int) size; // the size that the rank expects; 0: it has not joined
     char uuid[16];
-    _Atomic(uint64_t) posted, done; // pieces, since the start
+    _Atomic(uint64_t) posted, done; // numbers of pieces since the start
     _Atomic(bool) finalized;
-    struct signature signatures[2]; // of the last two pieces, as the pieces
+    struct signature signatures[2]; // of the last two pieces
 };
 
-// A message from one rank to another.
+// Messages from one rank to another.
 struct box {
-    _Atomic(uint64_t) sent, received; // pieces
+    _Atomic(uint64_t) sent, received; // numbers of pieces
     struct signature signature;
     char piece[PIECE];
 };
@@ -45,37 +45,37 @@ enum kind { ALLREDUCE, REDUCE_SCATTER, ALL_GATHER, EXCHANGE };
 struct call {
     struct ncclComm *comm;
     enum kind kind;
-    const char *from; // what this rank gives: an exchange's send, or NULL
-    char *to;         // where what it gets goes: an exchange's receive, or NULL
+    const char *from; // what this rank gives; exchange: what it sends, or NULL
+    char *to;         // receives the result; exchange: what it receives, or NULL
     int peer;
-    uint64_t count; // elements, of the whole: of all blocks where there are some; received ones
-    uint64_t at;    // … done so far
+    uint64_t count; // elements: of the whole, with all blocks; exchange: those received
+    uint64_t at;    // elements that are done
     uint64_t out;   // exchange: elements that are sent
-    uint64_t sent;  // … so far
+    uint64_t sent;  // exchange: elements sent so far
     ncclDataType_t type;
     bool begun, posted;
 };
 
 struct ncclComm {
     int rank, size, fd;
-    int id_fd; // rank 0's, open until all have come; -1
+    int id_fd; // rank 0's, open until all have joined; else -1
     struct meeting *meeting;
     enum stage stage;
     bool blocking, deaf, nvls;
-    uint64_t noise;             // the same on all ranks, another in each job
-    int64_t stall_at, error_at; // the how many-eth collective; 0: none
-    int64_t hang_at, calls;     // the how many-eth call, and calls so far
+    uint64_t noise;             // equal on all ranks, different in each job
+    int64_t stall_at, error_at; // the number of the collective that does so, from 1; 0: none
+    int64_t hang_at, calls;     // the number of the call that hangs; calls so far
     bool never_joins;
     _Atomic(int) error;
-    bool has_call; // one that is not on its stream yet
+    bool has_call; // a call that is not on its stream yet
     int polls;
     struct call call;
     void *stream;
-    // the device's thread's
+    // Used by the device's thread.
     _Atomic(bool) busy, aborted;
     int64_t begun;
     uint64_t piece;
-    struct ncclComm *kept; // aborted before this one
+    struct ncclComm *kept; // a communicator that was aborted earlier
 };
 
 struct id {
@@ -83,15 +83,15 @@ struct id {
     uint64_t noise;
 };
 
-// nccl.c: for tests
+// In nccl.c, for tests.
 extern _Atomic(int) simt_nccl_priority;
 
-// nccl.c. Both keep the text for ncclGetLastError; turn_bad also ends the communicator's work, and
-// returns the first error that did.
+// In nccl.c. Both keep the text for ncclGetLastError. turn_bad also ends the communicator's work,
+// and returns the first error that did so.
 ncclResult_t fail(ncclResult_t result, const char *text);
 ncclResult_t turn_bad(struct ncclComm *comm, ncclResult_t result, const char *text);
 
-// nccl_meeting.c. `make_meeting` is rank 0's; `join` is polled until all have come.
+// In nccl_meeting.c. Rank 0 calls `make_meeting`. `join` is polled until all ranks have joined.
 ncclResult_t make_meeting(struct id *id);
 ncclResult_t enter_meeting(struct ncclComm *comm, const struct id *id);
 ncclResult_t join(struct ncclComm *comm);
@@ -100,8 +100,8 @@ bool is_gone(const struct ncclComm *comm, int rank);
 void leave_files(struct ncclComm *comm);
 void close_meeting(struct ncclComm *comm);
 
-// nccl_collective.c: a task on a stream (enqueue.h); `context` is a struct call.
+// In nccl_collective.c. The work of a task on a stream (enqueue.h); `context` is a struct call.
 bool run_call(void *context);
 
-// nccl_settings.c
+// In nccl_settings.c.
 void read_settings(struct ncclComm *comm);

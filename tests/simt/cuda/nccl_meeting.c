@@ -1,7 +1,7 @@
 // How the ranks of the simulated NCCL meet: in shared memory without a name (a memfd that rank 0
-// makes, and that the others open through /proc), so that nothing of it remains, however they end.
-// A rank holds a lock on its byte of that file, which the kernel removes with the process: that is
-// how its peers see it gone.
+// creates and the others open through /proc), so that nothing of it remains, however they end. Each
+// rank locks its byte of that file. The kernel releases the lock when the process ends, which shows
+// its peers that it is gone.
 #include "tests/simt/cuda/nccl_comm.h"
 
 #include <fcntl.h>
@@ -107,7 +107,7 @@ ncclResult_t leave_meeting(struct ncclComm *comm)
     return ncclSuccess;
 }
 
-// Peers see it gone.
+// Releases the lock, so that peers see that this rank is gone.
 void leave_files(struct ncclComm *comm)
 {
     if (comm->fd >= 0)

@@ -1,5 +1,5 @@
-// Whether the real NCCL of this machine opens: it has every function that dtrain calls, and
-// gives its version. Needs no GPU.
+// Checks that the real NCCL of this machine opens, has every function that dtrain calls, and
+// reports its version. Needs no GPU.
 #include "comm/device_comm.h"
 #include "test.h"
 

@@ -1,12 +1,11 @@
-// Which faults and which algorithms the environment asks for. "@R" restricts a fault to rank R:
+// Reads from the environment which faults and algorithms to use. "@R" restricts a fault to rank R:
 //   SIMT_NCCL_ERROR=N[@R]   ncclSystemError, reported when the N-th collective (from 1) begins
 //   SIMT_NCCL_STALL=N[@R]   the N-th collective never ends
-//   SIMT_NCCL_HANG=N[@R]    the N-th call is in progress for ever
+//   SIMT_NCCL_HANG=N[@R]    the N-th call never ends
 //   SIMT_NCCL_INIT=stall[@R] or fail[@R]
 //   SIMT_NCCL_DEAF=1        a peer that is gone is no error, as among the GPUs of one real host
 //
-// SIMT_NCCL_NVLS=1: the machine has NVLS, by which sums are made unless the environment excludes
-// it.
+// SIMT_NCCL_NVLS=1: the machine has NVLS, which makes sums unless the environment excludes it.
 #include "tests/simt/cuda/nccl_comm.h"
 
 #include <stdio.h>
@@ -14,7 +13,7 @@
 #include <string.h>
 #include <strings.h>
 
-// The text of a setting that means this rank, or NULL.
+// The text of a setting that applies to this rank, or NULL.
 static const char *setting(const char *name, int rank)
 {
     const char *text = getenv(name), *at = text ? strchr(text, '@') : NULL;
@@ -27,8 +26,8 @@ static int64_t number(const char *name, int rank)
     return text ? atoll(text) : 0;
 }
 
-// Whether NCCL_ALGO leaves NVLS to an all-reduce on one host. Names are compared whole, as NCCL
-// does, so that NVLSTree is another.
+// Whether NCCL_ALGO allows NVLS for an all-reduce on one host. Names are compared whole, as NCCL
+// does: NVLSTree is another one.
 static bool allows_nvls(const char *algo)
 {
     char text[256], *entries, *names;

@@ -1,5 +1,5 @@
-// A job that trains nothing: steps of two sums by NCCL, launched as a graph and waited for in the
-// device as the program's own thread does, in which one rank meets its fate.
+// A job that trains nothing. Each step launches a graph of two sums by NCCL and waits for it in the
+// device, as dtrain's own thread does. One rank fails in the way that FATE names.
 //   nccl_victim FATE RANK [TIMEOUT_S]
 #include "comm/device_comm.h"
 #include "tests/victim.h"
@@ -21,7 +21,8 @@ static dt_status sum(int index)
     return dt_nccl_table.enqueue(nccl, index, &c, stream);
 }
 
-// Rank 0 waits in its device for what the victim never sends, the others in the next sum.
+// Rank 0 waits in its device for something that the victim never sends. The other ranks wait in the
+// next sum.
 static dt_status receive_from_victim(bool mine)
 {
     struct dt_collective c = {.operation = DT_EXCHANGE, .count = 1, .peer = victim, .data = memory};
@@ -32,12 +33,12 @@ static dt_status receive_from_victim(bool mine)
     return DT_OK;
 }
 
-// Before its sums, except in "kill-within".
+// Fails before the sums of a step, or within them ("kill-within").
 static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
 {
     if (strcmp(fate, "kill-within") == 0) {
         DT_TRY(dt_graph_launch(&backend, graph, stream));
-        dt_sleep(0.3); // for the devices to come there
+        dt_sleep(0.3); // time for the devices to enter the sums
         wait_for_beats();
         mark_fate();
         if (mine)
@@ -51,7 +52,8 @@ static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
         DT_TRY(suffer(fate));
     if (strcmp(fate, "idle") == 0)
         dt_sleep(mine ? 3.2 : 2.5);
-    // The second sum without the first, as weights are gathered for a validation between steps.
+    // Runs the second sum without the first, as weights are gathered for a validation between
+    // steps.
     for (int i = 0; i < 2 && strcmp(fate, "uneven") == 0; i++)
         DT_TRY(sum(1));
     if (strcmp(fate, "uneven") == 0)
@@ -73,12 +75,12 @@ static dt_status step(int64_t number, const char *fate, struct dt_graph *graph)
 static dt_status train(const char *fate)
 {
     struct dt_graph *graph;
-    int mute = strcmp(fate, "mute") == 0; // one collective more
+    int mute = strcmp(fate, "mute") == 0; // needs one more collective
     int64_t bytes = (int64_t)sizeof(float) * ELEMENTS * COLLECTIVES;
     DT_TRY(dt_backend_open("cuda", comm->info.local_rank, 1, &backend));
     DT_TRY(dt_stream_create(&backend, &stream));
     DT_TRY(dt_alloc(&backend, bytes, &memory));
-    mark_fate(); // of what fails while NCCL opens
+    mark_fate(); // the time of failures while NCCL opens
     if (comm->info.rank == victim && strcmp(fate, "kill-opening") == 0)
         raise(SIGKILL);
     DT_TRY(dt_nccl_table.open(&(struct dt_device_comm_config){.comm = comm,

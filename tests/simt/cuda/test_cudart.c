@@ -1,5 +1,5 @@
-// The simulated CUDA runtime itself, in every order of streams: what a right program does comes out
-// right, a forgotten wait is seen, and what CUDA forbids fails with CUDA's error.
+// Tests the simulated CUDA runtime in every order of streams: a correct program gives correct
+// results, a missing wait shows, and what CUDA forbids fails with CUDA's error.
 #include "captured.h"
 #include "cases.h"
 #include "enqueue.h"
@@ -18,7 +18,7 @@ enum { N = 200 };
               cudaGetErrorName(want));                                                             \
     } while (0)
 
-// ---- what the tests work on
+// ---- helpers
 
 static float *device_array(void)
 {
@@ -106,7 +106,8 @@ static void test_stream_order(void)
     OK(cudaStreamDestroy(stream));
 }
 
-// Two streams, one behind the other (or forgotten); in a chain that goes to and fro.
+// Passes a value between two streams that wait for each other in turn; `forgotten` names a wait
+// that is left out.
 static float to_and_fro(cudaStream_t first, cudaStream_t second, int forgotten)
 {
     float *x = device_array(), *in = pinned_array(1.0f), *out = pinned_array(-1.0f);
@@ -144,7 +145,7 @@ static void test_forgotten_wait(void)
         _exit(SEEN);
 }
 
-// The host reads at once what it should have waited for.
+// The host reads a result without waiting for it.
 static void test_forgotten_sync(void)
 {
     cudaStream_t stream = new_stream();
@@ -179,14 +180,14 @@ static void test_events(void)
     cudaStream_t stream = new_stream();
     cudaEvent_t event = new_event();
     float *x = device_array(), *out = pinned_array(-1.0f);
-    OK(cudaEventQuery(event)); // never recorded
+    OK(cudaEventQuery(event)); // it was never recorded
     OK(cudaEventSynchronize(event));
     clear(x, stream);
     copy_out(out, x, stream);
     OK(cudaEventRecord(event, stream));
     cudaError_t error, other = cudaSuccess;
     while ((error = cudaEventQuery(event)) == cudaErrorNotReady) {
-        other = cudaErrorNotReady; // which CUDA keeps as the last error, too
+        other = cudaErrorNotReady; // CUDA keeps this as the last error too
         usleep(100);
     }
     OK(error);
@@ -195,7 +196,7 @@ static void test_events(void)
     OK(cudaGetLastError());
 }
 
-// ---- work of stand-in libraries
+// ---- work of libraries
 
 struct baton {
     int *turn; // in host memory
@@ -213,7 +214,7 @@ static bool wait_for_turn(void *context)
     return true;
 }
 
-// Each piece of work waits for that of another stream, as the ranks of a collective do.
+// Each piece of work waits for one on another stream, as the ranks of a collective do.
 static void test_enqueue(void)
 {
     enum { STREAMS = 4 };
@@ -233,7 +234,7 @@ static bool never(void *context)
     return false;
 }
 
-// The process ends all the same.
+// A process with unfinished work must end nevertheless.
 static void test_exit_with_work(void)
 {
     float *x = device_array();
@@ -260,7 +261,7 @@ static void begin(cudaStream_t stream)
     OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 }
 
-// out = x = 10 (in + 2) + 1, the factor by the side stream; beside it y = 0.
+// Captures out = x = 10 (in + 2) + 1 with the factor on the side stream, and y = 0 beside it.
 static cudaGraph_t capture(const struct rig *r)
 {
     cudaGraph_t graph = NULL;
@@ -277,7 +278,7 @@ static cudaGraph_t capture(const struct rig *r)
     return graph;
 }
 
-// Ends the capture and makes what it noted launchable.
+// Ends the capture and makes the graph launchable.
 static cudaGraphExec_t end(cudaStream_t stream)
 {
     cudaGraph_t graph = NULL;
@@ -310,7 +311,7 @@ static void test_graph(void)
     OK(cudaGraphExecDestroy(exec));
 }
 
-// Launches of one graph on two streams, none waiting for the other, count up one after another.
+// Launches of one graph on two streams run one after another, although neither stream waits.
 static void test_launches_apart(void)
 {
     struct rig r = new_rig();
@@ -318,12 +319,12 @@ static void test_launches_apart(void)
     clear(r.y, r.stream);
     OK(cudaDeviceSynchronize());
     begin(r.stream);
-    work(add(r.x, 1.0f, N, r.stream)); // x = 2 (x + 1): 2, 6, 14, 30 where they do not mix
+    work(add(r.x, 1.0f, N, r.stream)); // x = 2 (x + 1): 2, 6, 14, 30 unless launches overlap
     work(scale(r.x, 2.0f, N, r.stream));
     cudaGraphExec_t exec = end(r.stream);
     for (int i = 0; i < 4; i++)
         OK(cudaGraphLaunch(exec, i % 2 ? r.stream : r.side));
-    OK(cudaGraphExecDestroy(exec)); // a launch under way goes on
+    OK(cudaGraphExecDestroy(exec)); // a launch that is under way continues
     OK(cudaDeviceSynchronize());
     copy_out(r.out, r.x, r.stream);
     OK(cudaStreamSynchronize(r.stream));
@@ -336,7 +337,7 @@ static void test_forgotten_wait_in_graph(void)
     begin(r.side);
     follow(r.stream, r.side);
     copy_in(r.x, r.in, r.side);
-    work(add(r.x, 2.0f, N, r.stream)); // should have followed the copy
+    work(add(r.x, 2.0f, N, r.stream)); // should have waited for the copy
     follow(r.side, r.stream);
     copy_out(r.out, r.x, r.side);
     cudaGraphExec_t exec = end(r.side);
@@ -357,7 +358,7 @@ static bool stays_undone(void *context)
     return ++*count == 3;
 }
 
-// Each launch starts from the context as it was captured.
+// Each launch starts from the context at the time of the capture.
 static void test_enqueue_in_graph(void)
 {
     cudaStream_t stream = new_stream();
@@ -372,7 +373,7 @@ static void test_enqueue_in_graph(void)
     CHECK_INT(count, 0);
 }
 
-// ---- what a capture forbids
+// ---- what captures forbid
 
 static void check_invalid(const struct rig *r)
 {
@@ -448,7 +449,8 @@ static void test_joining(void)
     begin(r.stream);
     CHECK_CUDA(cudaStreamBeginCapture(r.stream, cudaStreamCaptureModeThreadLocal),
                cudaErrorIllegalState);
-    CHECK_CUDA(cudaGetLastError(), cudaErrorIllegalState); // else that of the next launch
+    // CUDA keeps it; the next launch would return it.
+    CHECK_CUDA(cudaGetLastError(), cudaErrorIllegalState);
     follow(r.side, r.stream);
     work(add(r.x, 1.0f, N, r.side));
     CHECK_CUDA(cudaStreamEndCapture(r.stream, &graph), cudaErrorStreamCaptureUnjoined);
@@ -465,7 +467,7 @@ static void test_joining(void)
     check_invalid(&r);
 }
 
-// Under way at the same time: the NULL stream would wait for one stream, not for the other.
+// The NULL stream would wait for one of two streams that are captured at the same time.
 static void test_null_stream(void)
 {
     struct rig r = new_rig();
@@ -494,7 +496,7 @@ static void *do_elsewhere(void *context)
     return NULL;
 }
 
-// A capture of this thread hinders no other.
+// A capture of one thread does not restrict other threads.
 static void test_other_thread(void)
 {
     struct rig r = new_rig();
@@ -535,10 +537,10 @@ static void test_copies(void)
     for (int i = 0; i < N; i++)
         host[i] = 7.0f;
     OK(cudaMemcpyAsync(r.x, host, bytes, cudaMemcpyHostToDevice, r.stream));
-    memset(host, 0, sizeof host); // was read already
+    memset(host, 0, sizeof host); // the source was read already
     OK(cudaMemcpyAsync(r.y, r.x, bytes, cudaMemcpyDeviceToDevice, r.stream));
     OK(cudaMemcpyAsync(back, r.y, bytes, cudaMemcpyDefault, r.stream));
-    CHECK(all_are(back, 7.0f), "%g", (double)back[0]); // and is there
+    CHECK(all_are(back, 7.0f), "%g", (double)back[0]); // the data have arrived
     CHECK_CUDA(cudaMemcpyAsync(r.x, host, bytes + 1, cudaMemcpyHostToDevice, r.stream),
                cudaErrorInvalidValue);
     CHECK_CUDA(cudaMemcpyAsync(r.x, r.y, bytes, cudaMemcpyHostToDevice, r.stream),
@@ -600,7 +602,7 @@ static void test_two_devices(void) // SIMT_DEVICES=2
     CHECK_CUDA(cudaSetDevice(2), cudaErrorInvalidDevice);
     cudaStream_t stream = new_stream();
     OK(cudaSetDevice(1));
-    CHECK_INT(add(NULL, 1.0f, N, stream), DT_MACHINE); // a stream of the other device
+    CHECK_INT(add(NULL, 1.0f, N, stream), DT_MACHINE); // the stream belongs to the other device
     dt_error_clear();
 }
 
@@ -643,7 +645,7 @@ static const struct test_case cases[] = {
     {NAMED(test_copies), .orders = ORDERS},
     {NAMED(test_fault), .orders = ORDERS},
     {NAMED(test_fault_is_told_once), .orders = ORDERS},
-    // In ascending and descending order for sure: the device waits for what the host says.
+    // In ascending and descending order the missing wait certainly shows.
     {NAMED(test_forgotten_wait), .orders = ORDERS, .seen = 2},
     {NAMED(test_forgotten_sync), .orders = ORDERS, .seen = 2},
     {NAMED(test_forgotten_wait_in_graph), .orders = ORDERS, .seen = 1},

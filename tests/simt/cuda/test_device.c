@@ -1,6 +1,6 @@
-// The device table of the CUDA backend, on the simulated device: each row of `cases` is a process
-// of its own, for the device is as its environment says. Memory, copies, events and graphs in every
-// order that the device may take.
+// Tests the device table of the CUDA backend on the simulated device. Each row of `cases` runs in
+// its own process, since the environment describes the device. Memory, copies, events and graphs
+// run in every order that the device may take.
 #include "cases.h"
 #include "device_fixture.h"
 
@@ -9,9 +9,9 @@
 
 #include <pthread.h>
 
-enum { N = 3000 }; // bytes, a multiple of nothing
+enum { N = 3000 }; // bytes; no multiple of anything
 
-// The call has failed: with that code, and these words in its message or hint.
+// Checks a call's status, and words in its message or hint.
 static void expect(dt_status status, dt_status want, const char *words)
 {
     char text[4096];
@@ -82,7 +82,7 @@ static void no_code(void)
     expect(DT_USER, DT_USER, "CMAKE_CUDA_ARCHITECTURES=90");
 }
 
-// ---- what it is
+// ---- information about the device
 
 static struct dt_device_info info_of(int index)
 {
@@ -124,8 +124,8 @@ static void same_id(void)
     CHECK_STR(info_of(0).id, info_of(1).id);
 }
 
-// In FLOP/s, of data sheets; 0 for a part of a device, a mobile one, one that only begins like
-// another.
+// Peaks in FLOP/s as data sheets state them; 0 for a part of a device, a mobile device, and names
+// that only begin like a known one.
 static void peak(void)
 {
     CHECK_NEAR(info_of(0).peak_flops, atof(getenv("PEAK")), 0);
@@ -170,7 +170,7 @@ static int64_t others(const void *memory, int64_t bytes, unsigned char byte)
     return n;
 }
 
-// Zeroed for a stream that waits for nothing.
+// Checks that memory is zeroed, on a stream that waits for nothing.
 static void expect_zeroed(const struct dt_backend *cuda, const void *memory)
 {
     struct dt_stream *stream = stream_of(cuda);
@@ -208,7 +208,7 @@ static void allocation(void)
     dt_backend_close(&cuda);
 }
 
-// And what comes after it is not taken for what failed.
+// Allocation fails, and the operation after it is not blamed for that.
 static void out_of_memory(void)
 {
     struct dt_backend cuda = open_cuda();
@@ -234,7 +234,7 @@ static void out_of_memory(void)
 
 // ---- copies, events
 
-// Two streams, events between them, and memory of the device and of the host.
+// Two streams, events, and memory of the device and of the host.
 struct rig {
     struct dt_backend cuda;
     struct dt_stream *main, *side;
@@ -283,7 +283,7 @@ static void copies(void)
     expect(dt_to_host(&r.cuda, r.out, r.memory, -1, r.main), DT_MACHINE, "-1 bytes");
     expect(dt_copy(&r.cuda, r.memory, other, -1, r.main), DT_MACHINE, "-1 bytes");
     expect(dt_fill(&r.cuda, r.memory, 0, -1, r.main), DT_MACHINE, "-1 bytes");
-    // A status of CUDA's own: what was being done, and why CUDA failed.
+    // An error of CUDA's must say what was being done and why it failed.
     expect(dt_copy(&r.cuda, r.memory, other, 2 * N, r.main), DT_MACHINE,
            "copying 6000 bytes on the GPU failed: ");
     expect(DT_MACHINE, DT_MACHINE, "(cudaErrorInvalidValue)");
@@ -313,7 +313,7 @@ static void events(void)
                 CHECK_OK(dt_event_done(&r.cuda, r.join, &done));
         CHECK_INT(others(r.out, N, (unsigned char)round), 0);
     }
-    // An event that has not come leaves no error for the next launch.
+    // Asking for an event that has not come leaves no error for the next launch.
     struct dt_stamp_args args = {.time = (uint64_t *)(void *)r.memory};
     CHECK_OK(dt_event_record(&r.cuda, r.fork, r.main));
     CHECK_OK(dt_event_done(&r.cuda, r.fork, &done));
@@ -322,7 +322,7 @@ static void events(void)
     close_rig(&r);
 }
 
-// A step of more ops than there are stamps for: the rest is not timed, and writes no stamp.
+// A step has more ops than there are stamps: the others are not timed and write no stamp.
 static void many_times(void)
 {
     enum { TIMED = 16384, CALLS = TIMED + 3 };
@@ -361,7 +361,8 @@ static void many_times(void)
 
 // ---- graphs
 
-// memory = 5 on the main stream; then, on the side one, out = memory; joined unless `lost`.
+// Enqueues memory = 5 on the main stream, then out = memory on the side stream. The streams join
+// unless `lost`.
 static void put_work(const struct rig *rig, bool lost)
 {
     CHECK_OK(dt_fill(&rig->cuda, rig->memory, 5, N, rig->main));
@@ -373,7 +374,7 @@ static void put_work(const struct rig *rig, bool lost)
         CHECK_OK(dt_stream_wait(&rig->cuda, rig->main, rig->join));
 }
 
-// What other threads do breaks no capture.
+// Calls of other threads do not break a capture.
 static void *other_thread(void *context)
 {
     const struct rig *rig = context;
@@ -393,7 +394,7 @@ static void graphs(void)
     CHECK_INT(pthread_create(&other, NULL, other_thread, &rig), 0);
     CHECK_INT(pthread_join(other, NULL), 0);
     CHECK_OK(dt_capture_end(&rig.cuda, rig.main, &graph));
-    CHECK_INT(others(rig.out, N, 0), 0); // noted down, not done
+    CHECK_INT(others(rig.out, N, 0), 0); // captured and not done
     for (int launch = 0; launch < 3; launch++) {
         memset(rig.out, 1, N);
         CHECK_OK(dt_graph_launch(&rig.cuda, graph, rig.main));
@@ -412,7 +413,7 @@ static void broken_graphs(void)
     void *refused;
     DT_FAIL(DT_USER, NULL, "an old story");
     CHECK_OK(dt_capture_begin(&rig.cuda, rig.main));
-    CHECK_OK(dt_error_current()->code); // or it would be told as what broke the capture
+    CHECK_OK(dt_error_current()->code); // else it would be reported as the capture's error
     put_work(&rig, true);
     dt_status status = dt_capture_end(&rig.cuda, rig.main, &graph);
     expect(status, DT_MACHINE, "capturing a graph failed: ");
@@ -425,14 +426,14 @@ static void broken_graphs(void)
     expect(status, DT_MACHINE, "broken by this error: \"allocating 3000 bytes on GPU 0");
     dt_error_clear();
 
-    put_work(&rig, false); // the streams are as before
+    put_work(&rig, false); // the streams can be used as before
     CHECK_OK(dt_stream_sync(&rig.cuda, rig.main));
     CHECK_INT(others(rig.out, N, 5), 0);
     close_rig(&rig);
 }
 
-// A capture in which something failed is given up: whole, unjoined or broken by CUDA, it holds no
-// stream and leaves no graph, and the error is still that of what failed.
+// A capture that is cancelled, be it whole, unjoined or broken by CUDA, leaves no graph and no
+// captured stream, and the error stays that of the failed operation.
 static void cancelled_captures(void)
 {
     struct rig rig = open_rig();
@@ -454,7 +455,7 @@ static void cancelled_captures(void)
     close_rig(&rig);
 }
 
-// ---- the cases
+// ---- list of cases
 
 static const struct test_case cases[] = {
     {NAMED(no_driver), .orders = 1, .environment = {"SIMT_DRIVER=0"}},

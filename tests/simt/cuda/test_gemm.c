@@ -1,6 +1,6 @@
-// gemm of the CUDA backend on the simulated device: which algorithm runs, a captured product, what
-// stays cached, and what is said where cuBLASLt fails or, with the argument no_library, is missing.
-// The results of products are checked by tests/parity.
+// Tests gemm of the CUDA backend on the simulated device: which algorithm runs, a captured product,
+// what is cached, and the messages if cuBLASLt fails or, with the argument no_library, is missing.
+// tests/parity checks the results of products.
 #include "device_fixture.h"
 
 #include <stdatomic.h>
@@ -9,10 +9,10 @@ struct problem {
     int64_t m, n, k;
     dt_dtype type, c_type;
     bool trans_a, trans_b, accumulate;
-    int64_t odd; // elements between rows beyond their width
+    int64_t odd; // elements between the end of a row and the next row
 };
 
-// Fresh C is NaN: where it is not accumulated to, none of that may come through.
+// Fresh C is NaN. Without accumulation none of that may reach the result.
 static void *fresh_c(const struct dt_gemm_args *args)
 {
     const struct dt_view *c = &args->c;
@@ -20,7 +20,7 @@ static void *fresh_c(const struct dt_gemm_args *args)
                             : guarded(c->rows * c->stride * dt_dtype_size(c->dtype));
 }
 
-// One workspace for all: its size is the same for every shape. It may start anywhere.
+// All shapes use one workspace, since its size is the same for all. It may start anywhere.
 enum { WORKSPACE_START = 16 };
 static void *scratch;
 
@@ -42,10 +42,10 @@ static void take_workspace(const struct dt_backend *cuda)
     scratch = NULL;
 }
 
-// The operands of one problem, on the host and again on the device.
+// The operands of a product, on the host and on the device.
 struct product {
-    struct dt_gemm_args host, device; // the former without C
-    void *c;                          // fresh; the device has a copy
+    struct dt_gemm_args host, device; // host.c is not set
+    void *c;                          // a fresh C, which the device has a copy of
 };
 
 static struct product make_product(const struct dt_backend *cuda, const struct problem *q)
@@ -79,9 +79,9 @@ static void free_product(const struct dt_backend *cuda, const struct product *p)
     RELEASE(p->c);
 }
 
-// Both sum k products in fp32, in orders of their own: each addition rounds by 2^-24 of the partial
-// sum, which is about sqrt(k) for normal operands; errors add like a random walk, so k * 2^-24 for
-// each of the two, with a factor 2 to spare. Then C's type rounds both.
+// Both sum k products in fp32, each in its own order. An addition rounds by 2^-24 of the partial
+// sum, which is about sqrt(k) for normal operands, and errors add like a random walk: k * 2^-24 for
+// each of the two, with a factor 2 to spare. Then the type of C rounds both.
 static double tolerance(const struct dt_gemm_args *args)
 {
     return 4.0 * (double)dt_gemm_k(args) * 0x1p-24 + 2.0 * rounding(args->c.dtype);
@@ -100,7 +100,7 @@ static int64_t differences(const struct dt_gemm_args *args, const void *got, con
     return wrong;
 }
 
-// C after `times` products were added to it on the CPU.
+// Returns C after the CPU added `times` products to it.
 static void *added_on_cpu(const struct dt_backend *cpu, struct dt_gemm_args args, int times)
 {
     args.c.data = fresh_c(&args);
@@ -109,7 +109,7 @@ static void *added_on_cpu(const struct dt_backend *cpu, struct dt_gemm_args args
     return args.c.data;
 }
 
-// Two products, captured and launched twice. No descriptor is made by then.
+// Captures two products and launches them twice. That must create no descriptor.
 static void launch_captured(const struct dt_backend *cuda, const struct dt_gemm_args *args)
 {
     struct dt_stream *stream = NULL;
@@ -143,8 +143,8 @@ static void test_captured(const struct dt_backend *cuda, const struct dt_backend
     free_product(cuda, &p);
 }
 
-// One shape, whose operands begin at 16 bytes, then each of them an element later in turn: what is
-// cached for aligned operands does not run where one is not.
+// A shape with aligned operands, then with each operand one element later in turn: an algorithm
+// that was cached for aligned operands must not run with one that is not aligned.
 static void test_alignments(const struct dt_backend *cuda, const struct dt_backend *cpu)
 {
     struct product p =
@@ -171,14 +171,14 @@ static void check_fails(dt_status status, const char *word)
     CHECK_FAILS(status, DT_MACHINE, word);
 }
 
-// A shape first met in a capture is named; planned or run before that, it is not new.
+// A shape that is new in a capture is reported, unless it was planned or run before.
 static void test_new_in_capture(const struct dt_backend *cuda)
 {
     struct product p =
         make_product(cuda, &(struct problem){23, 32, 40, DT_BF16, DT_F32, false, true, false, 0});
     struct dt_stream *stream = NULL;
     struct dt_gemm_args args = p.device, planned = args;
-    // All shapes have one workspace, but this asks for that of another.
+    // The size of the workspace is that of all shapes, but this call plans another shape.
     planned.a.rows++, planned.c.rows++;
     give_workspace(cuda, &planned);
     args.workspace = planned.workspace, args.workspace_bytes = planned.workspace_bytes;
@@ -195,8 +195,8 @@ static void test_new_in_capture(const struct dt_backend *cuda)
     free_product(cuda, &p);
 }
 
-// The first algorithm that cuBLASLt recommends and that is deterministic: not "in_place" or
-// "rounded", which a library that ignores the mask of reductions offers first.
+// The first deterministic algorithm that cuBLASLt recommends is used: not "in_place" or "rounded",
+// which a library that ignores the mask of reductions offers first.
 static void test_recommended(const char *fault)
 {
     setenv("SIMT_CUBLASLT_FAIL", fault, 1);
@@ -214,8 +214,8 @@ static void test_recommended(const char *fault)
     dt_backend_close(&cuda);
 }
 
-// While the device is shared a shape has an algorithm of its own, made for what is left; then the
-// first one again.
+// While the device is shared, a shape has another algorithm, for the multiprocessors that are left.
+// Afterwards it has the first one again.
 static void test_shared(void)
 {
     setenv("SIMT_CUBLASLT_NARROW", "1", 1);
@@ -229,7 +229,7 @@ static void test_shared(void)
         cuda.table->share(cuda.device, i % 2);
         CHECK_OK(dt_gemm(&cuda, &p.device, NULL));
         CHECK_STR(*last, i % 2 ? "narrow" : "vector");
-        CHECK_INT(*multiprocessors, i % 2 ? 3 : 0); // of 4, one for collectives
+        CHECK_INT(*multiprocessors, i % 2 ? 3 : 0); // one of 4 is left for collectives
     }
     CHECK_OK(dt_stream_sync(&cuda, NULL));
     unsetenv("SIMT_CUBLASLT_NARROW");
@@ -257,7 +257,7 @@ static void test_errors(void)
     check_fails(dt_gemm(&cuda, &p.device, NULL), "fp32 -> fp32 nn m5 n6 k7 ");
     check_fails(dt_gemm(&cuda, &p.device, NULL), "the execution failed");
     setenv("SIMT_CUBLASLT_FAIL", "heuristic", 1);
-    p.device.c.stride++; // a shape that is not cached yet
+    p.device.c.stride++; // a shape that is not cached
     check_fails(dt_gemm(&cuda, &p.device, NULL), "fp32 -> fp32 nn m5 n6 k7");
     unsetenv("SIMT_CUBLASLT_FAIL");
     free_product(&cuda, &p);
@@ -265,7 +265,7 @@ static void test_errors(void)
     dt_backend_close(&cuda);
 }
 
-// Started with a folder in LD_LIBRARY_PATH whose libcublasLt.so.13 is an empty file.
+// LD_LIBRARY_PATH has a folder in which libcublasLt.so.13 is an empty file.
 static int test_no_library(void)
 {
     struct dt_backend cuda = {0};

@@ -1,4 +1,4 @@
-// Small kernels for the tests of the simulated CUDA runtime; each returns what DT_LAUNCHED said.
+// Small kernels for tests of the simulated CUDA runtime. Each returns the status of DT_LAUNCHED.
 #pragma once
 
 #include "base/error.h"
@@ -11,8 +11,8 @@ extern "C" {
 
 dt_status add(float *x, float y, int64_t n, void *stream);   // x[n] += y
 dt_status scale(float *x, float y, int64_t n, void *stream); // x[n] *= y
-dt_status part_at_barrier(void *stream);                     // a kernel that fails on the device
-dt_status launch_too_wide(void *stream);                     // one that no device takes
+dt_status part_at_barrier(void *stream);                     // fails on the device
+dt_status launch_too_wide(void *stream);                     // no device can launch it
 
 #ifdef __cplusplus
 }

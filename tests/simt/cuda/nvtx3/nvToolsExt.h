@@ -1,4 +1,4 @@
-// What the program uses of NVTX; ranges are counted (ranges.cpp).
+// The part of NVTX that dtrain uses. ranges.cpp counts the ranges.
 #pragma once
 
 #ifdef __cplusplus
