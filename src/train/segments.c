@@ -160,7 +160,7 @@ dt_status dt_segments_hand_on(struct dt_segments *s, const struct dt_pass *part)
     return part->at > 0 ? move_sums(s, true, part->at) : DT_OK;
 }
 
-// The input of segment [first, first + length) of a window. One sequence's is where the window is.
+// The input of a segment. That of a single sequence needs no copy.
 static dt_status input_of(struct dt_segments *s, const struct dt_pass *whole, struct dt_pass *part)
 {
     const struct dt_array_list *arrays = dt_model_arrays(s->model);
@@ -230,18 +230,20 @@ static dt_status pass_over(struct dt_segments *s, const struct dt_pass *whole, i
     return DT_OK;
 }
 
-// Runs a sweep of a part over all segments, forward or backward.
-static dt_status sweep_over(struct dt_segments *s, const struct dt_pass *whole, int64_t of,
-                            int sweep, bool backward)
+// Runs all sweeps of a part over all segments, forward or backward.
+static dt_status run_part(struct dt_segments *s, const struct dt_pass *whole, int64_t of,
+                          bool backward)
 {
-    const bool last = sweep == dt_model_sweeps(s->model, of) - 1;
-    for (int64_t i = 0; i < s->n; i++) {
+    const int sweeps = dt_model_sweeps(s->model, of);
+    for (int64_t turn = 0; turn < sweeps * s->n; turn++) {
+        const int sweep = (int)(turn / s->n);
+        const int64_t i = turn % s->n, k = backward == (sweep == 0) ? s->n - 1 - i : i;
         struct dt_pass part;
         if (backward)
             DT_TRY(dt_segments_settle(s));
-        DT_TRY(pass_over(s, whole, backward == (sweep == 0) ? s->n - 1 - i : i, sweep, &part));
-        part.part_begins = sweep == 0 && i == 0 ? whole->part_begins : NULL;
-        part.grad_ready = last && i == s->n - 1 ? whole->grad_ready : NULL;
+        DT_TRY(pass_over(s, whole, k, sweep, &part));
+        part.part_begins = turn == 0 ? whole->part_begins : NULL;
+        part.grad_ready = turn == sweeps * s->n - 1 ? whole->grad_ready : NULL;
         part.accumulate = whole->accumulate || i > 0;
         DT_TRY((backward ? dt_model_part_backward : dt_model_part_forward)(s->model, &part, of,
                                                                            sweep));
@@ -249,37 +251,44 @@ static dt_status sweep_over(struct dt_segments *s, const struct dt_pass *whole, 
     return DT_OK;
 }
 
+static int64_t head_of(const struct dt_segments *s)
+{
+    return dt_model_parts(s->model) - 1;
+}
+
+// Forward through a segment; part by part only the head is left.
+static dt_status run_forward(const struct dt_segments *s, const struct dt_pass *part)
+{
+    return s->by_part ? dt_model_part_forward(s->model, part, head_of(s), 0)
+                      : dt_model_forward(s->model, part);
+}
+
 dt_status dt_segments_pass(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
                            struct dt_pass *part)
 {
-    s->relay.window += k == 0;
     return pass_over(s, whole, k, 0, part);
 }
 
 dt_status dt_segments_forward(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
                               struct dt_pass *part)
 {
-    const int64_t head = dt_model_parts(s->model) - 1;
-    for (int64_t of = 0; of < head && s->by_part && k == 0; of++)
-        for (int sweep = 0; sweep < dt_model_sweeps(s->model, of); sweep++)
-            DT_TRY(sweep_over(s, whole, of, sweep, false));
+    s->relay.window += k == 0;
+    for (int64_t of = 0; s->by_part && k == 0 && of < head_of(s); of++)
+        DT_TRY(run_part(s, whole, of, false));
     DT_TRY(dt_segments_pass(s, whole, k, part));
-    return s->by_part ? dt_model_part_forward(s->model, part, head, 0)
-                      : dt_model_forward(s->model, part);
+    return run_forward(s, part);
 }
 
 dt_status dt_segments_backward(struct dt_segments *s, const struct dt_pass *whole, int64_t k,
                                const struct dt_pass *part)
 {
-    const int64_t head = dt_model_parts(s->model) - 1;
     if (!s->by_part)
         return dt_model_backward(s->model, part);
     if (k > 0)
         return DT_OK;
-    DT_TRY(dt_model_part_backward(s->model, part, head, 0));
-    for (int64_t of = head - 1; of >= 0; of--)
-        for (int sweep = 0; sweep < dt_model_sweeps(s->model, of); sweep++)
-            DT_TRY(sweep_over(s, whole, of, sweep, true));
+    DT_TRY(dt_model_part_backward(s->model, part, head_of(s), 0));
+    for (int64_t of = head_of(s) - 1; of >= 0; of--)
+        DT_TRY(run_part(s, whole, of, true));
     return DT_OK;
 }
 
@@ -302,8 +311,7 @@ dt_status dt_segments_again(struct dt_segments *s, const struct dt_pass *whole, 
     DT_TRY(pass_over(s, whole, k, 0, part));
     part->relay = NULL; // the states have moved
     part->part_begins = each_sends(s) ? part->part_begins : NULL;
-    DT_TRY(s->by_part ? dt_model_part_forward(s->model, part, dt_model_parts(s->model) - 1, 0)
-                      : dt_model_forward(s->model, part));
+    DT_TRY(run_forward(s, part));
     DT_TRY(dt_segments_settle(s));
     return dt_segments_loss(s, part, scale, sum);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every kind of block on a CUDA device, in language models and in policies over frames: the loss curve of the CPU; the
-# same bits with and without CUDA graphs, and with images as bytes and as floats. Skipped without a device.
+# same bits with and without CUDA graphs, and with images as bytes and as floats. Windows in segments. Skipped without a device.
 # Arguments: dtrain, the programs data/game and tests/episodes/make_episodes, and whole (100 steps, each kind by
 # itself) or small (a few steps of all kinds in one model, for simulated devices).
 game=$(realpath "$2") make_episodes=$(realpath "$3")
@@ -64,6 +64,11 @@ named() { # text: as a name
 for layers in "${languages[@]}"; do
     compare "language-$(named "$layers")" model.layers="$layers" data.seq_len=$length data.reset_token=10
 done
+# Windows in segments, forward and both ways. The last segment has 12 positions; 128 is a chunk of mamba2 on GPUs.
+segments=(data.seq_len=140 data.reset_token=10 model.segment=128)
+compare segments "${segments[@]}" model.layers="mamba attention mamba2 gru" model.attn_window=20
+compare both "${segments[@]}" model.layers="mamba mlp mamba2 lstm" model.direction=both model.heads=mlm model.vocab_size=257 \
+    model.mask_token=256
 sed -i '/^vocab_size/d; s|^train = .*|train = game/train-*.h5|' small.ini
 for layers in "${policies[@]}"; do
     compare "policy-$(named "$layers")" model.layers="$layers" model.heads="$heads" data.seq_len=60
