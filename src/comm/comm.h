@@ -67,7 +67,7 @@ struct dt_collective {
     const void *mine; // exchange
     enum dt_sum_order order;
     uint32_t signature; // exchange: says what is sent and received, the same on both ranks; or 0
-    bool overtakes;     // exchange over MPI: received before what the peer sent earlier
+    bool overtakes;     // exchange over MPI: received before what the peer sent earlier without it
 };
 
 // Which error a rank writes to stderr at the end; only one rank of the job reports.

@@ -87,7 +87,7 @@ struct mpi_comm {
     _Atomic(int) abort_code; // -1: none
 
     // the thread's own
-    MPI_Comm world, ring_world;
+    MPI_Comm world, ring_world, overtaking_world;
     uint32_t tags; // how many tags a message may have
     MPI_Op bf16_ops[DT_MPI_REDUCE_OPS];
     struct dt_request *active; // posted but incomplete, in the order of the queue

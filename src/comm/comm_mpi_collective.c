@@ -67,7 +67,8 @@ void dt_mpi_free_reductions(struct mpi_comm *mpi)
 // ---- by the library, in pieces: small all-reduces, broadcasts, exchanges
 
 // The tag of an exchange's messages is its signature. They are received with any tag, so that
-// another one is found, and not waited for, unless they may overtake others.
+// another one is found, and not waited for. Those that may overtake others have a communicator of
+// their own.
 static int tag_of(const struct mpi_comm *mpi, const struct dt_collective *call)
 {
     return (int)(call->signature % mpi->tags);
@@ -77,19 +78,20 @@ static int tag_of(const struct mpi_comm *mpi, const struct dt_collective *call)
 static int post_piece(struct mpi_comm *mpi, const struct dt_collective *call, int64_t offset, int n,
                       MPI_Request posted[2])
 {
+    const MPI_Comm world = call->overtakes ? mpi->overtaking_world : mpi->world;
     int code = MPI_SUCCESS;
     offset *= dt_dtype_size(call->dtype);
     if (call->operation == DT_ALLREDUCE)
         return MPI_Iallreduce(MPI_IN_PLACE, (char *)call->data + offset, n, type_of(call->dtype),
-                              op_of(mpi, call), mpi->world, posted);
+                              op_of(mpi, call), world, posted);
     if (call->operation == DT_BROADCAST)
-        return MPI_Ibcast((char *)call->data + offset, n, MPI_BYTE, call->peer, mpi->world, posted);
+        return MPI_Ibcast((char *)call->data + offset, n, MPI_BYTE, call->peer, world, posted);
     if (call->data)
-        code = MPI_Irecv((char *)call->data + offset, n, MPI_BYTE, call->peer,
-                         call->overtakes ? tag_of(mpi, call) : MPI_ANY_TAG, mpi->world, &posted[0]);
+        code = MPI_Irecv((char *)call->data + offset, n, MPI_BYTE, call->peer, MPI_ANY_TAG, world,
+                         &posted[0]);
     if (call->mine && code == MPI_SUCCESS)
         code = MPI_Isend((const char *)call->mine + offset, n, MPI_BYTE, call->peer,
-                         tag_of(mpi, call), mpi->world, &posted[1]);
+                         tag_of(mpi, call), world, &posted[1]);
     return code;
 }
 

@@ -155,6 +155,7 @@ static dt_status start(struct mpi_comm *mpi)
     start_phase(mpi, "MPI_Comm_dup", -1);
     DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->world));
     DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->ring_world));
+    DT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->overtaking_world));
     DT_MPI(MPI_Comm_get_attr(mpi->world, MPI_TAG_UB, &largest_tag, &known));
     mpi->tags = (uint32_t)(known ? *largest_tag : 32767) + 1; // MPI promises these
     DT_MPI(MPI_Comm_rank(mpi->world, &info->rank));
@@ -371,6 +372,7 @@ void *dt_mpi_thread(void *mpi_comm)
     serve(mpi);
     dt_watch_close(&mpi->watch);
     dt_mpi_free_reductions(mpi);
+    MPI_Comm_free(&mpi->overtaking_world);
     MPI_Comm_free(&mpi->ring_world);
     MPI_Comm_free(&mpi->world);
     MPI_Finalize();

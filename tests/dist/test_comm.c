@@ -189,11 +189,12 @@ static void check_no_trees(void)
 }
 
 // Every rank sends to the next rank and receives from the one before it, both at once. Then two
-// ranks exchange data in both directions, and messages arrive in the order in which they were sent.
+// ranks exchange data in both directions, and messages arrive in the order in which they were sent:
+// 1 and 2, but before them 3 and 4, which overtake.
 static void check_exchange(int64_t n)
 {
     int to = (rank + 1) % size, from = (rank + size - 1) % size;
-    float *x = new_exact(DT_F32, n, rank, 0), *y = new_exact(DT_F32, n, rank, 1), last = 0;
+    float *x = new_exact(DT_F32, n, rank, 0), *y = new_exact(DT_F32, n, rank, 1);
     struct dt_collective out = {
         .operation = DT_EXCHANGE, .dtype = DT_F32, .peer = to, .count = n, .mine = x};
     struct dt_collective in = {
@@ -211,12 +212,18 @@ static void check_exchange(int64_t n)
         for (int64_t i = 0; i < n; i++)
             wrong += (double)y[i] != exact(DT_F32, i, 1 - rank, 0);
     }
-    if (rank == 0)
-        for (int k = 1; k <= 2; k++)
-            CHECK_OK(exchange(&(float){(float)k}, NULL, 1, DT_F32, 1));
-    for (int k = 1; k <= 2 && rank == 1; k++) {
-        CHECK_OK(exchange(NULL, &last, 1, DT_F32, 0));
-        wrong += last != (float)k;
+    for (int k = 1; k <= 4 && rank < 2; k++) {
+        const float sent = rank == 0 ? (float)k : (float)((k + 1) % 4 + 1);
+        float got = sent;
+        struct dt_collective c = {.operation = DT_EXCHANGE,
+                                  .dtype = DT_F32,
+                                  .peer = 1 - rank,
+                                  .count = 1,
+                                  .mine = rank == 0 ? &sent : NULL,
+                                  .data = rank == 0 ? NULL : &got,
+                                  .overtakes = sent > 2};
+        CHECK_OK(dt_collective(comm, &c));
+        wrong += got != sent;
     }
     CHECK(wrong == 0, "exchange of %lld: %lld wrong", (long long)n, (long long)wrong);
     free(x);
