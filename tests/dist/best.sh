@@ -64,7 +64,9 @@ for lengths in "a 33 40 64" "b 600 1000" "c 1 2 3 5 20 130"; do
     check "documents of $sizes bytes" "$dtrain" pack -o "$name" --val 0 --vocab 128 "$name.texts" >"$name.log" 2>&1
 done
 for n in 1 2 4; do
-    ranks $n eval "${run[@]}" run.name=ema data.val='a/*.h5:1 b/*.h5:1 c/*.h5:1' data.micro_batch=2 log.eval_batches=2 --documents >documents.json 2>/dev/null
+    # In validation, ranks have neighbouring windows, also where they take turns in training (reproducible sums of sharded gradients).
+    ranks $n eval "${run[@]}" run.name=ema data.val='a/*.h5:1 b/*.h5:1 c/*.h5:1' data.micro_batch=2 optim.shard=gradients comm.reduce=reproducible \
+        log.eval_batches=2 --documents >documents.json 2>/dev/null
     check "$n ranks: the losses by length of documents are those of their sources: $(cat documents.json)" awk -v RS='},?' -F'[{":,]+' '
         !accuracy && match($0, /"accuracy":[^,]*/) { accuracy = substr($0, RSTART + 11, RLENGTH - 11) }
         NF > 4 && $(NF - 1) == "accuracy" { right += $NF * $(NF - 2); all += $(NF - 2); NF -= 2 }
