@@ -165,8 +165,9 @@ static void test_extreme_logits(void)
     const float same[3] = {-3, -3, -3}, far[3] = {-FLT_MAX, 0, FLT_MAX};
     const unsigned char seen[3] = {1, 1, 1};
     const struct dt_choice top = {1e-300, 2, 0.5, 0.5, 1}, all = DT_CHOICE_PLAIN(1e-300),
-                           penalty = {1, 0, 1, 0, 1e-9};
+                           penalty = {1, 0, 1, 0, 1e-9}, most_likely = {1, 0, 1, 1, 1};
     int64_t scratch[3];
+    int drawn[3] = {0};
     struct dt_philox rng = dt_philox_init(10, 0, 0);
     for (int i = 0; i < 100; i++) {
         CHECK_INT(dt_choose(&top, far, 3, NULL, scratch, &rng), 2);
@@ -174,7 +175,11 @@ static void test_extreme_logits(void)
         CHECK_INT(dt_choose(&penalty, far, 3, seen, scratch, &rng), 2);
         int64_t class = dt_choose(&all, same, 3, NULL, NULL, &rng);
         CHECK(class >= 0 && class < 3, "class %lld", (long long)class);
+        drawn[dt_choose(&most_likely, same, 3, NULL, scratch, &rng)]++;
     }
+    CHECK(drawn[0] > 0 && drawn[1] > 0 && drawn[2] > 0,
+          "min_p of 1 keeps all classes that are as likely as the most likely one, not %d %d %d",
+          drawn[0], drawn[1], drawn[2]);
 }
 
 int main(void)
