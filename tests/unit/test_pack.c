@@ -169,6 +169,9 @@ static void test_split(void)
     CHECK(differ > 0, "no seed changes the split");
     CHECK(unsorted > 0, "validation files are in the order of their names");
 
+    config.val_fraction = 0.28; // of 20 files, rounded to the nearest number
+    CHECK_OK(pack_one(config, in_scratch("many"), &result));
+    CHECK_INT(result.val_tokens, 6);
     config.val_fraction = 0.001; // each side has at least one file
     CHECK_OK(pack_one(config, in_scratch("many"), &result));
     CHECK_INT(result.val_tokens, 1);
