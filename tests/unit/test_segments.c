@@ -5,6 +5,8 @@
 #include "random_pass.h"
 #include "train/segments.h"
 
+#include <xxhash.h>
+
 enum { B = 3, L = 171, ROWS = B * L };
 
 // Runs a window in segments. `streams` [B, L, d] receives the residual streams of all positions and
@@ -138,26 +140,37 @@ static void test_group(void)
 }
 
 // A communicator that transfers nothing and records the signatures of what a rank sends and
-// receives.
+// receives, and the bytes that it sends.
+struct dt_request {
+    const void *data;
+    int64_t bytes;
+    uint64_t hash;
+};
 struct recorder {
     struct dt_comm comm;
     uint32_t signatures[2][128]; // of what was sent; of what was received
     int n[2];
+    struct dt_request sent[128];
 };
 
 static dt_status record(struct dt_comm *comm, const struct dt_collective *call,
                         struct dt_request **request)
 {
     struct recorder *r = (struct recorder *)comm;
-    int way = call->data != NULL;
-    *request = NULL;
-    r->signatures[way][r->n[way]++ % 128] = call->signature;
+    int way = call->data != NULL, i = r->n[way]++ % 128;
+    r->signatures[way][i] = call->signature;
+    *request = call->mine ? &r->sent[i] : NULL;
+    if (call->mine)
+        r->sent[i] = (struct dt_request){call->mine, call->count,
+                                         XXH3_64bits(call->mine, (size_t)call->count)};
     return DT_OK;
 }
 
 static dt_status recorded(struct dt_comm *comm, struct dt_request *request)
 {
-    (void)comm, (void)request;
+    (void)comm;
+    CHECK(!request || request->hash == XXH3_64bits(request->data, (size_t)request->bytes),
+          "%lld bytes changed while they were being sent", (long long)request->bytes);
     return DT_OK;
 }
 
@@ -172,45 +185,50 @@ static void run_turns(struct random_pass *p, struct dt_comm *comm)
     struct dt_pass part;
     CHECK_OK(dt_segments_create(&p->backend, p->model, &shape, &batch, &segments));
     for (int window = 0; window < 2; window++) {
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < 3; k++)
             CHECK_OK(dt_segments_forward(&segments, &p->pass, k, &part));
-        }
         CHECK_OK(dt_segments_loss(&segments, &part, 0x1p-9, &sum));
-        CHECK_OK(dt_model_backward(p->model, &part));
+        CHECK_OK(dt_segments_backward(&segments, &p->pass, 2, &part));
         for (int k = 1; k >= 0; k--) {
             CHECK_OK(dt_segments_again(&segments, &p->pass, k, 0x1p-9, &sum, &part));
-            CHECK_OK(dt_model_backward(p->model, &part));
+            CHECK_OK(dt_segments_backward(&segments, &p->pass, k, &part));
         }
         CHECK_OK(dt_segments_settle(&segments));
     }
     dt_segments_destroy(&segments);
 }
 
-// Everything that a rank sends has the signature that the other rank expects. No two signatures are
-// equal: those of other arrays, blocks, borders and windows and those of gradients differ.
-static void test_signatures(void)
+// Everything that a rank sends has the signature that the other rank expects, and stays until it
+// has been sent. No two signatures are equal: those of other arrays, blocks, directions, borders
+// and windows and those of gradients differ.
+static void test_exchanges(enum dt_direction direction)
 {
+    const bool both = direction == DT_DIRECTION_BOTH;
     static const struct dt_comm_table table = {"records", record, recorded, NULL, NULL, NULL, NULL};
-    const struct dt_model_config config = random_pass_config("tokens", "mamba lstm", "lm");
-    static struct recorder ranks[2];
+    struct dt_model_config config = random_pass_config("frames", "mamba lstm", "a:regression*2");
+    struct recorder ranks[2] = {0};
     struct random_pass p;
+    config.direction = direction;
     random_pass_open(&p, 1);
+    p.segment = both ? 29 : 0;
     random_pass_create(&p, &config, B, L);
     for (int rank = 0; rank < 2; rank++) {
         ranks[rank].comm = (struct dt_comm){.table = &table, .info = {.rank = rank, .size = 2}};
         run_turns(&p, &ranks[rank].comm);
     }
-    uint32_t all[2 * 5 * 2 * 2 * 2]; // windows, borders, blocks, arrays, and their gradients
+    // Windows, borders, blocks, arrays, states and their gradients, directions.
+    enum { FORWARD = 2 * 5 * 2 * 2 * 2, MOST = 2 * FORWARD };
+    uint32_t all[MOST];
     int n = 0, same = 0;
     for (int rank = 0; rank < 2; rank++) {
         const struct recorder *mine = &ranks[rank], *other = &ranks[1 - rank];
         CHECK_INT(other->n[1], mine->n[0]);
-        for (int i = 0; i < mine->n[0] && n < 80; i++) {
+        for (int i = 0; i < mine->n[0] && n < MOST; i++) {
             CHECK_INT(other->signatures[1][i], mine->signatures[0][i]);
             all[n++] = mine->signatures[0][i];
         }
     }
-    CHECK_INT(n, 80);
+    CHECK_INT(n, both ? MOST : FORWARD);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++)
             same += all[i] == all[j];
@@ -245,6 +263,7 @@ int main(void)
                        DT_DIRECTION_BOTH);
     test_model("mamba mlp gru mamba2 lstm", pools[3], DT_RECOMPUTE_NONE, 64, 8, DT_DIRECTION_BOTH);
     test_group();
-    test_signatures();
+    test_exchanges(DT_DIRECTION_FORWARD);
+    test_exchanges(DT_DIRECTION_BOTH);
     return test_end();
 }
