@@ -11,8 +11,8 @@
 #   --limit SECONDS   of each test (600)
 #   --budget SECONDS  of all: a test gets a fifth of it, or an equal share of what is left where that
 #                     is more; none begins where nothing is left
-# The order is that of worth on a machine that may be taken away: measurements stand in DIR as soon as
-# they are made, and the last line names what did not pass, for another call.
+# The most valuable tests come first, for a machine that may be taken away: measurements are in DIR as soon as they are
+# made, and the last line names what did not pass, for another call.
 # Exit code 0: all passed; 1: some failed; 77: every one was skipped.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -70,7 +70,7 @@ fi
 command_of() { # name: $command, to run in its scratch folder
     case $1 in
     device) command=(bash "$here/gpu/device.sh" "$dtrain") ;;
-    host) command=(env DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain") ;; # do the packed parts work together?
+    host) command=(env DTRAIN_RUN__DEVICE=cpu bash "$here/dist/train.sh" "$dtrain") ;; # do packed programs work together?
     bench) command=(bash "$here/gpu/bench.sh" "$dtrain" "$measured" 130m) ;;
     large) command=(bash "$here/gpu/bench.sh" "$dtrain" "$measured" 370m) ;;
     ops) command=(bash "$here/gpu/bench.sh" "$dtrain" "$measured" ops) ;;
@@ -86,26 +86,26 @@ command_of() { # name: $command, to run in its scratch folder
 }
 
 logs=$build/gpu-logs
-export OMP_WAIT_POLICY=passive # programs run side by side; and dtrain need not start itself again, below Nsight Compute
+export OMP_WAIT_POLICY=passive # programs run side by side; and dtrain must not start itself again below Nsight Compute
 [ -z "$out" ] || results=$out
 mkdir -p "$logs" "$results"
 results=$(realpath "$results")
-measured=$results/$(date -u +%Y-%m-%dT%H%M%S).jsonl # no two calls have one name
+measured=$results/$(date -u +%Y-%m-%dT%H%M%S).jsonl # every call has its own name
 
 say() {
     echo "$*"
     [ -z "$out" ] || echo "$*" >>"$results/summary.txt"
 }
 
-keep_logs() { # replaced as a whole: the machine may be taken at any time
+keep_logs() { # replaces the archive as a whole, since the machine may be taken away at any time
     [ -n "$out" ] || return 0
     find "$logs" -type f \( -name '*.log' -o -name '*.txt' -o -name '*.jsonl' \) -size -4M -printf '%P\0' |
-        tar -C "$logs" --null -T - -czf "$results/logs.part" || true # what is left of a killed test may still write
+        tar -C "$logs" --null -T - -czf "$results/logs.part" || true # a killed test may still be writing
     mv "$results/logs.part" "$results/logs.tar.gz"
 }
 
-# As the persistence daemon does: while nobody has its file open, the driver puts a GPU out of use, and each program
-# would wait for seconds until it works again.
+# Keeps the GPU's file open, as the persistence daemon does: the driver switches off a GPU whose file nobody has open,
+# and each program would wait for seconds until it works again.
 # shellcheck disable=SC2034
 for device in /dev/nvidia[0-9]*; do
     [ ! -r "$device" ] || exec {held}<"$device" || true
@@ -116,7 +116,7 @@ trap '[ -z "$job" ] || kill "$job" 2>/dev/null || true' EXIT
 [ -z "$out" ] || : >"$results/summary.txt"
 for name in "${names[@]}"; do
     log=$logs/$name.log scratch=$logs/$name.d code=0 begun=$SECONDS
-    left=$((budget - SECONDS - 10)) # 10: until what does not end by itself is killed
+    left=$((budget - SECONDS - 10)) # 10: the time until a hanging test is killed
     share=$((left / waiting--))
     if [ $left -lt 5 ]; then
         say "$name: NOT RUN: no time is left"
@@ -126,7 +126,8 @@ for name in "${names[@]}"; do
     most=$((share > budget / 5 ? share : budget / 5))
     most=$((most < left ? most : left))
     most=$((most < limit ? most : limit))
-    # Of one program in a test: a hang leaves time to what follows it, or, where nothing waits for it, to say so.
+    # The limit is for one program of a test: after a hang there is time for the programs after it or, if there are
+    # none, for the report.
     export RUN_SECONDS=$((most / 2 + 1)) STEP_SECONDS=$((most - 2))
     mkdir -p "$scratch"
     command_of "$name"
@@ -134,7 +135,7 @@ for name in "${names[@]}"; do
     : >"$log"
     (cd "$scratch" && exec timeout --kill-after=10 $most "${command[@]}") >>"$log" 2>&1 &
     job=$!
-    # Lines that begin with "+ " are for the reader, at once.
+    # Lines that begin with "+ " are shown to the reader at once.
     tail -n +1 -s 0.2 -f --pid=$job "$log" 2>/dev/null | sed -un 's/^+ /  /p' | while IFS= read -r line; do say "$line"; done || true
     wait $job || code=$?
     job=""
@@ -145,13 +146,13 @@ for name in "${names[@]}"; do
     *) word=FAILED again+=("$name") ;;
     esac
     say "$name: $word, $((SECONDS - begun)) s: $(grep -v '^$' "$log" | tail -n 1 | sed 's/^skipped: //')"
-    if [ "${word%% *}" = FAILED ]; then # the first failure, and the end
+    if [ "${word%% *}" = FAILED ]; then # shows the first failure and the end
         grep -m 10 -E 'FAILED|CHECK|ERROR|rror:' "$log" | cut -c 1-240 || true
         tail -n 15 "$log" | cut -c 1-240
     fi
     keep_logs
 done
 [ ${#again[@]} -eq 0 ] || say "failed or not run: ${again[*]}"
-[ -z "$out" ] || { echo && cat "$results/summary.txt"; } # where the end of the output is all that comes back
+[ -z "$out" ] || { echo && cat "$results/summary.txt"; } # for callers that get only the end of the output
 [ ${#again[@]} -eq 0 ] || exit 1
 [ $passed -gt 0 ] || exit 77

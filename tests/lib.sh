@@ -1,4 +1,4 @@
-# What the script tests share. Sourced with the path of dtrain as $1, in a scratch folder.
+# Shared by the script tests. Sourced with the path of dtrain as $1, in a scratch folder.
 # shellcheck shell=bash
 set -uo pipefail
 dtrain=$(realpath "$1")
@@ -7,15 +7,15 @@ failures=0 checks=0
 # shellcheck source=launch/environment.sh
 . "$repository/launch/environment.sh"
 export COLUMNS=1000 # messages are compared as whole lines; dist_console measures them as people see them
-case $PWD in # by hand: in an empty folder of such a name, whose contents are removed
+case $PWD in # if run by hand: in an empty folder with such a name, whose contents are removed
 *.d) rm -rf ./* ;;
 *) { echo "$0: empties its working folder: run it in a scratch folder named *.d, as ctest does" >&2; exit 2; } ;;
 esac
 [ -f "${library:-$0}" ] || { echo "$0: $library is missing: build everything first" >&2; exit 2; }
-temporary=$(mktemp -d) # of all programs; what is left in it at the end is a failure
+temporary=$(mktemp -d) # for all programs; files that are left in it at the end are a failure
 export TMPDIR=$temporary
 trap 'rm -rf "$temporary"' EXIT
-exec 3>&2 # where failures are reported, wherever a checked command's output goes
+exec 3>&2 # failures are reported here, wherever the output of a checked command goes
 
 check() { # description, command …: the command must succeed
     checks=$((checks + 1))
@@ -41,7 +41,7 @@ refused() { # what, pattern of the message, command of dtrain …: it must end w
 }
 
 finish() {
-    # Open MPI leaves its own where a rank is killed.
+    # Open MPI leaves its own files if a rank is killed.
     check "temporary files are left: $(ls -A "$temporary")" test -z "$(find "$temporary" -mindepth 1 -maxdepth 1 ! -name 'ompi.*')"
     echo "$checks checks, $failures failed" >&2
     [ "$checks" -gt 0 ] && [ "$failures" -eq 0 ]
@@ -58,16 +58,16 @@ ranks() { # n, arguments of dtrain …
     "${local_mpirun[@]}" -np "$n" "$dtrain" "$@"
 }
 
-# Seconds, rounded up, that mpirun takes here before a rank begins: for limits that count it. With a slow name server
-# and no line for localhost in /etc/hosts that is many.
+# Seconds, rounded up, that mpirun takes here before a rank begins, for limits that include it. They are many with a
+# slow name server and no line for localhost in /etc/hosts.
 launch_seconds() {
     local begun=${EPOCHREALTIME/./}
     "${local_mpirun[@]}" -np 2 true
     echo $(((${EPOCHREALTIME/./} - begun + 999999) / 1000000))
 }
 
-# The same text on every machine and at every commit, so that a result is a property of the program alone: words of
-# random syllables, rarer ones less often, in sentences that end with their first word again.
+# The same text on every machine and at every commit, so that results depend on the program alone: random words of
+# syllables, rarer ones less often, in sentences that end with their first word again.
 words() { # bytes: a little more than so many
     awk -v bytes="$1" 'function draw(n) { x = x * 16807 % 2147483647; return x % n }
         BEGIN {
@@ -83,8 +83,8 @@ words() { # bytes: a little more than so many
         }'
 }
 
-# A copy of a checkpoint in which some numbers of a tensor, and those that follow, are another.
-overwrite() { # the checkpoint, the new folder, tensor, the first number, how many, the four bytes of each for printf
+# Copies a checkpoint and changes numbers of a tensor, from one on.
+overwrite() { # the checkpoint, the new folder, tensor, the first number, how many, four bytes for each as a format of printf
     cp -r "$1" "$2"
     rm -f "$2/MANIFEST"
     local file=$2/model.safetensors header start
@@ -129,32 +129,32 @@ every = 1
 EOF
 }
 
-# A configuration with these keys; of a key that is given twice the last value.
+# Writes a configuration with these keys. If a key is given twice, the last value counts.
 write_ini() { # file, SECTION.KEY=VALUE …
     printf '%s\n' "${@:2}" | tac | LC_ALL=C sort -st= -k1,1 -u |
         awk -F. '$1 != section { print "[" (section = $1) "]" } { sub(/[^.]*\./, ""); print }' >"$1"
 }
 
-# The configuration of a tiny policy, with these keys in place of its own or besides.
+# Writes the configuration of a tiny policy in which these keys are replaced or added.
 policy_ini() { # file, SECTION.KEY=VALUE …
     write_ini "$1" run.steps=8 run.precision=fp32 model.d_model=24 model.n_layer=2 'model.heads=buttons:bernoulli*2 stick:categorical*5' \
         data.train=train.h5 data.val=val.h5 data.seq_len=16 data.batch=8 optim.lr=1e-2 log.every=1 "${@:2}"
 }
 
-# Demonstrations of the simulated game in data/, and the configuration of a policy that learns from them.
+# Writes demonstrations of the simulated game to data/ and the configuration of a policy that learns from them.
 game_policy() { # the game, file, SECTION.KEY=VALUE …
     "$1" data 24 40 3 >game.log || { cat game.log >&2; exit 1; }
     policy_ini "$2" model.d_model=32 model.n_layer=1 data.{train=data/train-\*,val=data/val}.h5 data.seq_len=40 data.block=4 optim.lr=3e-3 log.eval_every=4 \
         'model.heads=buttons:bernoulli*8@2 main_x:categorical*17 main_y:categorical*17 c_x:huber c_y:regression@0.1 shoulder:categorical*5' "${@:3}"
 }
 
-train_lines() { # metrics.jsonl: "step loss grad_norm" of each train line; none of two files are not alike
+train_lines() { # metrics.jsonl: "step loss grad_norm" of each train line; a text with the file name if there is none
     sed -n 's/.*"event":"train","step":\([0-9]*\),.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1" | grep . ||
         echo "no train line in $1"
 }
 
-# Same steps, and losses that agree within a relative tolerance; gradient norms, too, where one is given for them. A loss
-# that may pass 0 is compared with the size of what it is a sum of.
+# The same steps, with losses that agree within a relative tolerance, and gradient norms too if there is a tolerance for
+# them. A loss that may cross 0 is compared with the size of the terms that it sums.
 same_losses() { # metrics A, metrics B, tolerance, perhaps a tolerance of gradient norms or "", that size
     paste -d' ' <(train_lines "$1") <(train_lines "$2") | awk -v tolerance="$3" -v norms="${4:-}" -v size="${5:-0}" '
         function apart(x, y) { return x < y ? y - x : x - y }
@@ -186,7 +186,7 @@ near() { # two files of numbers, tolerance
         END { exit bad || NR == 0 }'
 }
 
-# Gradients in fp32 are summed over positions in another order, and so are products of matrices.
+# Gradients are fp32 sums over positions in another order, and so are products of matrices.
 same_training() { # what, run, run
     check "$1: losses and norms" same_losses "runs/$2/metrics.jsonl" "runs/$3/metrics.jsonl" 1e-6 2e-6
     check "$1: validation" near <(evals "$2") <(evals "$3") 1e-6
@@ -197,7 +197,7 @@ same_bits() { # checkpoint A, checkpoint B
         cmp "$1/optimizer-00001-of-00001.safetensors" "$2/optimizer-00001-of-00001.safetensors"
 }
 
-eval_loss() { # of the line of dtrain eval: the loss and the tokens
+eval_loss() { # from the line of dtrain eval: the loss and the tokens
     sed -n 's/.*"loss":\([^,]*\),.*"tokens":\([0-9]*\).*/\1 \2/p'
 }
 
@@ -205,7 +205,7 @@ newest() { # folder of a run: its newest checkpoint
     ls -d "$1"/checkpoints/step-* | tail -n 1
 }
 
-# How the job of $name.log failed: the error and its hint, which is on the lines below it.
+# Checks how the job of $name.log failed: the error, and its hint on the lines below it.
 last_words() {
     sed -n '/^dtrain: error/,/^[^ ]/{/^dtrain: error/p;/^  /p}' "$name.log"
 }
@@ -224,12 +224,12 @@ seconds_since() { # file: since it was last written
     echo $(($(date +%s) - $(stat -c %Y "$1")))
 }
 
-# A job that a test meddles with.
-steps_done() { # run: the last step in its metrics; the end alone is read, since the file grows meanwhile
+# A job that the test interferes with.
+steps_done() { # run: the last step in its metrics, read from the end, since the file grows meanwhile
     tail -n 8 "runs/$1/metrics.jsonl" 2>/dev/null | sed -n 's/.*"event":"train","step":\([0-9]*\),.*}$/\1/p' | tail -n 1
 }
 
-wait_until() { # command …: up to two minutes for it to succeed
+wait_until() { # command …: waits up to two minutes for it to succeed
     for _ in $(seq 2400); do
         "$@" && return 0
         sleep 0.05
@@ -255,14 +255,14 @@ start() { # n, arguments …: $job is mpirun, in the background, in its own proc
     set +m
 }
 
-slow_start() { # the interposer, run, step, n, arguments …: as `start`; from that step on each takes 0.1 s more
-    is_sanitized || # whose steps are slow, and which must be loaded first
+slow_start() { # the interposer, run, step, n, arguments …: as `start`; each step from that one on takes 0.1 s more
+    is_sanitized || # its steps are slow, and the sanitizer must be loaded first
         export FAULT="call=write path=runs/$2/metrics at=$3 times=0 do=100" LD_PRELOAD=$1
     start "${@:4}"
     unset FAULT LD_PRELOAD
 }
 
-with_variable() { # NAME=VALUE, pids …: those whose environment has it; that of a zombie cannot be read
+with_variable() { # NAME=VALUE, pids …: those whose environment has it; the environment of a zombie cannot be read
     local variable=$1 pid
     shift
     for pid in "$@"; do
@@ -270,7 +270,7 @@ with_variable() { # NAME=VALUE, pids …: those whose environment has it; that o
     done
 }
 
-rank_pid() { # rank: its process, of $job
+rank_pid() { # rank: its process in $job
     # shellcheck disable=SC2046 # process numbers
     with_variable "OMPI_COMM_WORLD_RANK=$1" $(pgrep -P "$job")
 }

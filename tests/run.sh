@@ -31,7 +31,7 @@ run_tests() { # part, build folder, arguments of ctest …
     return $status
 }
 
-# A label's seconds are those of its tests, several of which run at a time; the total is by the clock.
+# A label's seconds add up its tests, several of which run at a time; the total is by the clock.
 print_times() {
     awk '{ seconds[$1, $2] = $3; if (!($1 in seen)) { seen[$1] = 1; label[n++] = $1 } }
         END {

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Runs a test that checks how soon something ends. Shared machines stall for seconds at a time (a disk that flushes, a
-# virtual machine that is moved), and such a test then fails through no fault of the program. A witness beside it does
-# each 0.1 s what ends of jobs are made of: it starts a process and creates and removes a file. A test that fails while
-# the witness was more than a second late runs again, twice at most; without that evidence a failure is a failure.
+# Runs a test that checks how soon something ends. Shared machines stall for seconds at times (a disk that is flushed, a
+# virtual machine that is moved), and such a test then fails although the program is right. A witness runs beside the
+# test and does each 0.1 s what the end of a job needs: it starts a process, and creates and removes a file. If a test
+# fails and the witness was more than a second late meanwhile, the test runs again, at most twice. Without that evidence
+# a failure is a failure.
 #   timed.sh COMMAND …
 set -uo pipefail
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-witness() { # writes to $log how late it was, in microseconds, whenever that was more than a second
+witness() { # writes to $log by how many microseconds it was late, whenever that was more than a second
     local last=${EPOCHREALTIME/./} now
     while sleep 0.1; do
         : >.witness

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# answers.sh DTRAIN TRANSCRIPT TOOL …: all that commands say, compared whole. A transcript has lines `$ COMMAND`, each followed by
-# what it gives: stdout, stderr with "! " before each line, and the exit code where that is not 0; `## ` begins a comment.
-# Only what depends on the machine, the clock or a library is "~" (below). A decimal of five digits or more may be off by
-# 1e-4 of itself, since processors round differently. `RENEW=1 ctest -R answers` writes what is given now into the
-# transcripts: read the difference before you commit it. TOOLs write data; each is a command of the name of its program.
+# answers.sh DTRAIN TRANSCRIPT TOOL …: compares all that commands print with a transcript. A transcript has lines `$
+# COMMAND`, each followed by stdout, stderr with "! " before each line, and the exit code unless it is 0; `## ` begins a
+# comment. What depends on the machine, the clock or a library is "~" (see `blank`). Decimals of five digits or more may
+# differ by 1e-4 of their value, since processors round differently. `RENEW=1 ctest -R answers` writes the new output
+# into the transcripts: read the difference before you commit it. TOOLs write data; each is a command with the name of
+# its program.
 transcript=$(realpath "$2")
 for tool in "${@:3}"; do eval "$(basename "$tool")() { '$(realpath "$tool")' \"\$@\"; }"; done
 # shellcheck source=tests/lib.sh
@@ -11,7 +12,7 @@ for tool in "${@:3}"; do eval "$(basename "$tool")() { '$(realpath "$tool")' \"\
 export LC_ALL=C.UTF-8
 unset "${!DTRAIN_@}"
 dtrain() { "$dtrain" "$@"; }
-members() { # of JSON on stdin, one a line
+members() { # the members of JSON on stdin, one a line
     tr -d '\n\t' | sed -E 's/([{,]) *("[^"]*":)/\1\n\2/g' && echo
 }
 show() { # files …: each with its name
@@ -20,25 +21,26 @@ show() { # files …: each with its name
         case $file in *.json) members <"$file" ;; *) cat "$file" ;; esac
     done
 }
-each() { # command, more words of it …: all that it says with each of them, one after another
+each() { # a command with several words of it …: prints what it says with each of them
     local words
     for words in "${@:2}"; do
         echo "[$words] exit code $({ eval "$1 $words" >each.out 2>each.error </dev/null; echo $?; })"
         cat each.out - < <(sed 's/^/! /' each.error)
     done
 }
-ops() { # profile.json: the rows of ops, with what of them no clock gives
+ops() { # profile.json: the rows of ops, without times
     members <"$1" | tr -d '\n' | sed 's/}, {/\n/g' | grep ' op"\|"op"' |
         sed -E 's/"(seconds|max_seconds)":[^,]*,//g; s/.*"lane"/"lane"/; s/\}.*//' | sort
 }
-untimed() { # what `dtrain bench --json` says, without what a clock gives
+untimed() { # what `dtrain bench --json` prints, without times
     sed -E 's/"(name|[a-z0-9_]*(_ms|_us|_per_s|gflops|ratio|mfu)|ms|gflops|bound|fraction|repeats|steps|last_step|loss|peak_memory_mb)":("[^"]*"|[^,}]*),?//g'
 }
-figures() { # a table without its figures: the words and units of it
+figures() { # a table without its numbers: words and units
     sed -E 's/-?[0-9]+(\.[0-9]+)?/~/g; s/ +/ /g'
 }
-said() { # test program: each error and warning that it raises, whole, sorted; those of a format, or alike but for numbers, once (said.c)
-    # A long list in a message is cut where the name of the scratch folder lets it: how many lines are left is not compared.
+said() { # test program: its errors and warnings, sorted; those of one format or alike except for numbers once (said.c)
+    # A long list in a message is cut at a length that depends on the scratch folder's name, so the number of hidden
+    # lines is not compared.
     rm -f said.txt
     SAID=$PWD/said.txt "$1" >test.log 2>&1 || tail -n 3 test.log
     grep -v 'Permission denied' said.txt | LC_ALL=C sort | awk -F '\t' '
@@ -48,7 +50,7 @@ said() { # test program: each error and warning that it raises, whole, sorted; t
 }
 
 clock='step_ms|tokens_per_s|data_wait_ms|comm_wait_ms|idle_ms|stall_ms|write_ms|memory_mb'
-blank() { # stdin, where these depend on the machine, the clock or a library: in this order fields of JSON, console, plan, places
+blank() { # replaces what depends on machine, clock or library, in this order: fields of JSON, console, plan, places
     sed -E -e "s/\"($clock)\":[^,}]*/\"\1\":~/g; s/\"(size|device|dtrain)\":(\"[^\"]*\"|[0-9]+)/\"\1\":~/g" \
         -e 's/\x1b\[K//g; s/\r/\n/g; s/[0-9]+ (tokens|frames)\/s/~ \1\/s/g; s/[0-9.]+ [MGT]FLOP\/s/~ FLOP\/s/g; s/ETA [0-9:]+/ETA ~/g' \
         -e 's/(total time) [0-9:]+/\1 ~/; s/(where the time went|ops): .*/\1: ~/; s/dtrain: .*: rank ([0-9]+ on) .*/dtrain: ~: rank \1 ~/; s/( ranks?) on .*, ([0-9]+ steps)/\1 on ~, \2/' \
@@ -67,7 +69,7 @@ while IFS= read -r line; do
         ;;
     esac
 done <"$transcript" >given.txt
-awk 'function same(a, b) { # but for the last digits of decimals
+awk 'function same(a, b) { # equal except for the last digits of decimals
         n = split(a, x, /[^0-9.e+-]+/); m = split(b, y, /[^0-9.e+-]+/)
         gsub(/[0-9]+\.[0-9]+(e[+-][0-9]+)?/, "#", a); gsub(/[0-9]+\.[0-9]+(e[+-][0-9]+)?/, "#", b)
         for (i = 1; i <= n; i++) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the program with CUDA: warnings are errors, and so are kernels that spill registers. It must need no
-# CUDA library to start, and where no GPU is seen say so or train on the CPU as the program without CUDA does.
-# Objects carry source lines, for tests/sass.
+# Builds the program with CUDA. Warnings and kernels that spill registers are errors. The program must start without any
+# CUDA library, and where it sees no GPU it must say so, or train on the CPU as the program without CUDA does. Objects
+# keep source lines, for tests/sass.
 # Arguments: that program, the repository, the build's folder, the generator, nvcc, architectures (90 …).
-# Skipped (77) where there is no nvcc or no header of NCCL, or nvcc knows none of the architectures.
+# Skipped (77) without nvcc or NCCL's header, or if nvcc knows none of the architectures.
 plain=$(realpath "$1") repository=$2 folder=$3 generator=$4 nvcc=$5
 shift 5
 [ -x "$nvcc" ] || { echo "no nvcc here"; exit 77; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The moving average of the weights, the best checkpoint, and stopping without improvement: each is what it says, and
-# comes back from a checkpoint to the bit.
+# The moving average of the weights, the best checkpoint, and stopping without improvement: each follows its definition
+# and has the same bits after a resume.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
@@ -54,7 +54,8 @@ for n in 1 2; do
         END { exit !(from == 48 && loss > 0 && (sum / 48 - loss) ^ 2 < 1e-12 && (bits * log(2) - loss) ^ 2 < 1e-12) }' positions.json
 done
 check "… whose accuracy validation reports" near "$(sed -n 's/.*"accuracy":\([^,]*\),.*/\1/p' positions.json)" "$(evals ema accuracy | tail -n 1 | cut -d' ' -f2)"
-# By length of documents: those of a/ are one class, those of b/ another, and c/ has others in one window.
+# Classes by length of documents: those of a/ are in one class, those of b/ in another, and c/ has documents of other
+# lengths within one window.
 for lengths in "a 33 40 64" "b 600 1000" "c 1 2 3 5 20 130"; do
     read -r name sizes <<<"$lengths"
     mkdir "$name.texts"
@@ -85,8 +86,8 @@ done
 ranks 2 eval "${run[@]}" run.name=ema data.val='a/*.h5,b/*.h5,c/*.h5' data.carry_state=true data.shuffle=false --documents >carried.json 2>/dev/null
 check "windows in another order have the same documents: $(cat carried.json)" test "$(grep -o '"[0-9]*":{"loss":[^,]*,"tokens":[0-9]*' carried.json |
     sed 's/"\([0-9]*\)":.*:/\1:/' | paste -sd' ')" = "1:1 2:2 4:3 8:5 32:20 64:96 256:113 1024:1584"
-# A model whose logits are all equal predicts token 0, the first of them: right in three of four bytes; of two bits that
-# are drawn, each is right in every second row, and both in every fourth (2,000 rows: within 0.05, five deviations).
+# A model whose logits are all equal predicts token 0, which is right for three of four bytes. Two bits are drawn at
+# random: each is right in every second row, and both in every fourth (2,000 rows: within 0.05, five deviations).
 overwrite runs/ema/$last zero backbone.embeddings.weight 0 $((256 * 32)) '\0\0\0\0'
 for ((i = 0; i < 200; i++)); do printf '\0\0\1\0'; done >raw.bin
 check "bytes" "$dtrain" pack -o raw --val 0 --format u8 raw.bin >raw.log 2>&1
@@ -119,7 +120,7 @@ check "… it starts from the weights" grep -q 'moving average of the weights st
 "$dtrain" eval "${run[@]}" run.name=plain --ema >none.log 2>&1
 check "an average that is not there: exit code" test $? -eq 2
 check "… and a message" grep -q 'step-00000020 has no moving average of the weights' none.log
-# Decay 0.5 of three updates, from the weights of four checkpoints: dtrain's own files are the inputs.
+# A decay of 0.5 over three updates, computed from the weights of four checkpoints, which dtrain wrote.
 check "the first steps" "$dtrain" small.ini run.name=first run.steps=3 optim.warmup_steps=1 optim.ema=0.5 checkpoint.every=1 \
     checkpoint.keep=9 data.val= >first.log 2>&1
 check_python "… average = average + (weights - average) / 2" - <<'P'
@@ -138,7 +139,7 @@ for step in (1, 2, 3):
         sys.exit(f"step {step}: {worst}")
 P
 
-# The best checkpoint: whatever is kept, on any ranks, with an average by the average's loss.
+# The best checkpoint stays whatever else is kept, on any ranks; with a moving average its loss counts.
 # On random tokens a model of text becomes worse the more it learns.
 worse=(data.val=synthetic:random log.eval_batches=2 log.eval_every=2 checkpoint.best=true)
 best=(small.ini "${worse[@]}" run.steps=30 checkpoint.keep=1)
@@ -168,7 +169,7 @@ check "… the average's loss counts" test "$(readlink runs/best-ema/checkpoints
 
 check "no step is saved twice" test -z "$(for run in runs/best-*; do grep -o '"event":"checkpoint","step":[0-9]*' "$run/metrics.jsonl" | sort | uniq -d; done)"
 
-# Whoever asks to stop may leave little time: the step that a run stops at is not validated.
+# A stop may leave little time, so the last step is not validated.
 "$dtrain" small.ini run.name=hurried run.steps=1000000 log.eval_every=1 log.eval_batches=1 >hurried.log 2>&1 &
 job=$!
 check "hurried: training is under way" wait_for_step hurried 5
@@ -177,7 +178,7 @@ wait $job
 check "hurried: the last step is not validated: $(tail -n 2 runs/hurried/metrics.jsonl)" \
     test "$(evals hurried loss | tail -n 1 | cut -d' ' -f1)" -lt "$(steps_done hurried)"
 
-# Patience: it stops, says why, and a larger one goes on as if it had been there from the start.
+# Patience: the run stops and says why. With a larger patience it continues as if that had been set from the start.
 name=patient
 patience=(small.ini "${worse[@]}" run.steps=30 optim.schedule=constant)
 check "a run without an end to its patience" "$dtrain" "${patience[@]}" run.name=endless >endless.log 2>&1
@@ -200,7 +201,7 @@ check "… to the end, with the bits of a run that never stopped" same_bits runs
     runs/endless/checkpoints/step-00000030
 check "… and the same best" test "$(readlink runs/$name/checkpoints/best)" = "$(readlink runs/endless/checkpoints/best)"
 
-# Counters come back: a run that is cut off anywhere stops at the same step.
+# Counters are saved: a run that was cut off anywhere stops at the same step.
 mkdir -p runs/cut/checkpoints
 check "every step's checkpoint" "$dtrain" "${patience[@]}" run.name=every run.patience=3 checkpoint.every=1 checkpoint.keep=0 \
     >every.log 2>&1

@@ -3,8 +3,8 @@
 # for language models and policies of every kind of block, in fp32 and bf16.
 #   bits.sh DTRAIN GAME               runs each twice, on two ranks
 #   bits.sh DTRAIN GAME BEFORE.txt    runs each once, on 1, 2 and 4 ranks, leaves their hashes in bits.txt, and compares
-#                                     them with those of an earlier build; made by the same command where the file is
-#                                     not there yet. For a change that must not change a bit; on one machine only.
+#                                     them with BEFORE.txt, which the same command of an earlier build wrote; writes that
+#                                     file if it does not exist. For changes that must not change a bit; on one machine.
 game=$(realpath "$2")
 before=${3:+$(realpath -m "$3")}
 # shellcheck source=tests/lib.sh

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# both.sh DTRAIN GAME: models that read both ways: the same losses on any ranks and in any micro-batches, every bit with
-# reproducible sums, through a resume on other ranks and with sharded optimizer states; the plan; evaluation and
-# predictions; masked language models; what is refused, by the key's name.
+# both.sh DTRAIN GAME: models that read in both directions have the same losses on any ranks and in any micro-batches,
+# and with reproducible sums the same bits, also after a resume on other ranks and with sharded optimizer states. Also
+# tests the plan, evaluation, predictions and masked language models, and that messages of refused settings name the
+# key.
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -49,7 +50,7 @@ small_run
 refused "the next token" 'model.direction is both, but model.heads is lm, which predicts the next token' \
     "$dtrain" small.ini model.direction=both
 
-# Which tokens are masked follows from the window: the losses are those of one rank everywhere.
+# Which tokens are masked depends on the window alone: the losses are those of one rank everywhere.
 mlm=(small.ini model.heads=mlm model.direction=both model.vocab_size=257 model.mask_token=256 run.steps=8 log.eval_every=4)
 for variant in "1" "1 data.micro_batch=2" "2" "4 data.micro_batch=1"; do
     read -ra words <<<"$variant"
@@ -92,7 +93,7 @@ mlm_rejected 'model.mask_token is 257, outside the vocabulary of 257' model.mask
 mlm_rejected 'model.mask_rate: 0 is out of range' model.mask_token=256 model.direction=both model.mask_rate=0
 mlm_rejected 'model.mask_token: required' model.direction=both
 
-# Windows in segments, each direction of a block through all of them: five segments of 64, the last one of 44 positions.
+# Windows in segments, with each direction of a block running through all segments: four of 64 and one of 44 positions.
 short=("${mlm[@]}" data.batch=4 data.reset_token=46)
 long=("${short[@]}" data.seq_len=300 model.layers="mamba gru mamba2 mlp lstm" model.n_layer=5 model.d_state=4)
 for variant in "1" "1 model.segment=128" "1 data.micro_batch=2 model.segment=64" "2 data.micro_batch=1 model.segment=64 model.recompute=scan" \

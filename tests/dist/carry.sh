@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Carried state: windows give the losses of one pass over the whole sequence, in training and validation; what is
-# carried comes back from a checkpoint to the bit, and on other ranks.
+# Carried state: windows have the losses of one pass over the whole sequence, in training and in validation. The carried
+# state has the same bits after a resume, also on other ranks.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
@@ -24,7 +24,7 @@ mean() {
 near() { # a, b, relative tolerance
     awk -v a="$1" -v b="$2" -v t="$3" 'BEGIN { d = a - b; exit !(a > 0 && d <= t * b && -d <= t * b) }'
 }
-# The losses of a model that does not change: nothing is learned at this rate.
+# Losses of a model that does not change, since the learning rate is tiny.
 frozen() { # run, overrides …
     local name=$1
     shift
@@ -32,9 +32,9 @@ frozen() { # run, overrides …
         data.shuffle=false "$@" >"$name.log" 2>&1
 }
 
-# Eight windows of 64 tokens, one after the other, and all of them at once. fp32 in another order; of bf16, which
-# keeps 8 bits, the mean of 512 losses.
-for reset in -1 10; do # at every newline a document starts
+# Eight windows of 64 tokens, one after the other and all at once. fp32 sums have another order; for bf16, which keeps 8
+# bits, the mean of 512 losses is compared.
+for reset in -1 10; do # a document starts at every newline
     for precision in fp32 bf16; do
         name=$precision-$reset
         tolerance=1e-5
@@ -50,14 +50,15 @@ check "windows without carried state" frozen apart data.batch=1 data.seq_len=64 
 check "… give other losses" eval '! same_losses runs/apart/metrics.jsonl runs/fp32--1-windows/metrics.jsonl 1e-4 >apart.txt'
 check "… but the same in the first window" bash -c '! grep "^step 1:" apart.txt'
 
-# A small shard, so that epochs end: with seven slots each walks a part of it, from zeros at each epoch's start.
+# A small shard, so that epochs end: each of seven slots reads a part of it, from a state of zeros at the start of each
+# epoch.
 small=(data.train="short/*.h5" data.seq_len=32 data.batch=7 data.carry_state=true)
 S=$("$dtrain" --check small.ini "${small[@]}" data.shuffle=false data.val= | sed -n 's/^steps: [0-9]*, \([0-9]*\) per.*/\1/p')
 check "steps of an epoch: $S" test "${S:-0}" -gt 20
 check "more than an epoch" frozen epochs "${small[@]}" run.steps=$((S + 2))
 check "the second epoch starts from zeros" cmp <(losses epochs | sed -n 1,2p) <(losses epochs | sed -n $((S + 1)),$((S + 2))p)
 
-# Validation: rows walk parts of the shard; a batch of one row is one pass over it.
+# In validation, rows read parts of the shard; a batch of one row is one pass over it.
 evaluate() { # n, overrides …
     local n=$1
     shift
@@ -86,7 +87,7 @@ for variant in "1" "2" "4" "1 data.micro_batch=2" "2 data.micro_batch=1"; do
     check "training on $variant" ranks "$n" "${run[@]}" run.name="$name" ${override:+"$override"} >"$name.log" 2>&1
     check "losses on $variant are those of one rank" same_losses "runs/$name/metrics.jsonl" runs/carried-1/metrics.jsonl 1e-5
 done
-# A validation begins with a cleared state, whatever training carries.
+# A validation begins with a zero state and does not change that of training.
 logged=$(sed -n 's/.*"event":"eval","step":45,"loss":\([^,]*\),.*/\1/p' runs/carried-1/metrics.jsonl)
 again=$("$dtrain" eval "${run[@]}" run.name=carried-1 run.resume=runs/carried-1/checkpoints/step-00000045 | eval_loss)
 check "validation in training and by dtrain eval: $logged, $again" near "$logged" "${again% *}" 1e-6
@@ -123,8 +124,8 @@ check "… gives the same bits" same_state runs/bf16-resumed/$last runs/bf16/$la
 check "resuming in fp32" resume bf16-to-fp32 9 1 run.precision=fp32
 check "… reads the states, too" grep -q 'step-00000009 was trained in bf16' bf16-to-fp32.log
 
-# Every kind of block in one model, each with states of its own: the same losses on any ranks and with any micro-batch,
-# the same bits from every level of recompute and after a resume, in bf16 too; text from a sample.
+# One model with every kind of block, each with its own state: the same losses on any ranks and with any micro-batch,
+# and the same bits from every level of recompute and after a resume, in bf16 too. A sample gives text.
 sed 's/^n_layer.*/layers = mamba mamba2 attention gru lstm mlp\nattn_window = 40\nn_head = 2\nn_kv_head = 1\nhead_dim = 16/' small.ini >kinds.ini
 check "a model of all kinds" "$dtrain" kinds.ini run.name=kinds run.steps=30 >kinds.log 2>&1
 for precision in fp32 bf16; do

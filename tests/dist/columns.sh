@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# columns.sh DTRAIN GAME: columns of other rows, a table that id columns share, weights and missing targets: the same losses
-# on any ranks and in any micro-batches, the same bits after a resume; other columns are refused by name, and what may not
-# be meant is warned of. tests/golden/columns.py has such losses in PyTorch.
+# columns.sh DTRAIN GAME: columns of other rows, a table that id columns share, weights and missing targets have the
+# same losses on any ranks and in any micro-batches, and the same bits after a resume. Other columns are refused by
+# name, and doubtful ones cause a warning. tests/golden/columns.py computes such losses with PyTorch.
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -64,7 +64,7 @@ check "weights of a run with other columns" "$dtrain" columns.ini run.name=tuned
     data.inputs="$other" >tuned.log 2>&1
 check "… say so" grep -qE "other columns: ${changed/the model has/was}" tuned.log
 
-again() { # what the log of a run, or of verify, says
+again() { # what the log of a run or of verify says
     grep -c 'data.[a-z]*: an earlier run has checked every value (runs/.checked)' "$1.log"
 }
 check "values are checked" test "$(again n1)" = 0

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# console.sh DTRAIN: what people read fits 80 columns, in each command, on a terminal and in a file, where a path or a line
-# of JSON is not longer by itself; a run ends with its total time; Ctrl-C is called so.
+# console.sh DTRAIN: what people read fits 80 columns, in each command, on a terminal and in a file, except a path or a
+# line of JSON that is longer by itself. A run ends with its total time, and Ctrl-C is reported as Ctrl-C.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
 unset COLUMNS
 export LC_ALL=C.UTF-8
 small_run
 
-fits() { # what, command …: it succeeds, and so do its lines, which are in $shown
+fits() { # a command must succeed and its lines, which are left in $shown, must fit
     local what=$1 long
     shift
     "$@" >out.txt 2>error.txt </dev/null

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # context.sh DTRAIN GAME [short]
-# Ranks that share each window (comm.context) train and validate what one rank does in the same segments: every kind of block,
-# documents, odd lengths, groups, micro-batches, sharded weights, mixtures, pooled heads; they resume on other splits. What is refused.
-# short: four steps of every kind of block, of sharded groups and of heads that pool.
+# Ranks that share each window (comm.context) train and validate as one rank does in the same segments, with every kind
+# of block, documents, odd lengths, groups, micro-batches, sharded weights, mixtures and pooled heads, and resume on
+# other numbers of ranks. What does not fit is refused. short: four steps of every kind of block, of sharded groups and
+# of heads that pool.
 game=$(realpath "$2") size=${3:-whole}
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -36,7 +37,7 @@ for level in "${levels[@]}"; do
     run "shard-$level" 4 "${common[@]}" comm.context=2 optim.shard="$level"
     same_training "optim.shard = $level" "$first" "shard-$level"
 done
-# Reproducible sums: the bits of one rank, in two micro-batches, on any ranks and any context.
+# With reproducible sums, the bits are those of one rank with two micro-batches, on any ranks and with any context.
 last=checkpoints/step-00000004
 tree=(comm.reduce=reproducible data.micro_batch=2 model.layers="mamba attention mlp gru" model.segment=64 optim.shard=states checkpoint.every=4)
 results() { # run: losses and norms of its steps as they were printed
@@ -99,7 +100,7 @@ check "the plan" ranks 2 --check small.ini "${long[@]}" "${common[@]}" comm.cont
 check "the plan has them: $(grep ^segments check.log)" grep -q '^segments: 8 of 64 tokens a window, shared by 2 ranks, ' check.log
 check "eval by one rank" "$dtrain" eval small.ini run.name=$first-2 "${long[@]}" "${common[@]}" comm.context=2 >eval.json 2>eval.log
 
-# A rank that waits for a state names who does not send it.
+# A rank that waits for a state reports the rank that does not send it.
 host=$(uname -n)
 export OMPI_MCA_odls_base_sigkill_timeout=1 # as launched by hand
 for fate in KILL:137:died STOP:3:'is suspended \(SIGSTOP\)'; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# heads.sh DTRAIN GAME: a policy's heads, conditioned on each other or not: the same losses and metrics on any ranks and
-# in any micro-batches; eval and a resumed run continue from what the checkpoint has, its normalisation too; and what
-# does not fit (heads, targets, frames) is a clear error.
+# heads.sh DTRAIN GAME: the heads of a policy, whether they depend on each other or not, have the same losses and
+# metrics on any ranks and in any micro-batches. eval and a resumed run continue from the checkpoint and its
+# normalisation. What does not fit (heads, targets, frames) is a clear error.
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -14,7 +14,7 @@ first_loss() { # run
 }
 last=checkpoints/step-00000008
 
-# The weights and their average change places for a validation in arrays that training uses; no trace of it stays.
+# For a validation the weights and their average are exchanged in arrays that training uses, which must leave no trace.
 for every in 1 0; do
     check "an average, validated every $every" "$dtrain" heads.ini run.name=average-$every optim.ema=0.9 log.eval_every=$every >average.log 2>&1
 done
@@ -67,7 +67,7 @@ assert all("confusion" not in found["heads"][name] for name in ("buttons", "c_x"
 for name in "c_x", "c_y":
     assert abs(found["heads"][name]["mae"] - found["heads"][name]["error"]) < 1e-5, found
 EOF
-    # As it was when it had been killed after step 4.
+    # The run's folder as it is after a kill after step 4.
     check "$chained: saves" "$dtrain" "${common[@]}" run.name=cut-$chained checkpoint.every=4 >cut.log 2>&1
     rm -r runs/cut-$chained/$last
     check "$chained: resumes" "$dtrain" "${common[@]}" run.name=cut-$chained >cut.log 2>&1
@@ -144,7 +144,7 @@ with open("centred/model.safetensors", "r+b") as file:
 EOF
 [ ! -d centred ] || rejected 'data.normalize: false, but these weights were trained on normalised frames' \
     run.init_from=centred data.normalize=false
-# A fixed tree over micro-batches and ranks: every digit of every head's metrics.
+# With a fixed tree over micro-batches and ranks, all digits of all metrics are equal.
 for n in 1 4; do
     check "reproducible on $n ranks" ranks $n heads.ini model.autoregressive=true comm.reduce=reproducible data.micro_batch=2 \
         run.name=tree-$n >tree-$n.log 2>&1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# memory.sh DTRAIN: a process has what --check plans, and a constant for the program and its libraries: at any length and width,
-# whole and in segments, on one rank and two. Sanitizers need memory of their own.
+# memory.sh DTRAIN: a process uses what --check plans and a constant for the program and its libraries, at any length
+# and width, whole and in segments, on one rank and on two. Skipped with sanitizers, which use memory themselves.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 if is_sanitized; then exit 77; fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A mixture of two sources: the same windows on any number of ranks, in the shares of the weights, through kills and
-# resumes; other weights only from a step on; losses by source that add up to the whole; what is refused.
+# A mixture of two sources has the same windows on any number of ranks, in the proportions of the weights, through kills
+# and resumes. Other weights apply only from a step on. Losses by source add up to the total. Wrong mixtures are
+# refused.
 #   mixture.sh DTRAIN INTERPOSE
 library=$2
 # shellcheck source=tests/lib.sh
@@ -53,7 +54,7 @@ check "… and to the validation loss" adds_up runs/whole/metrics.jsonl eval 1e-
 check "tokens by source are those of the order" cmp \
     <(sed -nE 's/.*"event":"train","step":([0-9]*).*"sources":.*"tokens":([0-9]*),"epochs":[^}]*\}\}\}/\1 \2/p' runs/whole/metrics.jsonl) \
     <(head -n $((24 * 8)) order-1.txt | awk '$3 ~ /^code/ { n[$1] += 48 } END { for (i = 1; i <= 24; i++) print i, n[i] + 0 }')
-# The place in a source's epochs, by the first sequence of a batch, counts the step itself.
+# The position in a source's epochs, shown by the first sequence of a batch, includes the step itself.
 check "the first step is part of an epoch: $(by_source whole | head -n 1)" awk -F'[:,}]' 'NR == 1 { for (i = 1; i < NF; i++) if ($i ~ /"epochs"/)
     begun += $(i + 1) > 0 } END { exit begun != 1 }' <(by_source whole)
 check "eval of code alone" ranks 1 eval small.ini "$mix" data.val='code/val-*.h5' run.name=whole data.micro_batch=2 >eval.json 2>eval.log

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# optim.name = muon: ten steps on 1, 2 and 4 ranks, sharded or not, have the same bits where comm.reduce = reproducible,
-# through resumes from one to the other; in bf16, with an average and µP too. Rates by name, and what is refused.
+# optim.name = muon: with comm.reduce = reproducible ten steps on 1, 2 and 4 ranks, sharded or not, have the same bits,
+# also when a run resumes in another of these forms, in bf16, with an average and with µP. Also rates by name, and what
+# is refused.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
@@ -15,7 +16,7 @@ train() { # name, ranks, key=value …
     shift 2
     check "$name" ranks "$n" small.ini run.name="$name" "$@" >"$name.log" 2>&1
 }
-same() { # a, b: where states are in other files, the losses of later steps show them
+same() { # where states are in different files, the losses of later steps compare them
     check "$1 has the weights of $2" cmp "runs/$1/$last/model.safetensors" "runs/$2/$last/model.safetensors"
     check "… and its losses" cmp <(train_lines "runs/$1/metrics.jsonl") <(train_lines "runs/$2/metrics.jsonl")
 }
@@ -41,7 +42,8 @@ check "it resumes" grep -q 'resuming from .*step-00000005' path.log
 same path one
 check "… and its states" same_bits runs/path/$last runs/one/$last
 
-# Muon keeps no squares of matrices. Checkpoints with them, as older ones and AdamW's are, can be continued; not the other way.
+# Muon keeps no squares for matrices. Checkpoints that have them, from older versions or AdamW, can be continued; the
+# opposite cannot.
 squares() { cat "runs/$1/$last"/optimizer-* | grep -aoE 'exp_avg_sq\.[a-z0-9_.]*(in_proj.weight|A_log)' | sort -u; }
 check "squares of A_log, not of matrices: $(squares one)" test "$(squares one | sed 's/.*mixer.//' | sort -u)" = A_log
 check "AdamW has both" test "$(squares adamw | sed 's/.*mixer.//' | sort -u | wc -l)" -eq 2
@@ -61,7 +63,7 @@ same mixed-4 mixed-1
 check "… and its average" cmp runs/mixed-4/$last/ema.safetensors runs/mixed-1/$last/ema.safetensors
 check "the echo has the groups" grep -q '^lr_groups = \*.out_proj.weight:0.5x .*# command line' runs/mixed-1/config.resolved.ini
 
-# Rates by name: a rate of 0 keeps a tensor, a rate of its own is one, later lines win.
+# Rates by name: a rate of 0 keeps a tensor as it is, a plain number is a rate, and later patterns win.
 frozen=(optim.weight_decay=0.5 'optim.lr[*.in_proj.weight]=0' 'optim.lr[*.layers.1.*]=3e-3')
 train frozen 1 "${frozen[@]}"
 train whole 1 optim.weight_decay=0.5

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# numbers.sh DTRAIN INTERPOSE: every number that a run reports follows from another source too: from arithmetic, from
-# another file of the run, from the kernel, or from a sleep that was put into one part of it. No speed is checked.
+# numbers.sh DTRAIN INTERPOSE: every number that a run reports is compared with another source: arithmetic, another file
+# of the run, the kernel, or a sleep that was added to one part of it. No speed is checked.
 library=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -84,7 +84,7 @@ check "it is complete" grep -q '"state":"complete",.*"reason":""' runs/one/state
 follows "dtrain eval" '{ is("loss", $2, loss, 1e-8); is("tokens", $1, 3 * 8 * 48, 0); is("perplexity", $3, exp($2), 1e-9) }' \
     -v loss="$(tail -n 1 eval.txt | cut -d' ' -f3)" <<<"$(fields eval.json eval tokens loss perplexity)"
 
-# --- what is read: tokens of files, and each window once in an epoch
+# --- what is read: the tokens of the files, and each window once in an epoch
 "$dtrain" verify small.h5 >verify.txt 2>&1
 check "dtrain verify has the tokens of --check: $(cat verify.txt)" grep -q "^good  small.h5: $tokens tokens, uint8, vocabulary 256, checksums match" verify.txt
 "$dtrain" order "${run[@]}" --steps 1:$((epoch + 1)) >order.txt
@@ -106,7 +106,7 @@ follows "validation on the console" '{ is("loss", $2, $6, 1e-4); is("perplexity"
     <(sed -n 's/^.*step \([0-9]*\)  validation loss \([^ ]*\)  perplexity \([^ ]*\)  over \([0-9]*\) tokens.*/\1 \2 \3 \4/p' one.log) \
     <(fields $metrics eval step loss perplexity tokens))"
 
-# --- the profile: its FLOPs are the model's, and its table has what its JSON has
+# --- the profile: its FLOPs are those of the model, and its table equals its JSON
 for role in forward dX dW; do # a third each
     follows "FLOPs of the products, $role" '{ is("FLOPs", $1, 15 * 384 * (flops - 27 * 64 * 16 * 2), 1e-9) }' -v flops=$flops \
         <<<"$(rows one | sed -n 's/.*"lane":"op","name":"gemm '$role'".*"flops":\([^,]*\),.*/\1/p' | total)"
@@ -128,7 +128,7 @@ follows "profile.txt" '
       is("GB/s", $13 == "-" ? 0 : $13, $3 / $2 / 1e9, $3 > 0 ? 6e-3 / ($3 / $2 / 1e9) : 0) }' \
     -v whole="$whole" <<<"$(paste -d' ' json.txt table.txt)"
 
-# --- the plan: rows of memory and the parts of a batch multiply out
+# --- the plan: rows of memory follow from the sizes, and the parts of a batch multiply to the batch
 plan() { # dtrain --check of two ranks with these keys; a line of its memory in MiB
     ranks 2 --check small.ini model.d_model=256 data.batch=24 data.micro_batch=3 "$@" 2>&1
 }
@@ -167,7 +167,8 @@ if ! is_sanitized; then # which must be loaded first
     follows "train lines of two ranks" '{ is("tokens", $2, 128 * $1, 0); is("tokens_per_s", $3 * $4 / 1000, 128, 1e-7) }' <two.txt
     follows "their steps" '{ is("their sum", $1, $2, 0.1) }' <<<"$(cut -d' ' -f4 two.txt | total) $(phases gather phase \
         'reading data,forward,backward,summing gradients,optimizer,gathering weights,agreeing on stops and saves,waiting for the device')"
-    # Two norm blocks of 65,536 of the model's 161,280 elements are spread: summed in each step, their weights gathered.
+    # Two norm blocks of 65,536 elements of the model's 161,280 are sharded: each step sums them and gathers their
+    # weights.
     comm_bytes() { rows gather | sed -n "s/.*\"lane\":\"comm\",\"name\":\"$1\".*\"bytes\":\([^,]*\),.*/\1/p"; }
     follows "bytes of collectives" '{ is("reduce-scatter", $1, 6 * 131072 * 4, 0); is("all-gather", $2, $1, 1e-3); is("all-reduce", $3, 6 * 30208 * 4, 0.02) }' \
         <<<"$(comm_bytes reduce-scatter) $(comm_bytes all-gather) $(comm_bytes all-reduce)"
@@ -175,7 +176,7 @@ if ! is_sanitized; then # which must be loaded first
     sums=$(phases gather phase 'summing gradients') gathers=$(phases gather phase 'gathering weights')
     follows "waiting for others" '{ is("it", $1, $2 + $3, 0.1); is("it", $1 >= 20, 1, 0); is("gathering is a part of it", $3 > 0.15 * $2, 1, 0) }' \
         <<<"$waited $sums $gathers"
-    # The last checkpoint waits for itself, and for the one before it where a step is shorter than that.
+    # The last save waits for itself, and for the save before it if a step is shorter than that.
     check "a slow disk" slow "call=fsync path=checkpoints do=30" 1 small.ini run.name=disk checkpoint.every=11 >disk.log 2>&1
     fields runs/disk/metrics.jsonl checkpoint step write_ms stall_ms >saved.txt
     check "two checkpoints" test "$(cut -d' ' -f1 saved.txt | tr '\n' ' ')" = "11 12 "
@@ -191,7 +192,7 @@ if ! is_sanitized; then # which must be loaded first
     follows "the best that is there" '{ is("best_step", $1, 3, 0); is("best_loss", $2, three, 1e-8); is("the lost one is better", four < three, 1, 0) }' \
         -v three="$(sed -n 3p lost.txt)" -v four="$(sed -n 4p lost.txt)" <<<"$(sed 's/{/{"event":"state",/' runs/lost/state.json |
         fields /dev/stdin state best_step best_loss)"
-    # Two steps that last 0.4 s each, for their metrics are written so slowly.
+    # Two steps take 0.4 s each, because their metrics are written that slowly.
     begun=${EPOCHREALTIME/./}
     check "a run that is resumed" slow "call=write path=runs/disk/metrics do=400" 1 small.ini run.name=disk run.steps=14 >resumed.log 2>&1
     follows "the rate of a run that was resumed" '{ is("tokens/s", $1 <= 2 * 384 / 0.8 && $1 >= 0.99 * 2 * 384 / wall, 1, 0) }' \
@@ -226,7 +227,7 @@ follows "dtrain eval of a policy" '{ for (i = 1; i <= 4; i++) is("loss " i, $i, 
 follows "the average is what improves" '{ is("best_loss", $1, $2, 1e-8) }' <<<"$(sed -n 's/.*"best_loss":\([^,}]*\).*/\1/p' runs/policy/state.json) \
     $(fields runs/policy/metrics.jsonl eval ema_loss)"
 
-# --- memory, as the kernel has it while the process stands still
+# --- memory, as the kernel reports it while the process is stopped
 "$dtrain" small.ini run.name=memory run.steps=1000000 log.every=1000000 >memory.log 2>&1 &
 job=$!
 wait_for_step memory 20
@@ -236,7 +237,7 @@ follows "memory_mb" '{ is("it", $1, resident, 0.02) }' -v resident="$resident" <
 kill -KILL $job
 wait $job 2>/dev/null
 
-# --- no number without a check: above, or in the test named here. A new field needs one.
+# --- every number has a check, above or in the test named here; a new field needs one
 names() { # prefix, files …: fields, those of a policy's heads too
     cat "${@:2}" | tr -d '\n\t' | grep -oE '"[a-z_0-9]+":' | tr -d '":' | sort -u | sed "s/^/$1 /"
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# outputs.sh DTRAIN: heads that predict numbers of any unit: mixtures, quantiles, ranges, weights and missing targets train
-# with the same losses on any ranks and in any micro-batches; targets are normalised, and errors, draws and predictions are
-# in the data's own units; small losses are printed with their digits; wrong parameters are a clear error.
+# outputs.sh DTRAIN: heads that predict numbers of any unit (mixtures, quantiles, ranges, weights, missing targets)
+# train with the same losses on any ranks and in any micro-batches. Targets are normalised; errors, draws and
+# predictions are in the units of the data. Small losses are printed with their digits. Wrong parameters are a clear
+# error.
 python=python3
 "$python" -c 'import h5py, numpy' 2>/dev/null || { echo "skipped: no h5py" >&2; exit 77; }
 # shellcheck source=tests/lib.sh
@@ -52,8 +53,8 @@ for variant in "1" "1 data.micro_batch=2" "2" "4" "1 model.autoregressive=true" 
     check "$variant: trains" ranks "${words[0]}" numbers.ini "$weights" "${words[@]:1}" run.name="$name" >"$name.log" 2>&1
 done
 for other in n-1-data-micro-batch-2 n-2 n-4; do
-    # fp32 sums in another order: 1e-5 relative is what the project promises, of the heads' losses, which are about 1: that of
-    # a mixture becomes negative, and their sum passes 0.
+    # fp32 sums have another order. The project promises 1e-5 relative to the losses of heads, which are about 1; that
+    # of a mixture becomes negative, and the sum crosses 0.
     check "losses of $other" same_losses runs/n-1/metrics.jsonl runs/$other/metrics.jsonl 1e-5 "" 1
 done
 check "conditioned heads on 4 ranks" same_losses runs/n-1-model-autoregressive-true/metrics.jsonl \

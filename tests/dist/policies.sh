@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# policies.sh DTRAIN GAME: the ready configuration launch/policy.ini trains on frames of 287 numbers with each kind of block,
-# and, smaller, with the same losses on two ranks and in micro-batches; launch/backbones.sh makes its table.
+# policies.sh DTRAIN GAME: launch/policy.ini trains on frames of 287 numbers with each kind of block and, in a smaller
+# form, has the same losses on two ranks and in micro-batches. launch/backbones.sh prints its table.
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -51,7 +51,7 @@ check "its curve has a row a round, and what it is compared with: $(cat aggregat
     test "$(grep -cE '^([01] +(0|600) +[0-9.]+ \+- [0-9.]+|(expert|random): score [0-9.]+ .*)$' aggregate/curve.txt)" = 4
 check "the second round has the frames of the first" grep -q 'train = .*train-round-0.h5' aggregate/round-1/config.resolved.ini
 check "a finished round is kept" "$repository/launch/aggregate.sh" --rounds 1 --steps 4 --games 2 --width 8 --out "$PWD/aggregate" >again.log 2>&1
-# Play is the same for the same games, and in what others play beside it.
+# The same games are played in the same way, whatever other streams play at the same time.
 policy=$(newest aggregate/round-0)
 "$game" --play "$policy" 16 5 7 >one.txt
 "$game" --relabel labels.h5 "$policy" 16 5 7 >two.txt

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# pools.sh DTRAIN GAME: heads that pool their window, beside one that does not and alone: the same losses and scores on
-# any ranks and in any micro-batches, with weights of windows that count once; eval and a resumed run; carried state;
-# what is refused.
+# pools.sh DTRAIN GAME: heads that pool their window, alone and together with a head that does not, have the same losses
+# and scores on any ranks and in any micro-batches. The weight of a window counts once. Also eval, a resumed run,
+# carried state, and what is refused.
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -12,7 +12,7 @@ last=checkpoints/step-00000008
 scores() { # what each line says of the heads, to five digits
     sed -n 's/.*"heads"://p' "$1" | grep -oE '[a-z_0-9]+":[0-9-][0-9.e+-]*' | sed 's/":/ /' | xargs printf '%s %.5g\n'
 }
-tokens_of() { # counted positions and windows of the evaluations
+tokens_of() { # counted positions and windows in the evaluations
     sed -n 's/.*"event":"eval".*"tokens":\([0-9]*\).*/\1/p' "runs/$1/metrics.jsonl" | sort -u
 }
 

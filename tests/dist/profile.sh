@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Where the time goes: on two ranks the table adds up, and the trace has every track; the table on SIGUSR2.
+# The profile: on two ranks its table adds up, the trace has every track, and SIGUSR2 prints the table.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 tool=$2
@@ -23,7 +23,7 @@ count_of() { # profile.txt, row
     sed -n "s/^  $2  *\([0-9][0-9]*\) .*/\1/p" "$1" | head -n 1
 }
 
-# Where this may be done, the clock of rank 1 is a day ahead.
+# Where the system allows it, the clock of rank 1 is a day ahead.
 cat >skew.sh <<'EOF'
 #!/bin/bash
 [ "$OMPI_COMM_WORLD_RANK" = 1 ] && unshare --time --monotonic 86400 true 2>/dev/null &&
@@ -71,7 +71,7 @@ check "limits of another machine are refused" bash -c "! '$dtrain' small.ini run
 check "… by name" grep -q 'was measured on another, but this run uses' limits.log
 sed "s/\"another\"/\"$(sed -n 's/.*this run uses \(.*\)/\1/p' limits.log | head -n 1)\"/" other.jsonl >limits.jsonl
 check "limits of this one" "$dtrain" small.ini run.name=limits log.limits=limits.jsonl >limits.log 2>&1
-# A product's floor is the larger of copying and multiplying, call by call; an update only copies.
+# The floor of a product is the larger of copying and multiplying, for each call. An update only copies.
 check "… give floors, and their shares" awk '
     FNR == NR { if (/^ops of/) ops = /training/; if (ops && /^  [a-z]/) share[rows++] = $NF; next }
     /"lane":"op"/ {
@@ -80,14 +80,15 @@ check "… give floors, and their shares" awk '
         bad += floor < copy * 0.999999 || (/gemm/ && (floor < multiply * 0.999999 || floor > copy + multiply)) || (/adamw/ && floor > copy * 1.000001)
         got = share[row++]; want = floor / seconds; bad += got < want - 0.0051 || got > want + 0.0051 }
     END { exit !(rows > 8 && row == rows && bad == 0) }' runs/limits/profile.txt <(tr -d '\n\t' <runs/limits/profile.json | tr '{' '\n')
-# Two ranks with as much each: rows are of the mean rank, floors too.
+# Two ranks, each with as much work as the single rank: rows and floors are those of the mean rank.
 work() { # run: count, bytes, FLOPs and floor of its ops
     tr -d '\n\t' <"runs/$1/profile.json" | tr '{' '\n' | grep '"lane":"op"' | sed 's/"seconds".*"bytes"/"bytes"/' | sort
 }
 check "limits on two ranks" ranks 2 small.ini run.name=limits-2 data.batch=16 log.limits=limits.jsonl \
     run.threads="$(sed -n 's/.*"name":".*, \([0-9]*\) thread.*/\1/p' limits.jsonl)" >limits.log 2>&1
 check "… a mean rank does as much as one rank does alone" diff <(work limits) <(work limits-2)
-# Where all else is fast, exponentials are the floor: of a convolution one a channel, of a scan two beside one of its own a state.
+# If everything else is fast, exponentials are the floor: one for each channel of a convolution, and two more than one
+# for each state in a scan.
 sed 's/"gexp2/"g2/; s/\("[cg][a-z_0-9]*[sp]"\):[0-9]*/\1:1e6/g; s/"gexp_per_s":1e6/"gexp_per_s":1/; s/"g2_per_s":1e6/"gexp2_per_s":2/' limits.jsonl >exps.jsonl
 check "limits of exponentials" "$dtrain" small.ini run.name=exps log.limits=exps.jsonl >exps.log 2>&1
 check "… are the floors of what has them" awk 'function is(op, want) { if (index($0, "\"name\":\"" op "\"")) { rows++; match($0, /"floor_seconds":[^,}]*/)
@@ -95,7 +96,7 @@ check "… are the floors of what has them" awk 'function is(op, want) { if (ind
     /"lane":"op"/ { n = 12 * 2 * 8 * 48 * 64; is("conv1d_silu_forward", n / 1e9); is("scan_forward", n * (2 / 1e9 + 16 / 2e9)) }
     END { exit bad || rows != 2 }' <(tr -d '\n\t' <runs/exps/profile.json | tr '{' '\n')
 
-# SIGUSR2, by launch/run.sh: the table is there while the run goes on.
+# SIGUSR2 by launch/run.sh prints the table while the run continues.
 set -m
 "$repository/launch/run.sh" -np 2 "$dtrain" small.ini run.name=asked run.steps=100000 optim.warmup_steps=0 log.every=1000 \
     >asked.log 2>&1 &
@@ -107,7 +108,7 @@ kill -USR2 "$job"
 wait_until test -e runs/asked/profile.txt
 check "the table of a run that goes on" adds_up runs/asked/profile.txt
 wait_for_step asked $(($(steps_done asked) + 10))
-# Each rank asks for it when its signal comes, which may be in another step than the other's.
+# Each rank prints it when the signal arrives, which may be in different steps.
 check "it is written once or twice: $(grep -c 'profile: ' asked.log)" test "$(grep -c 'profile: ' asked.log)" -le 2
 kill -USR1 "$job"
 wait "$job"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# comm.reduce = reproducible: the same bits of losses, norms, validation, weights and optimizer states on 1, 2, 4 and 8
-# ranks, with any number of threads, in fp32 and bf16, and through kills and resumes on other numbers of ranks. With
-# `short` as the third argument fp32 on one rank and four, and what is refused.
+# comm.reduce = reproducible: losses, norms, validation, weights and optimizer states have the same bits on 1, 2, 4 and
+# 8 ranks, with any number of threads, in fp32 and bf16, and through kills and resumes on other numbers of ranks. With
+# `short` as the third argument: fp32 on one rank and on four, and what is refused.
 #   reproducible.sh DTRAIN INTERPOSE [short]
 library=$2
 # shellcheck source=tests/lib.sh
@@ -14,7 +14,7 @@ sed -i 's/^batch = .*/batch = 16\nmicro_batch = 2/; s/^steps = .*/steps = 6/' sm
 printf '[comm]\nreduce = reproducible\n' >>small.ini
 last=checkpoints/step-00000006
 
-curves() { # run: what its lines say of training and validation; times are its own
+curves() { # run: its lines of training and validation without times
     sed -nE 's/,"(step_ms|stall_ms)".*//; s/.*"event":"(train|eval)",//p' "runs/$1/metrics.jsonl"
 }
 differ() { # checkpoint A, checkpoint B
@@ -27,7 +27,7 @@ alike() { # run, run it must be like, last checkpoint
     check "… which are there" test "$(curves "$1" | wc -l)" -ge 6
 }
 
-# Rows larger and smaller than a norm block, sizes that no block divides; buckets of one row and of many.
+# Rows are larger and smaller than a norm block, and no block divides their sizes; buckets hold one row or many.
 sizes=(model.d_model=40 model.d_state=5 model.dt_rank=3 model.d_conv=3 data.seq_len=37 model.vocab_size=2003)
 for precision in "${precisions[@]}"; do
     common=(small.ini "${sizes[@]}" "run.precision=$precision" optim.ema=0.9 log.eval_every=3 log.eval_batches=3
@@ -77,7 +77,7 @@ fi
 
 refused "three ranks" 'comm.reduce: reproducible needs a power of two of ranks, not 3: start 2 or 4' ranks 3 small.ini run.name=refused
 
-# The arenas that wait are planned: log2 of a rank's eight micro-batches.
+# The plan includes the arenas of partial sums: log2 of a rank's eight micro-batches.
 sums=$("$dtrain" --check small.ini | sed -n 's/^ *gradient sums *\([0-9.]*\) MiB/\1/p')
 gradients=$("$dtrain" --check small.ini | sed -n 's/^ *gradients *\([0-9.]*\) MiB/\1/p')
 check "--check plans gradient sums of $sums MiB, gradients of $gradients" awk -v s="$sums" -v g="$gradients" \

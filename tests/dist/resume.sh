@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Nothing lost: a killed job resumes from its last checkpoint and ends with the bits of one that was not killed; on
-# another number of ranks with the same losses; signals save and exit 0. With `short` as the third argument the model
-# is a smaller one.
+# Nothing is lost: a killed job resumes from its last checkpoint and ends with the bits of a job that was not killed; on
+# another number of ranks, with the same losses. Signals save and end the job with exit code 0. With `short` as the
+# third argument the model is smaller.
 #   resume.sh DTRAIN INTERPOSE [short]
 library=$2
 # shellcheck source=tests/lib.sh
@@ -29,7 +29,7 @@ check "curves are the same" cmp <(train_lines runs/$name/metrics.jsonl) <(train_
 name=signalled
 slow_start "$library" $name 8 2 "${common[@]}" run.name=$name
 check "training is under way" wait_for_step $name 7
-# A handler could run inside a library.
+# Signal handlers must not run inside a library.
 blocked=$(sed -n 's/^SigBlk:\s*/0x/p' "/proc/$(rank_pid 0)/status")
 check "the thread that trains blocks SIGUSR1, SIGINT and SIGTERM, not only $blocked" test $((blocked & 0x4202)) -eq $((0x4202))
 kill -USR1 "$(rank_pid 1)" # this rank alone
@@ -70,7 +70,7 @@ for signal in TERM INT; do
     check "SIG$signal: same bits" same_bits runs/$name/$last runs/whole/$last
 done
 
-# The storage type stays, even where a new run would use another one.
+# The storage type stays, even if a new run would use another one.
 name=storage
 small=(small.ini run.name=$name optim.warmup_steps=1)
 check "a run in bf16" ranks 1 "${small[@]}" run.steps=2 run.precision=bf16 >$name.log 2>&1
@@ -82,7 +82,7 @@ check "… and logged" grep -q 'run.precision = fp32: .*step-00000004 was traine
 check "… and kept from there" "$dtrain" "${small[@]}" run.steps=8 run.precision=auto >$name.log 2>&1
 check "… whatever the machine" grep -q 'parameters, fp32,' $name.log
 
-# The order stays, too: it is that of the checkpoint unless data.block names another.
+# The order stays as well: it is that of the checkpoint unless data.block gives another one.
 name=block
 sed '/^block = /d' small.ini >open.ini
 small=(optim.schedule=constant)
@@ -107,7 +107,7 @@ check "a new run has blocks of 1" cmp <("$dtrain" order open.ini --steps 1:3) <(
 refused "another block that is named" 'data.block is 1, the checkpoint has 64' \
     "$dtrain" open.ini "${small[@]}" run.name=$name-named run.steps=8 data.block=1
 
-# A damaged newest checkpoint: the run resumes from the one before, and says so.
+# If the newest checkpoint is damaged, the run resumes from the one before and says so.
 cp -r runs/whole runs/damaged
 rm -rf runs/damaged/$last
 printf X | dd of=runs/damaged/checkpoints/step-00000035/model.safetensors bs=1 seek=2000 conv=notrunc status=none

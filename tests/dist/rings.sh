@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# optim.shard = gradients and weights: a rank keeps those of its pieces alone, and nothing else changes: through any
-# levels, ranks and resumes the bits of one rank, which has all. The model is deep enough that layers share slots.
+# optim.shard = gradients and weights: a rank keeps only those of its pieces, and nothing else changes. Through all
+# levels, numbers of ranks and resumes, the bits are those of one rank, which has everything. The model is so deep that
+# layers share slots.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 size=${2:-whole} # short: fewer layers, and only sums in the order of a tree
@@ -23,7 +24,7 @@ same() { # a, b: weights, averages, carried states and losses
     done
     check "$1 and $2 have the same losses" cmp <(train_lines runs/$1/metrics.jsonl) <(train_lines runs/$2/metrics.jsonl)
 }
-path() { # name, key=value …: two steps on four ranks with weights, two on two with states, two on two with gradients
+path() { # name, key=value …: two steps each on four ranks with weights, two with states, two with gradients
     local name=$1
     shift
     train "$name" 4 optim.shard=weights "$@"
@@ -45,7 +46,7 @@ train muon-path 4 "${muon[@]}" optim.shard=gradients
 rm -r "runs/muon-path/$last"
 train muon-path 2 "${muon[@]}" optim.shard=weights comm.verify_replicas=1
 same muon-path muon
-# Summed in another order: micro-batch by micro-batch over ranks. 1e-5 relative is what the project promises.
+# Sums over ranks are made for each micro-batch, in another order. The project promises 1e-5 relative.
 if [ "$size" != short ]; then
     train fast 2 data.micro_batch=2 data.val=
     train fast-rings 2 data.micro_batch=2 data.val= optim.shard=weights
@@ -59,7 +60,7 @@ check "segments summed over ranks one by one" same_losses runs/segments/metrics.
 refused "segments in a reproducible order" "model.segment: with optim.shard = weights the gradients of segments" env messages=1 \
     "${local_mpirun[@]}" -np 2 "$dtrain" --check small.ini model.segment=64 data.seq_len=80 data.micro_batch=2 comm.reduce=reproducible optim.shard=weights
 
-# The plan: slots, and this rank's pieces, as many as of each optimizer state.
+# The plan has rows for the slots and for this rank's pieces, as many as of each optimizer state.
 row() { # of a plan, file
     sed -n "s/^  $1  *\([0-9.]*\) MiB/\1/p" "$2"
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # segments.sh DTRAIN GAME
-# Windows that are run in segments (model.segment) train, evaluate and predict what whole windows do: with documents, over
-# micro-batches and ranks, with carried state, in mixtures; with the bits of reproducible sums; and learn a task that truncated gradients
-# do not. auto and numbers that do not fit.
+# Windows that are run in segments (model.segment) train, evaluate and predict as whole windows do: with documents, over
+# micro-batches and ranks, with carried state and in mixtures, and with the bits of reproducible sums. They learn a task
+# that truncated gradients do not. Also `auto`, and lengths that do not fit.
 game=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -85,7 +85,8 @@ override "a longer window of attention" 'model.segment is 64, shorter than model
 override "auto with reproducible sums" 'model.segment: auto follows the memory, .*needs a number' model.segment=auto comm.reduce=reproducible \
     data.micro_batch=1
 
-# A task that only a gradient through the whole row learns. Guessing among the four answers has a loss of ln 4 = 1.386.
+# A task that can only be learned with a gradient through the whole row. Guessing among four answers has a loss of ln 4
+# = 1.386.
 check "rows of a latch" "$dtrain" pack latch -o latch --rows 52 --length 512 --vocab 6 --items 16 --val 0.16 >pack.log 2>&1
 : >latch.ini
 latch=(latch.ini data.train=latch/train-*.h5 data.val=latch/val-*.h5 model.vocab_size=6 model.d_model=16 model.d_state=4 model.n_layer=1

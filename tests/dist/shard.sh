@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# optim.shard: a rank holds and updates its pieces alone, and nothing else changes: the same bits as unsharded, through
-# resumes from one to the other on other numbers of ranks; averages, best checkpoints and skipped steps too.
+# optim.shard: a rank holds and updates only its pieces, and nothing else changes. The bits are those of a run without
+# sharding, also when a run resumes in another form on another number of ranks, with averages, best checkpoints and
+# skipped steps.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 size=${2:-whole} # short: each part of the code once
 small_run
 cp small.ini tiny.ini
-# Large enough for a norm block of 65,536 elements on each of four ranks, and a rest that all hold.
+# Large enough for a norm block of 65,536 elements on each of four ranks, and for a rest that all ranks hold.
 sed -i 's/^steps = .*/steps = 8/; s/^d_model = .*/d_model = 128/; s/^n_layer = .*/n_layer = 4/; s/^seq_len = .*/seq_len = 16/
     /^val = /d' small.ini
 printf '[checkpoint]\nevery = 2\nkeep = 0\n' >>small.ini
@@ -45,7 +46,7 @@ files() { # run: its optimizer files
     find runs/$1/$last -name 'optimizer-*' | wc -l
 }
 
-# Two ranks: the same bits, sharded or not, and from one to the other.
+# On two ranks, the same bits with and without sharding, and from one to the other.
 train whole 2
 train shard 2 optim.shard=true comm.verify_replicas=1
 same_weights shard whole
@@ -59,8 +60,8 @@ branch whole reshard
 train reshard 2 optim.shard=true
 same_weights reshard whole
 check "from an unsharded checkpoint to the same states" diff -r -x MANIFEST -x trainer.json runs/reshard/$last runs/shard/$last
-# In bf16 a step gathers two bytes a weight, of the few that it reads in fp32 four. All masters are gathered only for what
-# reads them: here once for a checkpoint, and twice to validate their average.
+# In bf16 a step gathers two bytes for each weight, and four for the few that it reads in fp32. All masters are gathered
+# only for what reads them: here once for a checkpoint, and twice to validate their average.
 bf16=(run.precision=bf16 checkpoint.every=8 data.val="data/val-*.h5" optim.ema=0.9 log.eval_every=8 log.eval_batches=1)
 train bf16-whole 2 "${bf16[@]}"
 train bf16-shard 2 "${bf16[@]}" optim.shard=true
@@ -92,7 +93,7 @@ if [ "$size" != short ]; then
     same_curve path tree
 fi
 
-# What depends on more than an update.
+# What depends on more than an update: averages, best checkpoints, skipped steps.
 average=(data.val="data/val-*.h5" optim.ema=0.9 checkpoint.best=true log.eval_every=2 log.eval_batches=2)
 train average-whole 2 "${average[@]}"
 train average-shard 2 "${average[@]}" optim.shard=true
@@ -114,7 +115,7 @@ if [ "$size" != short ]; then
     check "… which were skipped" grep -q '"skipped":true' runs/skips-true/metrics.jsonl
 fi
 
-# Too small for a block a rank: all of it is held by all.
+# The model is too small for one block on each rank, so all ranks hold all of it.
 check "a tiny model" ranks 4 tiny.ini run.name=tiny optim.shard=true comm.verify_replicas=3 >tiny.log 2>&1
 check "… writes one file" test "$(find runs/tiny/checkpoints/step-00000012 -name 'optimizer-*' | wc -l)" -eq 1
 check "--check" ranks 2 --check small.ini optim.shard=true >check.txt 2>&1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# sweep.sh DTRAIN: launch/sweep.sh trains with each line of a file and continues after a stop; launch/curve.sh draws what
-# metrics.jsonl has, says in which settings runs differ and how they ended, and compares a run with a reference.
+# sweep.sh DTRAIN: launch/sweep.sh trains once for each line of a file and continues after a stop. launch/curve.sh draws
+# metrics.jsonl, reports which settings of runs differ and how the runs ended, and compares a run with a reference.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
 export LC_ALL=C.UTF-8
@@ -58,7 +58,7 @@ for off in 0.01 -0.01; do
     check "a loss that is $off off" bash -c "! '$launch/curve.sh' --expect reference runs/one >expect.txt"
     check "… is called wrong: $(cat expect.txt)" grep -q 'WRONG$' expect.txt
 done
-# As made up, the second of twelve steps is not among the last ten.
+# In these made-up runs the second of twelve steps is not among the last ten.
 mkdir ten
 for i in $(seq 12); do
     echo '{"event":"train","step":'$i',"epoch":0,"loss":'$((i == 2 ? 1000 : 1))',"lr":1,"tokens":1,"step_ms":1,"tokens_per_s":1,"skipped":false}'
@@ -85,7 +85,7 @@ check "a run that failed gives its exit code, whatever came after it: $code: $(t
 check "… and is named" grep -q 'sweep.sh: run 1 failed with exit code 2' failing.log
 check "… the next one was trained" grep -q '"complete"' runs/after/state.json
 
-# More runs than letters: all are trained, and the first 26 compared. Of the scripts only sweep.sh is the real one.
+# With more runs than letters, all are trained and the first 26 are compared. Only sweep.sh is the real script here.
 mkdir made
 cp "$launch/sweep.sh" made
 printf '#!/bin/bash\nname=${!#}; mkdir -p "runs/${name#run.name=}" && touch "runs/${name#run.name=}/metrics.jsonl"\n' >made/run.sh

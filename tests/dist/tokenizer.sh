@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tokenizer travels: its files are in every checkpoint, its special tokens in config.json, also after run.init_from;
-# shards of another are refused.
+# The tokenizer travels: its files are in every checkpoint and its special tokens in config.json, also after
+# run.init_from. Shards of another tokenizer are refused.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # data/convert.py gives every number of files that the real libraries wrote, dtrain trains on each file with the
-# configuration that it prints, and damaged input is refused with file and row; likewise data/tokens.py. $2: the part,
-# numpy, tables, slippi or tokens.
-# Skipped where Python lacks the libraries of the part (DTRAIN_PYTHON names another interpreter).
+# configuration that it prints, and damaged input is refused with file and row. data/tokens.py is tested likewise. $2 is
+# the part: numpy, tables, slippi or tokens.
+# Skipped if Python lacks the libraries of that part (DTRAIN_PYTHON names another interpreter).
 part=$2
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"

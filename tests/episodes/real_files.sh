@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Every number of files that h5py writes as robomimic, Minari and D4RL do, or in any layout, is what dtrain reads; the
-# examples of the manual for files of your own train; and, with PyTorch, a
-# policy trained on each with three lines of configuration has PyTorch's losses. Skipped without h5py (DTRAIN_PYTHON
-# names another interpreter).
+# dtrain reads every number of files that h5py writes as robomimic, Minari and D4RL do, or in any layout. The manual's
+# examples for your own files train. With PyTorch, a policy that trains on each file with three lines of configuration
+# has PyTorch's losses. Skipped without h5py (DTRAIN_PYTHON names another interpreter).
 tool=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -22,7 +21,7 @@ while read -r file weights head; do
         run.steps=20 model.d_model=16 run.threads=1 data.seq_len=20 >"$file.log" 2>&1
     check "… and trains: $(cat "$file.log")" grep -q 'step 20/20  loss [0-9]' "$file.log"
 done <<<$'train.h5 weight:stage stage:categorical*33\ndemos.hdf5 weight move:regression*2'
-# The device normalises bytes and the numbers beside them: a missing one is 0 there, too.
+# The device normalises bytes and the numbers beside them. A missing number is 0 there too.
 "$python" - <<'EOF'
 import h5py, numpy as np
 for name, kind in ("bytes.h5", "u1"), ("shorts.h5", "u2"):
@@ -38,7 +37,7 @@ for file in bytes shorts; do
 done
 check "bytes stay bytes" grep -q 'bytes uint8 x 80' <("$dtrain" --check own.ini data.train=bytes.h5 data.inputs='frames@-2 image frames@-1:2:valid' \
     model.heads=stage:categorical*5 data.seq_len=20 2>&1)
-# Both normalisations divide in fp32: the bits are the same.
+# Both normalisations divide in fp32, so the bits are equal.
 check "… with the losses of the same numbers as floats" same_losses runs/bytes/metrics.jsonl runs/shorts/metrics.jsonl 0
 unusable() { # description, pattern, override …
     refused "$1" "$2" "$dtrain" own.ini data.train=bytes.h5 data.inputs=frames model.heads=stage:categorical*5 run.name=unusable \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# recordings.sh DTRAIN: one label for a whole recording, as the manual writes it with h5py: channels x time and an
-# attribute. The model learns it by each way to pool, and what `dtrain eval` says of the head follows from what `dtrain
+# recordings.sh DTRAIN: one label for a whole recording, written with h5py as the manual shows: channels x time and an
+# attribute. The model learns it with each way to pool, and the scores of `dtrain eval` follow from what `dtrain
 # predict` writes. Skipped without h5py.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -81,7 +81,7 @@ EOT
     done
 done
 
-# Through the windows of a recording the pool goes on: its last row is the same in windows of any length.
+# The pool continues through the windows of a recording: its last row is the same with windows of any length.
 for pool in mean max last; do
     check "$pool: predict in short windows" "$dtrain" predict runs/$pool -o short.h5 --force data.seq_len=40 >predict.log 2>&1
     check "… ends as in one" "$python" -c '
@@ -93,7 +93,7 @@ with h5py.File(sys.argv[1] + ".h5") as f, h5py.File("short.h5") as g:
         assert abs(short[39] - short[-1]).max() > 1e-3, name  # the first window alone says something else' $pool
 done
 
-# Beside a head of every frame; and on recordings that have no labels.
+# The same with a second head for every frame, and with recordings that have no labels.
 check "both heads" "$dtrain" eeg.ini model.heads='disease:categorical*2/mean weight:regression' data.targets='@disease @weight' \
     run.name=both run.steps=10 >both.log 2>&1
 declare -A targets=([.]="@disease @weight" [new]=nothing)

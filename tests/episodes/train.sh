@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A policy trains on episodes of every layout with three lines of configuration, the same on two ranks as on one; what
-# commands show of such data; what is refused, with exit code 2. $2: the tool that writes the layouts.
+# A policy trains on episodes of every layout with three lines of configuration, equally on two ranks and on one. Also
+# what commands print about such data, and what is refused with exit code 2. $2 is the tool that writes the layouts.
 make_episodes=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -49,8 +49,8 @@ refused "verify where no target is" 'all targets of data.train are missing' "$dt
 check "verify of datasets that it does not know" grep -q '^bad   train.h5 has neither .*; dtrain verify CONFIG checks other datasets' \
     <("$dtrain" verify train.h5 2>&1)
 
-# Images of bytes stay bytes until the device, with the bits of the same numbers stored as floats; so do those of a
-# run that validates on floats or is resumed.
+# Images of bytes stay bytes until the device, with the bits of the same numbers stored as floats. So do those of a run
+# that validates on floats or is resumed.
 image="obs/a $(printf 'obs/img %.0s' {1..20}) obs/b:id*7 obs/a[0] obs/img[1]"
 for type in bytes floats; do
     "$make_episodes" robomimic $type.h5 0 13 $([ $type = bytes ] || echo floats)
@@ -85,7 +85,7 @@ rm -r runs/again/checkpoints/step-00000006
 check "bytes: resumes" "$dtrain" policy.ini "${lines[@]}" run.name=again checkpoint.every=3 >again.log 2>&1
 check "bytes: with the bits of the whole run" same_bits runs/{again,bytes-1}/checkpoints/step-00000006
 
-# Frames in any unit train alike: powers of two, so that the bits are the same.
+# Frames in any unit give the same training: the units are powers of two, so the bits are equal.
 for unit in 1 0x1p-70 0x1p70 0x1p124; do
     "$make_episodes" robomimic unit.h5 0 13 unit $unit && cp unit.h5 unit-val.h5 || exit 1
     check "frames of $unit train" "$dtrain" policy.ini data.train=unit.h5 data.val=unit-val.h5 data.inputs=obs/a data.targets=actions \
@@ -93,7 +93,7 @@ for unit in 1 0x1p-70 0x1p70 0x1p124; do
     check "frames of $unit: the losses of any unit" same_losses runs/unit-{$unit,1}/metrics.jsonl 0
     check "frames of $unit: the validation of any unit" cmp <(grep -o 'validation loss.*' unit-$unit.log) <(grep -o 'validation loss.*' unit-1.log)
 done
-# As they are their sums overflow: three steps, all skipped, are no training.
+# Without normalisation their sums overflow. A run of three skipped steps has trained nothing, and fails.
 "$make_episodes" robomimic unit.h5 0 13 unit 0x1.ap124 || exit 1
 refused "frames of 3e38" 'every step of the run was skipped' "$dtrain" policy.ini data.train=unit.h5 data.val= log.eval_every=0 data.inputs=obs/a data.targets=actions \
     data.normalize=false model.d_model=128 run.name=large run.steps=3 optim.warmup_steps=0
@@ -105,7 +105,7 @@ check "… in the log: $(cat still.log)" grep -q '3 of 4 columns of the frames a
 
 "$make_episodes" robomimic train.h5 0 13 && cp train.h5 val.h5
 three_lines robomimic 'obs/a obs/img[0:2] obs/b:id*7'
-for n in 1 2 4; do # at no learning rate the weights are the initial ones, with the statistics of the frames
+for n in 1 2 4; do # with a learning rate of 0 the weights are the initial ones, with the statistics of the frames
     check "$n ranks start" ranks $n policy.ini "${lines[@]}" run.name=start-$n run.steps=1 optim.lr=1e-60 >start.log 2>&1
     check "$n ranks normalise with the bits of one" \
         cmp runs/start-{1,$n}/checkpoints/step-00000001/model.safetensors
@@ -142,7 +142,7 @@ for value in 0 1 0; do
     *) check "the first number again: resumes" "$dtrain" policy.ini "${lines[@]}" run.name=number run.steps=6 >number.log 2>&1 ;;
     esac
 done
-# What is trained on is not validated on: refused, or held out by lists or by data.val_fraction.
+# Data for training must not be used for validation: that is refused, unless lists or data.val_fraction hold them out.
 "$make_episodes" episodes train.h5 0 13 && "$make_episodes" robomimic masked.h5 0 13 && ln -f masked.h5 hard.h5 && ln -sf train.h5 soft.h5
 three_lines episodes
 refused "validation on training data" 'data.val: soft.h5 is also a shard of data.train' \
@@ -155,7 +155,7 @@ for n in 1 2 4; do
 done
 check "held out: the validation of one rank on all" same_losses runs/held-{1,2}/metrics.jsonl 1e-4
 check "held out: …" same_losses runs/held-{1,4}/metrics.jsonl 1e-4
-counted() { # overrides …: episodes that are trained on, and that are held out
+counted() { # overrides …: the numbers of episodes that are trained on and held out
     "$dtrain" --check policy.ini "${lines[@]}" data.val= log.eval_every=0 "$@" | sed -n 's/^  \([0-9]*\) episodes.*/\1/p' | paste -sd+
 }
 check "3 of 13 held out: $(counted data.val_fraction=0.25)" grep -qE '^(10\+3|9\+4)$' <(counted data.val_fraction=0.25)
@@ -174,7 +174,7 @@ check "lists tell episodes of a file apart" "$dtrain" --check policy.ini "${line
 refused "a list twice" 'data.val: hard.h5 is also a shard of data.train' "$dtrain" policy.ini "${lines[@]}" data.val=hard.h5 \
     data.val_mask=train
 refused "all episodes, and a list of them" 'hard.h5 is also a shard' "$dtrain" policy.ini "${lines[@]}" data.val=hard.h5 data.mask=all
-# A wrong value anywhere ends a run at its start, on any number of ranks, also where one step would not meet it.
+# A wrong value anywhere ends a run at its start, on any number of ranks, even if no step would read it.
 for n in 1 4; do
     for wrong in "bad.h5 masked.h5 /data/demo_12/actions 6 0.5" "masked.h5 bad.h5 /data/demo_11/actions 30 7" "masked.h5 bad.h5 /data/demo_9/obs/a 1 nan"; do
         read -r train val dataset row value <<<"$wrong"

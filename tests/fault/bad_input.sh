@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What users may get wrong: exit code 2, one message that names the mistake and where it is, no signal, and a good
-# run in the same folder afterwards. A mistake of each kind that neither answers/refused.txt nor the tests of rooms
-# (answers/messages.txt) make.
+# Mistakes of users: exit code 2, one message that names the mistake and its place, no signal, and a good run in the
+# same folder afterwards. These are mistakes of kinds that are in neither answers/refused.txt nor the tests of rooms
+# (answers/messages.txt).
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 shard_tool=$(realpath "$2")
@@ -41,7 +41,7 @@ refused "a bad value in the environment" 'DTRAIN_OPTIM__LR' env DTRAIN_OPTIM__LR
 refused "a rank count that does not divide" 'data.batch.*8.*3 ranks' env "${local_mpirun[0]}" "${local_mpirun[@]:1}" \
     -np 3 "${bad[@]}"
 
-# Shards, some of them good ones with bytes cut or changed.
+# Shards, some of which are good ones with bytes cut off or changed.
 mkdir shards
 shard=$(ls data/train-*.h5 | head -n 1)
 cp "$shard" shards/flipped.h5
@@ -54,13 +54,14 @@ override "groups of tokens" 'data.(train|val)|has no episodes: no group is named
 override "a third axis" 'data.time_axis: 2 is out of range' data.time_axis=2
 override "time of tokens" 'holds tokens: data.time_axis is for episodes of frames' data.time_axis=1
 override "too long a pattern" 'data.episodes: longer than 127 bytes' "data.episodes=$(printf 'x%.0s' {1..200})"
-# 256 MiB are kept decoded.
+# 256 MiB of chunks are kept decoded.
 "$shard_tool" zeros shards/kept.h5 256 $((1 << 20)) && "$shard_tool" zeros shards/large.h5 257 $((1 << 20)) || exit 1
-chunks() { # shard, overrides …: how often its chunks are warned of
+chunks() { # shard, overrides …: the number of warnings about chunks
     "$dtrain" --check small.ini data.train=shards/"$1".h5 data.val= "${@:2}" 2>&1 >chunks.log | tee warned.log | grep -c 'compressed chunks of 1024 KiB'
 }
 check "compressed chunks larger than windows are reported" test "$(chunks large data.block=1)" -eq 1
-# A window is 48 bytes: a chunk of 2^20 has 21845, and 32 times as often as is read are still no cause for a warning.
+# A window is 48 bytes. A chunk of 2^20 bytes has 21845 of them, and decoding it 32 times for as much data is no reason
+# for a warning yet.
 check "… with numbers: $(cat warned.log)" grep -q 'data.block = 1 each is decoded about 21845 times .* data.block = 683$' warned.log
 check "… of blocks of two" test "$(chunks large data.block=2)" -eq 1
 check "… are half: $(cat warned.log)" grep -q 'data.block = 2 each is decoded about 10922 times .* data.block = 683$' warned.log
@@ -84,10 +85,10 @@ damaged shape
 refused "another shape" 'model.d_model.*64.*32' "${bad[@]}" run.init_from=models/shape model.d_model=64
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n' >pointer
 damaged pointer
-rm models/pointer/MANIFEST # as in any Hugging Face directory
+rm models/pointer/MANIFEST # as in other Hugging Face directories
 mv pointer models/pointer/model.safetensors
 refused "a Git LFS pointer" 'model.safetensors is a Git LFS pointer' "${bad[@]}" run.init_from=models/pointer
-# A flipped byte in the weights of a named checkpoint: every number still looks plausible.
+# A flipped byte in the weights of a checkpoint that is named: every number still looks plausible.
 damaged flipped
 printf X | dd of=models/flipped/model.safetensors bs=1 conv=notrunc status=none \
     seek=$(($(stat -c %s models/flipped/model.safetensors) - 200))
@@ -107,14 +108,15 @@ mkfifo fifo.ini
 refused "a FIFO as configuration file" 'fifo.ini is not a regular file' timeout 60 "$dtrain" fifo.ini
 refused "resuming from a checkpoint that does not verify" 'trainer.json' "${bad[@]}" run.resume=models/manifest
 
-# Keys that fix the order or the model must not change on resume; every difference is reported.
+# Keys that determine the order or the model must not change on resume. Every difference is reported.
 refused "another batch on resume" 'data.batch is 4, the checkpoint has 8' "$dtrain" small.ini run.name=good data.batch=4 run.steps=20
 
 mkdir changed && cp data/val-00000.h5 "changed/$(basename "$shard")" # of the same name, with other tokens
 refused "shards changed since the checkpoint" 'data.train: shard 1, train-00000.h5, has' "$dtrain" small.ini run.name=good \
     data.train='changed/train-*.h5' run.steps=20
 
-# A name that two runs share: what is trained is not said to be what was asked for, nor written down.
+# Two runs share a name: the run that was trained is not reported as the one that was asked for, nor is that written
+# down.
 cp runs/good/config.resolved.ini trained.ini
 refused "other settings of a run that is trained" "runs/good is already trained this far, with other settings" "$dtrain" small.ini \
     run.name=good optim.lr=1e-3 run.steps=4 comm.dtype=bf16 comm.timeout_s=99
@@ -152,7 +154,7 @@ refused "a folder in place of metrics.jsonl" 'cannot write .*metrics.jsonl: Is a
 check "dtrain export of a run's newest checkpoint" "$dtrain" export runs/good exported
 check "… its weights" cmp exported/model.safetensors $good/model.safetensors
 
-# None of this breaks a later good run.
+# A good run works after all of this.
 check "a good run in the folder of the bad ones" "${bad[@]}" run.steps=5
 check "… with the same bits" same_bits runs/bad/checkpoints/step-00000005 $good
 finish

@@ -1,5 +1,6 @@
-# One rank of four dies, stalls or fails, while the others wait for it in an all-reduce or an exchange: the job ends in
-# time, with the right exit code and no stray process, and dtrain's last line names rank, host, step, phase and what to do.
+# One of four ranks dies, stalls or fails while the others wait for it in an all-reduce or an exchange. The job must end
+# in time with the right exit code and no stray process, and dtrain's last line must name rank, host, step, phase and
+# what to do.
 #   comm.sh DTRAIN VICTIM sum | exchange | hand-on
 victim=$2 mode=$3
 # shellcheck source=tests/lib.sh
@@ -9,11 +10,11 @@ alive() { # processes of job $1, not zombies
     ps -eo stat=,args= | grep -F " $PWD/$1/victim " | grep -v '^Z' | grep -vq 'mpirun\|comm\.sh\|grep'
 }
 
-last_line() { # of job $1, but that MPI was slow to start, on a busy machine
+last_line() { # of job $1, ignoring that MPI was slow to start on a busy machine
     grep -a '^dtrain: ' "$1/err" | grep -av 'warning: MPI took' | tail -1
 }
 
-# Starts a job, in a folder of its own. Jobs wait more than they compute, so two run at a time.
+# Starts a job in its own folder. Jobs mostly wait, so two run at a time.
 jobs=0 wants=() patterns=() fates=()
 fate() { # expected exit code, expected last line (a pattern of grep -E), arguments of the victim
     local job=$((++jobs))
@@ -41,7 +42,7 @@ verdict() { # job
     check "$fate: a process is left" wait_until eval "! alive $1"
 }
 
-# As launched by hand, where mpirun kills one second after SIGTERM; it would sleep through a longer delay.
+# As if launched by hand: mpirun kills one second after SIGTERM, which a longer delay would hide.
 export OMPI_MCA_odls_base_sigkill_timeout=1
 host=$(uname -n)
 resume='the job ends\..* with the same command'
@@ -49,11 +50,11 @@ at='at step 8 during backward'
 fate 0 '^$' none 0
 fate 0 '^$' late 1
 fate 0 '^$' term 0
-fate 0 '^$' busy 0 2 # longer than the time-out, and says that it is at work
+fate 0 '^$' busy 0 2 # it takes longer than the time-out, but reports that it is busy
 fate 2 "rank 1 on $host: the shard is broken" agree 1
 fate 3 "rank 2 on $host, step 8, backward: the disk is full" fail 2
 fate 3 "rank 0 on $host, step 8, backward: the disk is full" fail 0
-# 128 + SIGKILL is mpirun's own code for a rank that was killed
+# mpirun's exit code for a killed rank is 128 + SIGKILL
 fate 137 "rank 1 on host $host \(pid [0-9]+\) died $at; $resume" kill 1
 fate 137 "rank 0 on host $host \(pid [0-9]+\) died $at; $resume" kill 0
 fate 3 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $at: .* = 2 s for it; $resume" stop 1 2

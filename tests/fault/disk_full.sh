@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The disk fills up or becomes read-only during a run: a checkpoint that cannot be written is a warning with path and
-# reason, and is tried again; at the end of the run, or where the curve cannot be written, it is exit code 3 and one
-# message. The last checkpoint is whole, nothing half-written; with space again the same command resumes and ends with
-# the bits of a run without the fault. A limit on file sizes (ulimit -f) needs no privilege; a small tmpfs is used where mounting is
-# allowed.
+# The disk fills up or becomes read-only during a run. If a checkpoint cannot be written, a warning names path and
+# reason, and the save is tried again. At the end of the run, or if the curve cannot be written, the exit code is 3 with
+# one message. The last checkpoint is whole, and nothing is half-written. With space again the same command resumes and
+# ends with the bits of a run without the fault. A limit on file sizes (ulimit -f) needs no privilege; where mounting is
+# allowed a small tmpfs is used as well.
 if [ -z "${DTRAIN_TEST_MOUNTS+set}" ]; then
     unshare -m mount -t tmpfs none /mnt 2>/dev/null && DTRAIN_TEST_MOUNTS=yes exec unshare -m bash "$0" "$@"
     DTRAIN_TEST_MOUNTS=
@@ -14,8 +14,8 @@ small_run
 # A constant learning rate: 20 steps resumed to 120 equal 120 steps.
 common=(small.ini optim.schedule=constant checkpoint.keep=2)
 first=(run.steps=20 checkpoint.every=10)
-curve=(run.steps=120 log.tensorboard=false) # no checkpoint before the end: only metrics.jsonl grows
-weights=(run.steps=120 checkpoint.every=30) # checkpoints come while there is room for the curve
+curve=(run.steps=120 log.tensorboard=false) # without a checkpoint before the end only metrics.jsonl grows
+weights=(run.steps=120 checkpoint.every=30) # checkpoints are written while there is room for the curve
 last=checkpoints/step-00000120
 
 for n in 1 2; do
@@ -50,7 +50,7 @@ prepare() { # run, n
     check "$1: twenty steps" ranks "$2" "${common[@]}" "${first[@]}" run.dir="$1" >first.log 2>&1
 }
 
-# One rank, without mpirun, which the limit would hit too.
+# On one rank without mpirun, to which the limit would apply too.
 limited() { # KiB, arguments …
     (
         ulimit -f "$1"
@@ -88,7 +88,7 @@ check "disk/weights: earlier saves were warnings: $(grep -c warning err.log)" te
 rm disk/ballast
 resumes disk/weights 2 "${weights[@]}"
 
-# Space comes back while the run goes on: the next save succeeds.
+# Space comes back during the run, and the next save succeeds.
 prepare disk/again 2
 before=$(newest disk/again)
 fill 300
@@ -110,19 +110,19 @@ prepare disk/curve 2
 fill 12 # three pages
 fails disk/curve 'rank 0 on .*, step [0-9]+, .*: cannot write disk/curve/metrics.jsonl: No space left on device' \
     ranks 2 "${common[@]}" run.dir=disk/curve "${curve[@]}"
-# Full to the last byte: the run does not even start, and says so.
+# If the disk is full to the last byte, the run does not start and says so.
 fill 0
 fails disk/curve 'cannot write disk/curve/.*: No space left on device' ranks 2 "${common[@]}" run.dir=disk/curve "${curve[@]}"
 rm disk/ballast
 resumes disk/curve 2 "${curve[@]}"
 
-# The file system becomes read-only: a mount over the folder of checkpoints.
+# The file system becomes read-only by a mount over the folder of checkpoints.
 read_only() {
     local status
     "$dtrain" "${common[@]}" run.dir=disk/readonly run.steps=20000 checkpoint.every=0 &
     wait_until eval '[ "$(train_lines disk/readonly/metrics.jsonl | wc -l)" -gt 25 ]'
     mount -t tmpfs -o ro none disk/readonly/checkpoints
-    kill -USR1 $! # which saves
+    kill -USR1 $! # requests a save
     wait $!
     status=$?
     umount disk/readonly/checkpoints

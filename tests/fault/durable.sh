@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# durable.sh DTRAIN INTERPOSE MAKE_EPISODES: what a command has written is on the disk when it ends: each file was synced after
-# its last write, and each folder after the last file that got a name in it.
+# durable.sh DTRAIN INTERPOSE MAKE_EPISODES: when a command ends, what it wrote is on the disk: each file was synced
+# after its last write, and each folder after the last file was created or renamed in it.
 library=$2 make_episodes=$(realpath "$3")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
@@ -12,8 +12,8 @@ policy_ini policy.ini run.name=policy data.{train=episodes.h5,val=,val_fraction=
 "$dtrain" policy.ini >policy.log 2>&1 || { cat policy.log >&2; exit 1; }
 printf '>chr1\nACGTacNNGT\n>chr2\nGGTT\n' >dna.fa
 
-# A name is that of the file before it was renamed, too: .NAME.tmp, NAME.part, .NAME.tmp-ID.
-lacking() { # log of calls; then the files and folders that must be on the disk
+# A file may have been written under a temporary name: .NAME.tmp, NAME.part, .NAME.tmp-ID.
+lacking() { # log of calls, then the files and folders that must be on the disk: prints those that may not be
     awk '
         function plain(path,   name) { name = path; sub(/.*\//, "", name); sub(/^\./, "", name); sub(/\.(tmp|part|old)(-.*)?$/, "", name); return name }
         function folder(path) { sub(/\/[^\/]*$/, "", path); return plain(path) }
@@ -29,7 +29,7 @@ lacking() { # log of calls; then the files and folders that must be on the disk
         written[name] > synced[name] { print $0 " was written after its sync" }
         entered[name] > synced[name] { print $0 " got a name after its sync" }' "$1" <(printf '%s\n' "${@:2}")
 }
-durable() { # folder, command …: the files and folders that it leaves there
+durable() { # folder, command …: checks the files and folders that the command leaves there
     local folder=$PWD/$1 name=$1 code left lacking
     shift
     rm -f calls.log
@@ -48,7 +48,7 @@ durable run "$dtrain" small.ini run.dir=run checkpoint.every=5
 durable exported "$dtrain" export run exported
 "$dtrain" small.ini run.dir=deep run.steps=1 optim.warmup_steps=0 model.n_layer=30 >deep.log 2>&1 || { cat deep.log >&2; exit 1; }
 durable shards "$dtrain" export deep shards --shard-mb 1
-data() { # file: bytes of its weights, which are after a header and its length
+data() { # file: the bytes of its weights, after the header and its length
     echo $(($(stat -c %s "$1") - 8 - $(od -An -N8 -t u8 "$1")))
 }
 sizes="$(data shards/model-00001-of-00002.safetensors) $(data shards/model-00002-of-00002.safetensors)"

@@ -13,11 +13,12 @@ memory() { # of a run: the median of memory_mb in each 200 steps from 1000 on
         awk '$1 > 1000 { print int(($1 - 1) / 200), $2 }' | sort -k1,1n -k2,2n |
         awk '{ n[$1]++; x[$1, n[$1]] = $2 } END { for (k = 5; k < 15; k++) print x[k, int((n[k] + 1) / 2)] }'
 }
-# From one of these ten to the next, a leak of one metrics line (270 bytes) a step grows by 0.054 MB, and so does one of 7 KB
-# in each of 8 validations or checkpoints: by 0.43 MB in eight of the nine spans. Pages first touched late were up to 0.03 MB in
-# all; on a busy machine a thread that saves may start late for the first time, 0.5 MB at once: the largest jump does not count.
+# From one of these ten numbers to the next, a leak of one line of metrics (270 bytes) in each step adds 0.054 MB, and
+# so does one of 7 KB in each of 8 validations or checkpoints: 0.43 MB in eight of the nine spans. Pages that are first
+# used late added up to 0.03 MB in all. On a busy machine the thread that saves may start late, which adds 0.5 MB once,
+# so the largest jump does not count.
 tolerance_mb=0.15 most_at_once_mb=1
-fewest() { # fd or task: of rank 0, over a moment in which a save may have some more
+fewest() { # fd or task: the fewest that rank 0 has within a moment, in which a save may have more
     for _ in $(seq 10); do
         ls "/proc/$pid/$1" 2>/dev/null | wc -l
         sleep 0.01

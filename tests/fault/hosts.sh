@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Ranks on two hosts (namespaces of this machine, joined by veth; mpirun over them by a launch agent in place of ssh),
-# which see each other over TCP alone: a rank dies, the network is cut, or MPI hangs while a rank dies. The ranks end in
-# time, the last words name rank and host, and state.json holds them, whichever rank died.
+# Ranks on two hosts (namespaces of this machine, joined by veth, with a launch agent in place of ssh) that reach each
+# other over TCP alone: a rank dies, the network is cut, or MPI hangs while a rank dies. The ranks end in time, the last
+# words name rank and host, and state.json has them, whichever rank died.
 #   hosts.sh DTRAIN INTERPOSE
 namespaces=(unshare --mount --uts --ipc --net --pid --fork --kill-child --mount-proc)
 if [ -z "${DTRAIN_TEST_HOST+set}" ]; then
@@ -72,7 +72,7 @@ ends() { # pattern of the words, seconds
 died='died at step [1-9][0-9]* during [a-z ]+, or its host cannot be reached; the job ends'
 for rank in 1 0 unheard; do
     begin killed-$rank
-    if [ $rank = unheard ]; then # a launcher that is late, or silent as srun: the time-out is over before a silence says more
+    if [ $rank = unheard ]; then # the launcher is late, or silent as srun: the time-out comes before the silence is noticed
         rank=0 victim=$(rank_on 0)
         kill -STOP "$job"
         kill -KILL "$victim"
@@ -83,13 +83,13 @@ for rank in 1 0 unheard; do
     fi
     ends "rank $rank on host $([ $rank = 0 ] && echo a || echo b) \(pid [0-9]+\) $died" 8
 done
-# Open MPI 4 would hand its warning to mpirun and wait for it.
+# Open MPI 4 would pass its warning to mpirun and wait for it.
 [[ $(mpirun --version) != *"Open MPI) 4."* ]] || check "a warning of Open MPI's is logged as one line" grep -qa \
     '^dtrain: warning: Open MPI says: .*peer' killed-1.log
 
-# The communication thread of one rank hangs inside MPI, and the other rank dies: the guard speaks.
+# The communication thread of one rank hangs inside MPI, and the other rank dies: the guard reports it.
 hangs=(env FAULT="call=mpi rank=0 when=$PWD/hang at=1 do=60000" FAULT_LOG="$PWD/hung.log" LD_PRELOAD="$library")
-hang() { # until it does
+hang() { # waits until the thread hangs
     rm -f hung.log
     touch hang
     check "$name: rank 0 hangs inside MPI" wait_until test -s hung.log
@@ -105,13 +105,13 @@ for place in local distant; do
     ends "rank 1 on host $([ $place = local ] && echo a || echo b) \(pid [0-9]+\) died at step [1-9]" 8
 done
 
-# The same, and the launcher says nothing, as srun does with --kill-on-bad-exit=0: the guard speaks at the time-out.
+# The same with a silent launcher, as srun with --kill-on-bad-exit=0: the guard reports it at the time-out.
 begin hung-unheard "${hangs[@]}"
 victim=$(rank_on 1)
 kill -STOP "$job"
 hang
 kill -KILL "$victim"
-wait_until grep -q '"failed"' runs/$name/state.json # mpirun would pass its words on: they are in the run's folder, too
+wait_until grep -q '"failed"' runs/$name/state.json # mpirun would pass the words on, but they are also in the run's folder
 rm hang
 kill -CONT "$job"
 ends "rank 1 on host b \(pid [0-9]+\) died at step [1-9]" 8

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# One run that is killed N times at random (one rank, all ranks, or mpirun; at any instant from its start-up on) and
-# resumed each time on another random number of ranks, which may share windows, with another random optim.shard: no
-# checkpoint is lost. Under comm.reduce = reproducible it ends with the curve and the bits of a run that was left alone,
-# under fast with the same losses.
+# A run is killed N times at random (one rank, all ranks, or mpirun; at any instant from its start) and resumed each
+# time on another random number of ranks, which may share windows, with another random optim.shard. No checkpoint may be
+# lost. With comm.reduce = reproducible the run must end with the curve and the bits of a run that was not killed, and
+# with `fast` with the same losses.
 #   kills.sh DTRAIN INTERPOSE N [SEED [REDUCE [RANKS:CONTEXT …]]]     a seed of 0: a random one
 library=$2 kills=$3 seed=${4:-0} reduce=${5:-reproducible}
 [ "$seed" != 0 ] || seed=$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')
@@ -20,19 +20,19 @@ cat >>small.ini <<END
 every = $every
 keep = 3
 END
-# A block of the norm for each of four ranks: there is something to spread.
+# Four norm blocks, so that each of four ranks has one to hold.
 sed -i -e 's/^d_model = .*/d_model = 136/;s/^seq_len = .*/seq_len = 16/' -e "s/^steps = .*/&0/;s/^precision = .*/&\nthreads = 1/" -e "s/^batch = .*/&\nmicro_batch = 2/" -e "s/^every = 1$/every = 1\neval_every = 50\neval_batches = 1/" small.ini
 name=killed levels=(false states gradients weights)
 settings=(small.ini comm.reduce="$reduce")
 if printf '%s\n' "${splits[@]}" | grep -qv ':1$'; then
-    # An odd length in four segments. Rounding that differs grows over steps, and with the rate.
+    # An odd length in four segments. Differences of rounding grow over the steps and with the rate.
     steps=$((kills * 12 + 50))
     settings+=(data.seq_len=250 data.batch=4 data.micro_batch=1 model.segment=64 optim.lr=3e-4)
-    [ "$reduce" = fast ] || levels=(false states) # segments allow no others with these sums
+    [ "$reduce" = fast ] || levels=(false states) # segments allow no other levels with these sums
 fi
 settings+=(run.steps=$steps)
 "$dtrain" "${settings[@]}" run.name=whole >whole.log 2>&1 || { tail -n 5 whole.log >&2; exit 1; }
-# Every write takes a while, so that the run goes at a human pace, and many kills come in the middle of a save.
+# Every write takes a while, so that the run is slow and many kills come in the middle of a save.
 slowly=(env FAULT="call=write path=runs/killed/ at=1 times=0 do=8" LD_PRELOAD="$library")
 fast_mpirun=("${local_mpirun[@]}")
 local_mpirun=("${slowly[@]}" "${fast_mpirun[@]}")
@@ -48,7 +48,7 @@ begin() { # sets n, split, shard and the command's arguments at random
     shard=${levels[RANDOM % ${#levels[@]}]}
     start "$n" "${settings[@]}" run.name=killed "optim.shard=$shard" "comm.context=${split#*:}"
 }
-reaches() { # step, by its own console lines: the curve still holds steps that it will train again
+reaches() { # step: waits for the console's lines, because the curve still has steps that the run will repeat
     for _ in $(seq 600); do
         local line
         line=$(grep -a 'step [0-9]*/' killed.log | tail -n 1)
@@ -60,7 +60,7 @@ reaches() { # step, by its own console lines: the curve still holds steps that i
 has_saved() {
     [ "$(newest)" -gt "$from" ]
 }
-kill_at_random() { # $job: prints who was killed
+kill_at_random() { # kills processes of $job at random and prints which
     local pids what=$((RANDOM % 3))
     mapfile -t pids < <(pgrep -P "$job")
     if [ $what = 0 ] || [ ${#pids[@]} -eq 0 ]; then
@@ -76,7 +76,7 @@ saved=0
 for i in $(seq "$kills"); do
     from=$(newest)
     begin
-    if [ $((i % 3)) = 0 ]; then # each third one after a save, however slow the disk is: the run must get on
+    if [ $((i % 3)) = 0 ]; then # every third kill comes after a save, however slow the disk is, so that the run progresses
         wait_until has_saved
     elif [ $((RANDOM % 4)) = 0 ]; then # during start-up, mostly
         sleep 0.$((RANDOM % 10))
@@ -90,7 +90,7 @@ for i in $(seq "$kills"); do
         [ ${#pids[@]} -gt 0 ] || break
         sleep 0.1
     done
-    # PMIx deadlocks now and then as mpirun ends a job whose ranks died while they started.
+    # PMIx sometimes deadlocks when mpirun ends a job whose ranks died while they started.
     for _ in $(seq 200); do
         ps -o stat= -p "$job" | grep -qv '^Z' || break
         sleep 0.1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Non-finite steps are skipped on every rank alike, counted and logged; too many in a row end the run.
+# Non-finite steps are skipped on all ranks, counted and logged. Too many in a row end the run.
 #   nonfinite.sh DTRAIN SHARD_TOOL
 shard_tool=$(realpath "$2")
 # shellcheck source=tests/lib.sh
@@ -17,7 +17,7 @@ skipped_steps() {
     sed -n 's/.*"event":"train","step":\([0-9]*\),.*"skipped":true.*/\1/p' "runs/$1/metrics.jsonl" | tr '\n' ' '
 }
 
-# A learning rate that makes the weights explode: from then on no step is finite.
+# A learning rate with which the weights explode: from then on no step is finite.
 diverges=(small.ini optim.lr=1000 optim.warmup_steps=0 optim.schedule=constant optim.grad_clip=0)
 explodes=("${diverges[@]}" run.steps=200 optim.max_skipped=7 checkpoint.every=1)
 for n in 1 2; do
@@ -41,7 +41,7 @@ for n in 1 2; do
         "$(wc -w <<<"$skipped")"
     newest=$(newest "runs/$name")
     check "$n ranks: the newest checkpoint verifies" "$dtrain" verify "$newest" >/dev/null 2>&1
-    # Skipped updates change nothing: the weights stay those of the last applied step.
+    # Skipped updates change nothing: the weights are those of the last applied step.
     before=$(ls -d runs/$name/checkpoints/step-* | tail -n 2 | head -n 1)
     check "$n ranks: two checkpoints among the skipped steps have the same weights" cmp "$newest/model.safetensors" "$before/model.safetensors"
     check "$n ranks: … and the same optimizer states" cmp <(states "$newest") <(states "$before")
@@ -50,7 +50,7 @@ done
 ranks 1 "${explodes[@]}" run.name=explodes-1 >again.log 2>&1
 check "resumed after six, it fails at the next step: $(grep 'in a row' again.log)" grep -q "^dtrain: error: 7 steps in a row .* the last at step $last:" again.log
 check "one rank and two skip the same steps" test "$(skipped_steps explodes-1)" = "$(skipped_steps explodes-2)"
-# Fewer than optim.max_skipped, but the last of the run: it has not learned what it was to learn.
+# Fewer than optim.max_skipped, but they are the last steps of the run, so the run did not learn what it should have.
 for n in 1 2; do
     name=diverged-$n
     refused "$n ranks: a run that ends before that" "^dtrain: error: the last 7 steps of the run were all skipped; the last that was applied is step $((last - 7))" \
@@ -92,7 +92,7 @@ check "a run may end with one skipped step" ranks 1 "${pairs[@]/run.steps=24/run
 refused "run.patience does not hide it" 'the last [0-9]+ steps of the run were all skipped' ranks 1 "${diverges[@]}" \
     run.name=patience run.steps=200 optim.max_skipped=100 log.eval_every=2 run.patience=3
 
-# Checkpoints keep the skips: an interrupted run ends with the same bits.
+# Checkpoints contain the skips: an interrupted run ends with the same bits.
 check "a run with a checkpoint after a skipped step" ranks 1 "${pairs[@]}" run.name=pieces checkpoint.every=4 \
     checkpoint.keep=9 >pieces.log 2>&1
 rm -rf runs/pieces/checkpoints/step-*{08,12,16,20,24}

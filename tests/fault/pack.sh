@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dtrain pack and dtrain verify: exit codes, what is printed where, no leftovers.
+# dtrain pack and dtrain verify: exit codes, what is printed where, and that nothing is left behind.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 

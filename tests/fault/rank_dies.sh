@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# A rank dies, stalls or meets bad data during a run: the job ends in time, dtrain's last words say who, where, when
-# and what to do, no process is left, the last checkpoint is whole, and the same command resumes.
+# A rank dies, stalls or reads bad data during a run. The job must end in time, dtrain's last words must say who, where,
+# when and what to do, no process may remain, the last checkpoint must be whole, and the same command must resume.
 #   rank_dies.sh DTRAIN SHARD_TOOL INTERPOSE
 shard_tool=$(realpath "$2") library=$3
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-# As launched by hand, where mpirun kills one second after SIGTERM.
+# As if launched by hand: mpirun kills one second after SIGTERM.
 export OMPI_MCA_odls_base_sigkill_timeout=1
 host=$(uname -n)
-# In memory where possible: a rank that waits for a slow disk looks stalled.
+# In memory if possible, because a rank that waits for a slow disk looks stalled.
 memory=$(mktemp -d -p /dev/shm 2>/dev/null) && trap 'rm -rf "$memory" "$temporary"' EXIT && ln -s "$memory" runs
 T=48 S=420 batch=8
-# Slot 4, the first of rank 2, starts at token 4*S*T. A checksum covers 16384 tokens, and the first that starts
-# after that place is read by no other slot at step 27; the reader is a block of 4 windows and 2 batches ahead.
+# Slot 4, the first of rank 2, starts at token 4*S*T. A checksum covers 16384 tokens. No other slot reads the first
+# block of them after that place at step 27; the reader is ahead by a block of 4 windows and 2 batches.
 bad_step=27
 bad_token=$(((4 * S + bad_step - 1) * T + 40))
 bad_hash=$((bad_token / 16384 * 16384))
@@ -76,7 +76,7 @@ begin() { # name, arguments …
     start 4 job.ini run.name="$name" "$@"
     check "$name: four ranks" wait_until eval 'mapfile -t pids < <(pgrep -P "$job") && [ ${#pids[@]} -eq 4 ]'
 }
-signal_rank() { # signal, rank: when the run is at step 11
+signal_rank() { # signal, rank: sends the signal when the run is at step 11
     check "$name: training is under way" wait_for_step $name 11
     kill "-$1" "$(rank_pid "$2")"
 }
@@ -91,8 +91,8 @@ for rank in 2 0; do
     resumes data.train=raw/plain.h5
 done
 
-# The rank that speaks is as slow at it as the file system may be: its patience ends meanwhile. The
-# slow write is that of its last words, since no checkpoint is reported within hundreds of steps.
+# The rank that reports is slow, as a file system may be, and its patience ends meanwhile. The slow write is that of its
+# last words, since no checkpoint is reported within hundreds of steps.
 export FAULT="call=write path=pipe: rank=0 when=$PWD/slow at=1 do=500" LD_PRELOAD=$library
 begin slow-words data.train=raw/plain.h5 log.every=20000 checkpoint.every=300 run.steps=20000
 unset FAULT LD_PRELOAD
@@ -101,7 +101,7 @@ touch slow
 kill -KILL "$(rank_pid 2)"
 ends 137 10 "rank 2 on host $host \(pid [0-9]+\) died $when" "$resume"
 
-# All of rank 3's heartbeats come and go over these two: it would speak too, and has the time.
+# All heartbeats of rank 3 go through these two ranks. It would report as well, and has time to.
 OMPI_MCA_odls_base_sigkill_timeout=3 begin pair data.train=raw/plain.h5 run.steps=20000
 check "$name: training is under way" wait_for_step $name 11
 kill -KILL "$(rank_pid 1)" "$(rank_pid 2)"
@@ -121,7 +121,7 @@ signal_rank STOP 1
 ends 3 13 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $when: .*timeout_s = 3 s" 'resume with the same command'
 resumes data.train=raw/plain.h5 comm.timeout_s=3
 
-# A token outside the vocabulary that only one rank reads: in a shard without checksums, and with verify off.
+# A token outside the vocabulary that only one rank reads, in a shard without checksums and with verify off.
 outside="rank 2 on $host, step $bad_step, reading data: .*/tokens at offset $bad_token is 200, outside the vocabulary of 128"
 mkdir data
 for verify in true false; do
@@ -142,7 +142,7 @@ for verify in true false; do
     resumes "${again[@]}"
 done
 
-# What rank 0 is about to log comes before the words of rank 2.
+# What rank 0 is about to log comes before the last words of rank 2.
 "$shard_tool" poke data/plain.h5 $bad_token 200 || exit 1
 export FAULT="call=write path=pipe: rank=0 at=1 times=0 do=60" LD_PRELOAD=$library
 begin slow-log data.train=data/plain.h5 log.every=1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What happens seldom changes nothing else. A run that validates, compares replicas and saves after every step, with a
-# moving average, with saves that fail, with few descriptors, and with every call interrupted or cut short, ends with the
-# bits and the losses of one that does nothing but train.
+# Rare events change nothing else. A run that validates, compares replicas and saves after every step, with a moving
+# average, failing saves, few descriptors, and every call interrupted or cut short, ends with the bits and the losses of
+# a run that only trains.
 #   rare.sh DTRAIN INTERPOSE
 library=$2
 # shellcheck source=tests/lib.sh
@@ -12,7 +12,7 @@ sed -i 's/^block = .*/shuffle = false\ncarry_state = true\nmicro_batch = 2/' sma
 last=checkpoints/step-00000024
 events=(log.eval_every=1 log.eval_batches=2 comm.verify_replicas=1 checkpoint.every=1 checkpoint.best=true optim.ema=0.9)
 
-same() { # run, run: the same training; of the state, what validation and saving do not count
+same() { # run, run: the same training; counts of validations and saves in the state may differ
     local file counts='"(step|updates|skips|skipped_in_a_row|tokens)"'
     for file in model carried optimizer-00001-of-00001; do
         cmp "runs/$1/$last/$file.safetensors" "runs/$2/$last/$file.safetensors" || return
@@ -36,14 +36,14 @@ for reduce in fast reproducible; do
 done
 check "24 validations" test "$(evals fast-all | wc -l)" -eq 24
 
-# Saves that fail, on the way to the name and at it: training, validation and the last save are as before.
+# Saves fail before the rename and at it. Training, validation and the last save are as before.
 check "saves fail" faulty "call=rename path=checkpoints/step- at=2 times=16 do=eio" failing "${events[@]}"
 check "… and are reported: $(grep -c 'is not saved' failing.log)" test "$(grep -c 'is not saved' failing.log)" -gt 5
 check "… the same training" same fast failing
 check "… the same validations" cmp <(evals fast-all) <(evals failing)
 check "… nothing temporary is left" test -z "$(find runs/failing -name '*.tmp*')"
 
-# A best checkpoint that was not saved is none, in state.json too.
+# A best checkpoint that was not saved does not count, in state.json either.
 (exec env FAULT="call=rename path=checkpoints/step- at=1 times=0 do=eio" LD_PRELOAD="$library" "$dtrain" small.ini run.name=unsaved run.steps=1000000 \
     log.every=1000000 log.eval_every=500 log.eval_batches=1 checkpoint.best=true checkpoint.on_signal=false) >unsaved.log 2>&1 &
 job=$!
@@ -53,7 +53,7 @@ wait $job
 check "unsaved: exit code $?" test $? -eq 0
 check "unsaved: $(cat runs/unsaved/state.json)" grep -q '"state":"stopped","step":[0-9]*,"reason":"SIGUSR1"}' runs/unsaved/state.json
 
-# Calls that signals interrupt, and those that move half of what they are asked to.
+# Calls that signals interrupt, and calls that transfer half of what was requested.
 for kind in eintr part; do
     check "$kind: at every write, sync and read" faulty "call=write,fsync,read,get path=/$kind/ at=1 times=0 do=$kind" $kind \
         "${events[@]}" run.dir="$PWD/runs/$kind"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# optim.rollback: after bad steps in a row, skipped or spiking, the run returns to the checkpoint before them and ends
-# with the bits of one that never saw their batches; also when it is killed on the way.
+# optim.rollback: after several bad steps, skipped or spiking, the run returns to the checkpoint before them and ends
+# with the bits of a run that never saw their batches, also if it is killed meanwhile.
 #   rollback.sh DTRAIN SHARD_TOOL INTERPOSE
 shard_tool=$(realpath "$2") library=$3
 # shellcheck source=tests/lib.sh
@@ -48,14 +48,14 @@ check "… are not reported" test "$(grep -c spiked unasked.log)" -eq 0
 check "a checkpoint at each step" ranks 1 "${common[@]/rollback=3/rollback=4}" data.train=odd.h5 run.name=each run.steps=64 checkpoint.every=1 >each.log 2>&1
 check "… but those that may be returned from: $(ls runs/each/checkpoints | tail -n 3 | xargs)" test "$(ls runs/each/checkpoints | tail -n 2 | xargs)" = "step-00000060 step-00000064"
 
-# The save of the step that it returned to fails: its start, 25 and 50 were saved before.
+# The save of the step that it returned to fails; its start, 25 and 50 were saved before.
 if ! is_sanitized; then # which must be loaded first
     FAULT="call=fsync path=checkpoints/.step-00000050 at=7 times=0 do=eio" LD_PRELOAD=$library "$dtrain" "${common[@]}" data.train=odd.h5 run.name=unsaved >unsaved.log 2>&1
     check "unsaved: exit code $?" test $? -eq 3
     check "unsaved: state.json has the step: $(cat runs/unsaved/state.json)" grep -q '"state":"failed","step":50,' runs/unsaved/state.json
 fi
 
-# Killed after the rollback, and resumed from it on two ranks; and stopped in the middle of the bad steps.
+# It is killed after the rollback and resumed from it on two ranks; and stopped in the middle of the bad steps.
 name=killed
 slow_start "$library" $name 64 1 "${common[@]}" data.train=odd.h5 run.name=$name
 check "the rollback happened" wait_until grep -qs rollback runs/$name/metrics.jsonl
@@ -75,7 +75,7 @@ check "$name: the checkpoint of a bad step is gone" test ! -e runs/$name/checkpo
 check "$name: a whole run" ranks 2 "${common[@]}" data.train=odd.h5 run.name=$name-whole >$name-3.log 2>&1
 check "$name: the same bits" same_bits runs/$name/$last runs/$name-whole/$last
 
-name=due # a checkpoint is due at the second bad step: it is not owed any more after the rollback
+name=due # a checkpoint is due at the second bad step, and no longer after the rollback
 check "$name: a run" ranks 1 "${common[@]}" data.train=odd.h5 run.name=$name checkpoint.every=31 run.steps=118 >$name.log 2>&1
 check "$name: it saves when it is due: $(echo runs/$name/checkpoints/*)" test "$(cd runs/$name/checkpoints && echo step-*)" = \
     "step-00000000 step-00000031 step-00000062 step-00000093 step-00000118"
@@ -91,7 +91,7 @@ check "bad batches without end: the error says how many: $(grep 'dtrain: error' 
     'dtrain: error: .*9 bad batches in a row, 60 to 68, are more than optim.max_skipped = 6' $name.log
 check "bad batches without end: two rollbacks before" test "$(grep -c 'were bad' $name.log)" -eq 2
 
-# Before the first checkpoint that is due, and from the very first step: to the start.
+# Bad steps before the first checkpoint that is due, and from the very first step: the run returns to its start.
 check "bad steps before any checkpoint" ranks 1 "${common[@]}" data.train=odd.h5 run.name=early checkpoint.every=100 >early.log 2>&1
 check "early: the run returns to its start" grep -q 'steps 61 to 63 were bad: training continues from step 0 ' early.log
 check "early: the bits are those of the run without them" same_bits runs/early/$last runs/without/$last
@@ -110,14 +110,14 @@ check "$name: it resumes from the start: $(grep resuming $name-2.log)" grep -q '
 check "$name: which is not saved again" test "$(grep -c '"event":"checkpoint","step":0,' runs/$name/metrics.jsonl)" -eq 0
 check "$name: the bits are those of the run without the first batches" same_bits runs/$name/$last runs/without-first/$last
 
-# A branch counts the bad steps that it can return from.
+# A new branch counts only bad steps that it can return from.
 check "a run that ends in bad steps" ranks 1 "${common[@]}" data.train=odd.h5 run.name=trunk run.steps=62 >trunk.log 2>&1
 check "a branch from there" ranks 1 "${common[@]/rollback=3/rollback=1}" data.train=odd.h5 run.name=branch \
     run.resume=runs/trunk/checkpoints/step-00000062 >branch.log 2>&1
 check "branch: it returns to its start: $(grep 'was bad' branch.log)" grep -q \
     'step 63 was bad: training continues from step 62 without its batch' branch.log
 
-# optim.rollback is new to a run whose only checkpoint is of a bad step.
+# optim.rollback is added to a run whose only checkpoint is after a bad step.
 later=("${common[@]/rollback=3/rollback=0}" data.train=ignored.h5 run.name=later checkpoint.every=100)
 refused "a run without optim.rollback that ends in bad steps" 'the last [23] steps of the run were all skipped' ranks 1 "${later[@]}" run.steps=62
 check "later: it has one checkpoint, of a bad step: $(ls runs/later/checkpoints)" test "$(ls runs/later/checkpoints)" = step-00000062

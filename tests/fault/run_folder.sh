@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The folder of a run is kept consistent: the curve is on disk before the checkpoint of its last step is published, a
-# gap in it is reported, a folder that vanishes ends the run, a closed terminal stops it, closed streams do no harm.
+# The folder of a run stays consistent. The curve is on disk before the checkpoint of its last step is published, and a
+# gap in it is reported. A folder that vanishes ends the run, a closed terminal stops it, and closed streams do no harm.
 #   run_folder.sh DTRAIN INTERPOSE
 library=$2
 # shellcheck source=tests/lib.sh
@@ -29,12 +29,13 @@ FAULT="call=fsync at=2 do=eio" LD_PRELOAD=$library "$dtrain" export runs/synced 
 check "one that fails: exit code 3" test $? -eq 3
 check "… and leaves nothing: $(cat failed.log)" test ! -e failed
 
-# A disk so slow that rank 1 waits for a save longer than comm.timeout_s: rank 0 is at work, not stalled.
+# A disk so slow that rank 1 waits for a save longer than comm.timeout_s: rank 0 is working, not stalled.
 check "a save longer than comm.timeout_s" env FAULT="call=fsync at=1 times=0 do=600" \
     FAULT_LOG="$PWD/slow.log" LD_PRELOAD="$library" "${local_mpirun[@]}" -np 2 "$dtrain" small.ini run.name=slow run.steps=4 comm.timeout_s=3 >slow.txt 2>&1
 check "… its syncs alone last longer" test "$(sed '1,/metrics.jsonl/d' slow.log | grep -c ' fsync')" -gt 5
 
-# Files of a checkpoint that cannot be read are the machine's failure (exit 3), and are not missing ones.
+# A checkpoint with files that cannot be read is an error of the machine (exit code 3); the files are not reported as
+# missing.
 unreadable() { # call, path, command …
     local fault=$1 path=$2
     shift 2
@@ -50,7 +51,7 @@ for call in stat,open open; do
 done
 unreadable open synced/.lock "$dtrain" small.ini run.name=synced run.steps=13
 
-# As after a power loss without those syncs.
+# The state after a power failure without those syncs.
 cp -r runs/synced runs/gap
 rm -r runs/gap/$last
 sed -i '/"step":\([78]\|9\|1[0-2]\),/d' runs/gap/metrics.jsonl
@@ -68,7 +69,7 @@ check "FIFOs with the names of temporary files make way" timeout 60 "$dtrain" sm
 check "… and none is left: $(ls runs/gap)" test "$(find runs/gap -name '*.tmp' | wc -l)" -eq 0
 check "… in the place of a file: $(cat runs/gap/state.json)" grep -q '"state":"complete"' runs/gap/state.json
 
-# A killed run whose last steps are far from the start of its long metrics.jsonl, and not its last save.
+# The last steps of a killed run are far from the start of its long metrics.jsonl and after its last save.
 mkdir -p runs/long
 echo '{"state":"running","step":3,"reason":""}' >runs/long/state.json
 for ((i = 1; i <= 700; i++)); do echo "{\"event\":\"train\",\"step\":$i,\"loss\":2.5,\"tokens\":$((384 * i))}"; done >runs/long/metrics.jsonl
@@ -109,7 +110,7 @@ kill -USR1 $job
 wait $job
 check "closed streams: exit code" test $? -eq 0
 
-# Ctrl-C asks for a save and a stop; the second time it ends the process, whatever that waits for.
+# The first Ctrl-C asks for a save and a stop, the second one ends the process whatever that waits for.
 FAULT="call=fsync path=step- at=1 do=60000" FAULT_LOG=$PWD/hung.log LD_PRELOAD=$library "$dtrain" small.ini run.name=twice \
     run.steps=20000 checkpoint.every=0 comm.timeout_s=600 >twice.log 2>&1 &
 job=$!
@@ -120,7 +121,7 @@ kill -INT $job
 wait $job
 check "Ctrl-C twice: exit code $?, not 130" test $? -eq 130
 
-# Nobody reads the log any more: it is lost, the run is not.
+# The reader of the log ends: the log is lost, the run continues.
 "$dtrain" small.ini run.name=unread log.every=1 2> >(:)
 check "an unread log: exit code $?" grep -q '"state":"complete"' runs/unread/state.json
 check "… and state.json is one whole line" test "$(wc -l <runs/unread/state.json)" -eq 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One job per folder: a second one waits for the first, then gives up and names it; reading is always allowed.
+# One job per folder: a second one waits for the first, then gives up and names it. Reading is always allowed.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
@@ -33,7 +33,7 @@ check "the second names the holder: $(grep '^dtrain: error' second.log)" grep -q
 check "… and says what to do" grep -q '^  hint: stop that job, or give this one another run.name or run.dir' second.log
 check "none of this changed the folder" cmp before.txt <(find runs/shared -type f -exec sha256sum {} + | sort)
 
-# A job that is requeued while its predecessor still saves: it waits, then resumes.
+# A requeued job starts while its predecessor still saves: it waits and then resumes.
 "$dtrain" small.ini run.name=shared run.steps=4000 checkpoint.every=5 >third.log 2>&1 &
 third=$!
 check "the third waits" wait_until grep -q 'is in use' third.log

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Faults of the machine at every write, sync and rename of a checkpoint: dtrain is killed there, or the call fails. The
-# last good checkpoint stays whole and nothing half-written counts as one, an error says what could not be written and
-# why, and the same command ends with the bits of a run without faults.
+# last good checkpoint stays whole, nothing half-written counts as one, an error says what could not be written and why,
+# and the same command ends with the bits of a run without faults.
 #   save.sh DTRAIN INTERPOSE
 library=$2
 # shellcheck source=tests/lib.sh
@@ -14,7 +14,7 @@ faulty() { # settings of FAULT, command …
 checkpoint() { # folder, step
     echo "$1/checkpoints/step-$(printf %08d "$2")"
 }
-completes() { # folder, command …: with the right bits, and leaves nothing behind
+completes() { # folder, command …: it ends with the right bits and leaves nothing behind
     local folder=$1
     shift
     check "$folder: the same command completes" "$@" >again.log 2>&1
@@ -24,14 +24,14 @@ completes() { # folder, command …: with the right bits, and leaves nothing beh
 }
 
 FAULT_LOG=$PWD/points.log faulty "call=write,fsync,rename path=checkpoints/" "${run[@]}" run.dir=whole >whole.log 2>&1 || { cat whole.log >&2; exit 1; }
-# Every fault is met in the save of step 8, by a job that resumes from step 4.
+# Every fault happens in the save of step 8, in a job that resumes from step 4.
 cp -r whole first
 rm -r "$(checkpoint first 8)" "$(checkpoint first 12)"
 grep 'step-00000008' points.log >of_8.log
 points=$(wc -l <of_8.log) renamed=$(grep -n ' rename .*/step-00000008$' of_8.log | cut -d: -f1)
 check "a save has points: $points, the rename is $renamed" test "${renamed:-0}" -gt 10
 
-# What a killed job leaves stays in the folder of the next.
+# The remains of a killed job stay in the folder of the next one.
 cp -r first killed
 for at in $(seq "$points"); do
     newest=$(newest killed)
@@ -46,14 +46,14 @@ done 2>/dev/null # the shell's "Killed"
 check "the next start says so: $(grep previous killed.log)" grep -qE 'ended without a message at step [0-9]+: it was killed' killed.log
 completes killed "${run[@]}" run.dir=killed
 
-# A curve of which the last lines alone are read.
+# Only the last lines of this long curve are read.
 cp -r first long
 echo '{"state":"running","step":4,"reason":""}' >long/state.json
 for step in $(seq 13 400); do echo "{\"event\":\"train\",\"step\":$step,\"loss\":3.14159265,\"grad_norm\":2.71828183}"; done >>long/metrics.jsonl
 check "the next start finds the last step of a long curve" "${run[@]}" run.dir=long >long.log 2>&1
 check "… $(grep previous long.log)" grep -q 'ended without a message at step 400: it was killed' long.log
 
-# A call that fails once: the save is tried again, or the job ends with the reason, and resumes.
+# A call fails once: the save is tried again, or the job ends with the reason and resumes.
 texts=(eio "Input/output error" enospc "No space left on device" short "No space left on device")
 kind=0
 while read -r at call path; do
@@ -69,7 +69,7 @@ while read -r at call path; do
     completes "$folder" "${run[@]}" run.dir="$folder"
 done < <(awk '{ n[$2]++; key = $2 $3; sub(/tmp-[0-9]*/, "", key); if (!seen[key]++) print n[$2], $2, $3 }' of_8.log)
 
-# Read-only from then on.
+# Everything is read-only from then on.
 cp -r first readonly
 faulty "call=open,rename path=checkpoints/. at=3 times=0 do=erofs" "${run[@]}" run.dir=readonly >readonly.log 2>&1
 check "read-only: exit code 3" test $? -eq 3

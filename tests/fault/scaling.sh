@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# launch/scaling.sh on a tiny model: table, JSON and picture of 1 and 2 ranks; what failed is named and the rest
-# goes on; a second call measures nothing again; more ranks than cores are marked and never fitted; the model
-# recovers the parameters of made-up measurements. `dtrain bench --comm` as a command. No timing is looked at.
-# Skipped where there is no python3.
+# launch/scaling.sh on a tiny model: table, JSON and picture of 1 and 2 ranks. What failed is named and the rest
+# continues; a second call measures nothing again; more ranks than cores are marked and never fitted; the model recovers
+# the parameters of made-up measurements. Also `dtrain bench --comm`. No time is checked. Skipped without python3.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
 command -v python3 >/dev/null || { echo "skipped: no python3" >&2; exit 77; }
@@ -23,7 +22,8 @@ python() { # a script that asserts, with its arguments
 check "bench --comm on two ranks" ranks 2 bench --comm --last 64K --factor 32 --seconds 0.001 --type bf16 --json >comm.json
 check "… every collective, without a wrong value" test "$(grep -c '"wrong":0,' comm.json)" -eq 15
 check "bench --comm on three ranks" ranks 3 bench --comm --first 3K --last 3K --seconds 0.001 --type bf16 --json >three.json
-# algbw: the array over the median time; busbw: the part of it that is not a rank's own, which an all-reduce moves twice.
+# algbw is the array over the median time. busbw is the part of it that other ranks have, which an all-reduce moves
+# twice.
 check "… with the bandwidths of their times" python <<'PY'
 import json, os
 for n, row in [(n, json.loads(line)) for n, file in ((2, "comm.json"), (3, "three.json")) for line in open(file)]:
@@ -37,7 +37,7 @@ for n, row in [(n, json.loads(line)) for n, file in ((2, "comm.json"), (3, "thre
     assert row["iterations"] >= 5 and row["sum"] in (("fast", "tree") if "reduce" in row["collective"] else "-"), row
     assert len(row) == 17, f"a new field needs a check: {row}"
 PY
-# The smallest arrays: one element, or one of each rank's block.
+# The smallest arrays: one element, or one in each rank's block.
 check "bench --comm of a few bytes" ranks 2 bench --comm --first 1 --last 20 --factor 4 --seconds 0.001 --type fp64 --json >few.json
 for size in "broadcast 8 16" "all-reduce 8 16" "reduce-scatter 16" "all-gather 16"; do
     check "… $size: $(grep "${size%% *}" few.json)" test "$(grep "\"${size%% *}\",\"sum\":\"\(-\|fast\)\"" few.json | grep -o '"bytes":[0-9]*' | cut -d: -f2 | paste -sd' ')" = "${size#* }"
@@ -155,7 +155,7 @@ for ranks in (1, 2, 4, 8, 16):
     collectives += [{"ranks": ranks, "hosts": 1, "bytes": 4 ** k, "median_us": random.uniform(0.97, 1.03) *
                      1e3 * model.collective_ms(true, job, ranks, 4 ** k)} for k in range(6, 14) if 1 < ranks <= 8]
 found = model.fit([p for p in points if not p["oversubscribed"]], collectives, job)
-# Times of collectives are right to 3 %; a straggler's wait is a tenth of what they leave exposed.
+# Times of collectives are within 3 %. The wait for a straggler is a tenth of what they leave exposed.
 for name, tolerance in (("ms_per_sequence", 0.03), ("fixed_ms", 0.03), ("beside_ms", 0.03), ("contention", 0.03),
                         ("straggler_ms", 0.2)):
     assert abs(found[name] / true[name] - 1) < tolerance, (name, found)
@@ -178,12 +178,12 @@ fp32, bf16 = (exposed(0.0, fast, shard="states", weight_bytes=w) for w in (120e6
 assert abs(bf16 / fp32 - 0.75) < 1e-9, (bf16, fp32)
 ahead = [exposed(ms, shard="states", ahead=True) for ms in (0.0, 1e6)]
 assert abs(ahead[0] / halves - 1) < 1e-9 and abs(5 * ahead[1] / whole - 1) < 1e-6, (ahead, whole)  # one of five buckets
-# Three micro-batches send gradients three times, and receive the weights once, or twice each but for the turns.
+# Three micro-batches send gradients three times, and receive the weights once, or twice each except at the turns.
 assert abs(exposed(0.0, micro_batches=3, shard="gradients") / (2 * whole) - 1) < 1e-9
 assert abs(exposed(0.0, micro_batches=3, shard="states") / whole - 1) < 1e-9
 spread = exposed(0.0, micro_batches=3, shard="weights")
 assert abs(spread / (whole / 10 * (3 * 5 + 5 + 5 * 4)) - 1) < 1e-9, (spread, whole)  # in units of half a bucket of five
-# Where computing takes longer, only the first bucket's weights and each micro-batch's last gradients are waited for.
+# If computing takes longer, only the first bucket's weights and the last gradients of each micro-batch are waited for.
 spread = exposed(1e6, micro_batches=3, shard="weights")
 assert abs(spread / (whole / 10 * (3 + 1)) - 1) < 1e-6, (spread, whole)
 assert exposed(60.0, shard="states") < exposed(60.0, shard="weights") < exposed(0.0, shard="weights")

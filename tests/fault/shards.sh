@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A shard fails in mid-run, on one rank of two: a read fails, or gives a flipped bit, or the file is gone when it is
-# opened, or libhdf5 crashes on it. The job ends with an error that names rank, file and cause, state.json too; with the shard back the same
-# command resumes, and ends with the bits of a run without faults.
+# A shard fails during a run, on one rank of two: a read fails or returns a flipped bit, the file is gone when it is
+# opened, or libhdf5 crashes on it. The job ends with an error that names rank, file and cause, also in state.json. With
+# the shard back the same command resumes and ends with the bits of a run without faults.
 #   shards.sh DTRAIN SHARD_TOOL INTERPOSE
 shard_tool=$(realpath "$2") library=$3
 # shellcheck source=tests/lib.sh
@@ -76,7 +76,7 @@ check "$name: how to look at the file" grep -q 'hint: the file is probably damag
 resumes "${several[@]}"
 check "$name: … with the right bits" same_bits runs/{$name,eighty}/checkpoints/step-00000150
 
-# Without other ranks; and where the crash is not in libhdf5, which stays as it was.
+# The same without other ranks, and with a crash outside libhdf5, which is reported as before.
 crashes() { # run name, exit code, FAULT
     FAULT=$3 LD_PRELOAD=$library "$dtrain" "${flat[@]}" run.name="$1" run.steps=20 >"$1.log" 2>&1
     status=$?

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Checkpoints are written while training continues: what is saved is the state after its step, whatever the disk does. A
-# part that fails on one rank is a warning that names it; a save that is due while the disk is busy comes later; a write
-# that hangs ends the job.
+# Checkpoints are written while training continues. What is saved is the state after its step, whatever the disk does. A
+# part that fails on one rank causes a warning that names the rank; a save that is due while the disk is busy comes
+# later; a write that hangs ends the job.
 #   slow_disk.sh DTRAIN INTERPOSE
 library=$2
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
-# A model large enough to be spread over two ranks.
+# The model is large enough to be sharded over two ranks.
 common=(small.ini model.d_model=128 optim.schedule=constant optim.ema=0.9 data.val= checkpoint.every=20 checkpoint.keep=0)
 faulty() { # settings of FAULT, n, arguments …
     FAULT="$1" LD_PRELOAD="$library" ranks "${@:2}"
@@ -60,8 +60,8 @@ second=$(ls runs/$name/checkpoints | sed -n 2p)
 check "$name: the save that was due at step 40 waited for the disk, not training for it: $second" test $((10#${second##*-})) -gt 40
 check "$name: all are whole" "$dtrain" verify runs/$name/checkpoints/* >verify.log 2>&1
 
-# Rising rates: the loss falls until step 2, whose checkpoint is lost, then jumps. The best is that of step 1 again, two
-# evaluations before step 3. Of numbers as text this is so.
+# With rising rates the loss falls until step 2, whose checkpoint is lost, and then jumps. The best checkpoint is then
+# again that of step 1, two evaluations before step 3. That holds for data that are numbers as text.
 mkdir numbers
 seq 60000 >numbers/text
 "$dtrain" pack -o counted --val 0.1 numbers >pack.log 2>&1 || { cat pack.log >&2; exit 1; }

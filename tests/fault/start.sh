@@ -10,9 +10,9 @@ small_run
 train=("$dtrain" small.ini log.every=1000)
 launching=$(launch_seconds)
 
-# Signals. The program starts itself again, with OMP_WAIT_POLICY set: from then on its environment says that main was
-# reached, long before MPI is open.
-reached_main() { # pattern of its command line: its processes that have
+# Signals. The program starts itself again with OMP_WAIT_POLICY set, so its environment shows that it has reached main,
+# long before MPI is open.
+reached_main() { # pattern of its command line: its processes that have reached main
     # shellcheck disable=SC2046 # process numbers
     with_variable OMP_WAIT_POLICY=passive $(pgrep -f "$1")
 }
@@ -41,7 +41,7 @@ check "… without a checkpoint" test -z "$(ls runs/early-2/checkpoints)"
 check "an early SIGINT ends other commands" bash -c "env --block-signal=INT bash -c 'kill -INT \$\$; exec \"$dtrain\" --check small.ini' \
     >check.log 2>&1; test \$? -eq 130"
 
-# Ranks that never meet: in time, one speaker, who names rank, host, what it waited for and what to do.
+# Ranks that never meet end in time, and one of them names its rank, host, what it waited for and what to do.
 no_start() { # what, pattern, command …
     local what=$1 pattern=$2 status
     shift 2
@@ -57,8 +57,8 @@ no_start() { # what, pattern, command …
 no_start "a rank that never starts" "rank 0 on $(uname -n), start-up: MPI_Init_thread" \
     "${local_mpirun[@]}" -np 1 "${train[@]}" run.name=alone comm.start_timeout_s=2 : -np 1 sleep 60
 
-# Two hosts that reach each other through the launcher's network and not through that of MPI: each has a network
-# namespace of its own, and the interface "data" leads nowhere.
+# Two hosts that reach each other through the network of the launcher but not that of MPI: each has its own network
+# namespace, and the interface "data" leads nowhere.
 space=dt$$
 two_hosts() {
     ip netns add ${space}a && ip netns add ${space}b &&
@@ -86,7 +86,7 @@ fi
 ip netns del ${space}a 2>/dev/null
 ip netns del ${space}b 2>/dev/null
 
-# MPI takes longer to start than a stalled rank would have: no error, and said once.
+# MPI takes longer to start than a stalled rank may wait: no error, and one message.
 late=(bash -c 'sleep "$0" && exec "$@"')
 check "a start that takes longer than comm.timeout_s" "${local_mpirun[@]}" -np 3 "${train[@]}" run.name=late run.steps=4 \
     comm.timeout_s=3 : -np 1 "${late[@]}" 4 "${train[@]}" run.name=late run.steps=4 comm.timeout_s=3 2>late.log
@@ -101,7 +101,7 @@ else
     echo "a start without a line for localhost: not tried: needs root" >&2
 fi
 
-# Launchers that do not fit: refused once, however many processes there are.
+# Launchers that do not fit are refused once, however many processes there are.
 step_of_two() { # pattern, NAME=value … of both processes
     local pattern=$1 i
     shift
@@ -123,7 +123,7 @@ else
 fi
 refused "the mpirun of another MPI" '2 processes were started, but .* sees only this one' env OMPI_COMM_WORLD_SIZE=2 \
     OMPI_COMM_WORLD_RANK=0 "${train[@]}" run.name=step
-# In the script of a batch job of several tasks, without srun.
+# In the batch script of a job with several tasks, without srun.
 export SLURM_PROCID=0 SLURM_NTASKS=4
 check "--check in a batch script of four tasks" "$dtrain" --check small.ini >out
 check "order in a batch script of four tasks" "$dtrain" order small.ini --steps 1:2 >out
@@ -132,7 +132,8 @@ check "… saying why" grep -q 'this Slurm job has 4 tasks, but training was sta
 check "… while one launched alone trains" env SLURM_STEP_NUM_TASKS=1 "${train[@]}" run.name=batch run.steps=4 2>err
 unset SLURM_PROCID SLURM_NTASKS
 
-# A small stack: raised where the limit allows, also where the program does not start itself again; else refused.
+# A small stack is raised if the limit allows it, even where the program does not start itself again; else it is
+# refused.
 stack=(bash -c 'ulimit -S -s 64 && exec "$@"' bash)
 for waiting in '' passive; do
     check "a stack of 64 KiB that may grow, OMP_WAIT_POLICY='$waiting'" env ${waiting:+OMP_WAIT_POLICY=$waiting} \
@@ -147,7 +148,7 @@ for launched in "" "${local_mpirun[*]} -np 2"; do
 done
 check "… before anything is written" test ! -e runs/little
 
-# A run that goes on with other settings has them written down with its first step, not before.
+# A run that continues with other settings writes them down with its first step, not before.
 check "a run to continue" "${train[@]}" run.name=goes-on run.steps=4 2>goes-on.log
 cp runs/goes-on/config.resolved.ini before.ini
 env --block-signal=USR1 bash -c 'kill -USR1 $$; exec "$@"' bash "${train[@]}" run.name=goes-on run.steps=9 optim.lr=1e-3 2>goes-on.log
@@ -156,7 +157,7 @@ check "… it has trained nothing with these" cmp before.ini runs/goes-on/config
 check "then it goes on" "${train[@]}" run.name=goes-on run.steps=9 optim.lr=1e-3 2>goes-on.log
 check "… and has" grep -q '^lr = 1e-3' runs/goes-on/config.resolved.ini
 
-# The map, once; a build for CPUs in a job with GPUs; two builds in one job.
+# The map of ranks is logged once; a build for CPUs in a job with GPUs; two builds in one job.
 check "two ranks" env SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 SLURM_JOB_GPUS=0,1 "${local_mpirun[@]}" -np 2 "${train[@]}" \
     run.name=map run.steps=4 2>map.log
 check "the map names the job once" test "$(grep -c 'Slurm job 77, restart 1$' map.log)" -eq 1
@@ -171,7 +172,7 @@ if objcopy --remove-section .note.gnu.build-id "$dtrain" other-build 2>/dev/null
     check "… which rank" grep -q 'rank 1 on .* runs another build of dtrain' mixed.log
 fi
 
-# Unequal nodes: refused with what differs, unless allowed.
+# Unequal nodes are refused with their differences unless they are allowed.
 unequal() { # what, pattern, mpirun's words for the ranks …
     check "$1: --check refuses them" bash -c '"$@" >out 2>err; test $? -eq 2' bash "${local_mpirun[@]}" "${@:3}"
     check "$1: what differs: $(cat err)" grep -qE "^  $2\$" err
@@ -197,13 +198,13 @@ check "… before it touches the run's folder" test ! -e runs/refused
 check "allowed" "${local_mpirun[@]}" -np 1 "${other_isa[@]}" "${allowed[@]}" : -np 1 "${allowed[@]}" 2>allowed.log
 check "… with a warning" grep -q 'warning: the nodes of this job are unequal' allowed.log
 
-# A resume on another CPU, once.
+# A resume on another CPU is reported once.
 for check in 1 0; do
     check "resuming on another CPU" "${train[@]}" run.name=unequal run.steps=$((8 - 2 * check)) 2>other.log
     check "… the first resume says so: $(cat other.log)" test "$(grep -cE 'warning: the checkpoint was trained with plain x86-64, this job runs with ' other.log)" -eq $check
 done
 
-# A bit of what rank 1 puts into one of the self-test's sums is wrong: it is found where the test is asked for.
+# One bit of what rank 1 contributes to a sum of the self-test is wrong, which is found if the test is requested.
 check "collectives are tested" "${local_mpirun[@]}" -np 2 "${train[@]}" run.name=tested run.steps=4 comm.selftest=true 2>tested.log
 check "… and said to be" grep -q 'comm.selftest' tested.log
 faulty=(env FAULT="call=sum path=211 rank=1 at=1 do=flip" LD_PRELOAD="$library" "${local_mpirun[@]}" -np 2 "${train[@]}" run.steps=4)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bf16 trains like fp32: the loss curves of the quick-start model stay within 1 % over 200 steps, on two ranks.
+# bf16 trains like fp32: the loss curves of the quick-start model differ by at most 1 % over 200 steps, on two ranks.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# columns.sh DTRAIN: training on columns of other rows, chunks of targets, flags, a shared table, weights, missing targets
-# and the ends of a range has the losses and gradient norms of the float64 reference in columns.py, on any ranks.
+# columns.sh DTRAIN: training on columns of other rows, chunks of targets, flags, a shared table, weights, missing
+# targets and the ends of a range has the losses and gradient norms of the float64 reference in columns.py, on any
+# number of ranks.
 golden=$(realpath "$(dirname "$0")/columns")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"

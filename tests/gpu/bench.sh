@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Measures on the CUDA device: whole steps of the 130M or 370M model, 2048 tokens by 4, 8, 16 and 32 sequences (where
-# none of these fits, fewer), or every op of the 130M model's step at the first batch that fits, after which bench's step
-# is compared with a run's. Rows are appended to FILE and shown as soon as each is measured. Skipped without a device.
+# Measures on the CUDA device: whole steps of the 130M or 370M model with 2048 tokens in 4, 8, 16 and 32 sequences
+# (fewer if none of these fits), or every op of the 130M model's step at the first batch that fits, after which the step
+# of bench is compared with that of a run. Rows are appended to FILE and shown as soon as they are measured. Skipped
+# without a device.
 # Arguments: dtrain, FILE.jsonl, and 130m, 370m, ops or small (all of it, for simulated devices).
 rows=$(realpath "$2")
 # shellcheck source=tests/gpu/lib.sh
@@ -20,7 +21,7 @@ small)
     ;;
 esac
 
-figures() { # of rows, for the reader
+figures() { # rows as text for the reader
     sed -nE \
         -e 's/.*"bench":"step".*"batch":([0-9]+).*"precision":"([^"]*)".*"step_ms":([^,]*).*"tokens_per_s":([^,]*).*"mfu":([^,]*),"peak_memory_mb":([^,]*).*/\2, batch \1: \3 ms a step, \4 tokens\/s, MFU \5, \6 MiB/p' \
         -e 's/.*"copy_gb_per_s":([^,]*),"gemm_fp32_gflops":([^,]*),"gemm_bf16_gflops":([^,]*),.*"gexp2_per_s":([^,]*),.*/limits: copy \1 GB\/s, GEMM fp32 \2, bf16 \3 GFLOP\/s, exponentials \4 G\/s/p' \
@@ -28,7 +29,7 @@ figures() { # of rows, for the reader
 }
 
 # shellcheck disable=SC2086 # options, separated by spaces
-measure() { # options of dtrain bench: 2 where they do not fit into the device's memory
+measure() { # options of dtrain bench: returns 2 if they do not fit into the device's memory
     echo "+ dtrain bench $1"
     if limited "$dtrain" bench --device cuda --json $1 >row.jsonl 2>error.txt; then
         cat row.jsonl >>"$rows"
@@ -66,7 +67,7 @@ if command -v python3 >/dev/null; then
 fi
 
 # shellcheck disable=SC2317
-trains() { # cuda_graph: does a run end with the loss of the benchmark's last step?
+trains() { # cuda_graph: whether a run ends with the loss of the benchmark's last step
     limited "$dtrain" bench --step --device cuda --cuda-graph "$1" --d-model 16 --n-layer 1 --seq-len 4 --vocab 16 --d-state 4 \
         --batch 2 --micro-batch 1 --precision fp32 --seconds 0.001 --json >step.json || return 1
     train synthetic-"$1" run.cuda_graph="$1" run.steps="$(value last_step <step.json)" || return 1

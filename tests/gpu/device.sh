@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What this machine has, and whether dtrain can use its CUDA device. Skipped where there is none. Argument: dtrain.
+# What this machine has, and whether dtrain can use its CUDA device. Skipped without one. Argument: dtrain.
 set -uo pipefail
 "$1" info >info.txt 2>&1
 sed 's/^/+ /' info.txt

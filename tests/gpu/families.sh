@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by parity.sh and sanitizer.sh. Families run side by side, since most of the time one core makes operands and
-# compares results; one that hangs keeps no other from running.
+# compares results. A family that hangs does not keep the others from running.
 
 of_each_family() { # the program test_parity, a function for a family, which returns 77 where it is skipped
     local names name failures

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Every kind of block on a CUDA device, in language models and in policies over frames: the loss curve of the CPU; the
-# same bits with and without CUDA graphs, and with images as bytes and as floats. Windows in segments. Skipped without a device.
+# Every kind of block on a CUDA device, in language models and in policies over frames, and windows in segments: the loss
+# curve of the CPU, and the same bits with and without CUDA graphs and with images as bytes and as floats. Skipped
+# without a device.
 # Arguments: dtrain, the programs data/game and tests/episodes/make_episodes, and whole (100 steps, each kind by
 # itself) or small (a few steps of all kinds in one model, for simulated devices).
 game=$(realpath "$2") make_episodes=$(realpath "$3")
@@ -42,7 +43,7 @@ compare() { # name, key=value …
     shift
     for precision in $precisions; do
         local run=$name-$precision same=("${size[@]}" "$@" run.precision="$precision")
-        train "cpu-$run" "${same[@]}" run.device=cpu & # side by side: most of the time they start
+        train "cpu-$run" "${same[@]}" run.device=cpu & # side by side, since most of the time they start
         local cpu=$!
         train "plain-$run" "${same[@]}" run.device=cuda run.cuda_graph=false &
         local plain=$!
@@ -57,7 +58,7 @@ compare() { # name, key=value …
     done
 }
 
-named() { # text: as a name
+named() { # text: a name made of it
     tr -cs 'a-z0-9\n' '-' <<<"$1"
 }
 
@@ -75,8 +76,8 @@ for layers in "${policies[@]}"; do
 done
 compare conditioned model.layers="${policies[0]}" model.heads="$heads" model.autoregressive=true data.seq_len=60
 
-# Bytes stay bytes until the device, which normalises them: 64 by wide accesses, and 64 that come after 3 floats one by
-# one. The numbers are those that the loader makes of floats.
+# Bytes stay bytes until the device normalises them: 64 by wide accesses, and 64 that follow 3 floats one by one. The
+# numbers are those that the loader makes of floats.
 images=$(printf 'obs/img %.0s' {1..16})
 image=(model.layers="${policies[0]}" 'model.heads=buttons:bernoulli*2 stick:categorical*5' data.targets=actions
     data.inputs="$images obs/a $images obs/a[1]" data.seq_len=16)

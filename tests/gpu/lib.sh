@@ -9,7 +9,7 @@ if ! grep -qE '^device +cuda [0-9]+:' info.txt; then
     exit 77
 fi
 
-limited() { # command …: a hang must not take the time of what follows. In the group of gpu.sh, which ends it too
+limited() { # command …: ends a hang, which would take the time of later tests; gpu.sh can end its process group
     timeout --foreground --kill-after=5 "${RUN_SECONDS:-1000}" "$@"
 }
 
@@ -30,17 +30,17 @@ curve() { # name: its metrics
     echo "runs/$1/metrics.jsonl"
 }
 
-first_step() { # name: metrics of one step alone
+first_step() { # name: the metrics of its first step
     grep '"event":"train","step":1,' "$(curve "$1")"
 }
 
-# ---- measurements: lines of JSON, those of one machine below a line about it
+# ---- measurements: lines of JSON; those of one machine follow a line about it
 
-value() { # key: in lines of JSON
+value() { # key: its value in lines of JSON
     sed -nE "s/.*\"$1\":\"?([^,\"}]*).*/\1/p"
 }
 
-about_machine() { # a line of JSON
+about_machine() { # prints a line of JSON
     local commit driver
     commit=$(cat "$repository/COMMIT" 2>/dev/null || git -C "$repository" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
     driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Every collective by NCCL on one rank, which needs one device, and on a rank for each device. Two ranks whose gradients
-# travel by NCCL: a device each, or both on one, which NCCL 2.30 and newer allow. The losses of one rank; the same bits
-# twice, and with and without graphs; the sums of every form. Skipped where there is no device or no NCCL.
+# Every collective by NCCL on one rank, which needs one device, and on a rank for each device. Then two ranks whose
+# gradients are summed by NCCL, with a device each or both on one, which NCCL 2.30 and newer allow: they have the losses
+# of one rank, the same bits twice and with and without graphs, and the sums of every form. Skipped without a device or
+# NCCL.
 # Arguments: dtrain, the program of simt/cuda/nccl_test.c.
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -22,7 +23,7 @@ if [ "$devices" -lt 2 ]; then
         echo "skipped two ranks: one GPU, and two ranks on it need NCCL 2.30: $(grep '^NCCL' info.txt)" >&2
         finish
     fi
-    export NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 # few blocks, so that both ranks find room
+    export NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 # few blocks, so that there is room for both ranks
     two+=(run.share_device=true)
 fi
 size=(run.device=cuda data.val= model.d_model=16 model.n_layer=1 data.seq_len=16 data.batch=4 data.micro_batch=1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The scan's kernels at the shapes of a layer of the 130M model, 16 sequences, under Nsight Compute: ncu-scan.txt beside
-# FILE has all that it says, FILE a row for each launch, with clocks, issue slots, occupancy and the wavefronts of shared
-# memory. Skipped without a device, or where ncu is missing or may not read the counters.
+# Measures the scan's kernels at the shapes of a layer of the 130M model with 16 sequences under Nsight Compute.
+# ncu-scan.txt beside FILE has its whole report, FILE a row for each launch with clocks, issue slots, occupancy and the
+# wavefronts of shared memory. Skipped without a device, without ncu, or if ncu may not read the counters.
 # Arguments: dtrain, FILE.jsonl.
 rows=$(realpath "$2")
 # shellcheck source=tests/gpu/lib.sh
@@ -13,8 +13,8 @@ skip() {
 ncu=$(command -v ncu || echo /usr/local/cuda/bin/ncu)
 [ -x "$ncu" ] || skip "ncu was not found"
 
-# The clocks are left as they are: what is wanted is the time of training. A layer's step has six launches at most. It
-# replays each some forty times, so the measurement gets all of the time.
+# The clocks are not fixed, because the time of training is wanted. A layer's step has at most six launches, each of
+# which is replayed some forty times, so the measurement gets all of the time.
 RUN_SECONDS=${STEP_SECONDS:-1000} limited "$ncu" --set full --clock-control none -k regex:scan_ -c 6 -f -o scan \
     "$dtrain" bench --step --device cuda --cuda-graph false --model 130m --n-layer 1 --vocab 256 --batch 16 --seconds 0.001 >ncu.log 2>&1
 if [ ! -e scan.ncu-rep ]; then
@@ -25,8 +25,8 @@ fi
 "$ncu" --import scan.ncu-rep --page details >details.txt && "$ncu" --import scan.ncu-rep --page raw >raw.txt || exit 1
 cat details.txt raw.txt >"$(dirname "$rows")/ncu-scan.txt"
 
-# "scan_forward_registers	Duration	412.10 us": both pages list the launches in one order, a label or a metric a line, its
-# unit and its value last.
+# "scan_forward_registers Duration        412.10 us": both pages list the launches in one order, with one label or
+# metric per line whose last fields are its unit and value.
 awk '
     BEGIN {
         split("Duration;SM Frequency;Registers Per Thread;Achieved Occupancy;Issue Slots Busy;Mem Pipes Busy;" \

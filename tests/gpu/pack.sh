@@ -30,7 +30,7 @@ copy_libraries() { # file …
     done
 }
 
-# Open MPI's plugins for one machine, not those for fabrics, which need more libraries.
+# Open MPI's plugins for one machine. Those for fabrics need more libraries.
 copy_mpi() {
     local plugin plugins pmix
     plugins=$(mpi_path pkglibdir)
@@ -72,7 +72,7 @@ copy_mpi
 strip "${programs[@]}" "$folder"/bin/*
 chmod -R u+w "$libraries"
 find "$libraries" -name '*.so*' -exec strip --strip-unneeded {} +
-tar -C "$libraries" -czf "$folder/libraries.tar.gz" . # a third of their size
+tar -C "$libraries" -czf "$folder/libraries.tar.gz" . # compressed, they need a third of the space
 tar -C "$folder" -czf "$folder/programs.tar.gz" build
 rm -r "$folder/build"
 
@@ -88,7 +88,7 @@ unpack() {
     mkdir -p "$here/lib"
     tar -C "$here" -xzf "$here/programs.tar.gz" && tar -C "$here/lib" -xzf "$here/libraries.tar.gz" || return
     theirs=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null | awk '/libstdc\+\+\.so\.6 .*x86-64/ { print $NF; exit }' || true)
-    # compute-sanitizer and Python, started from here, may need the newer one.
+    # compute-sanitizer and Python, which are started from here, may need the newer one.
     if [ -n "$theirs" ] &&
         [ "$( (newest_symbols "$theirs" && newest_symbols "$own") | sort -V | tail -n 1)" = "$(newest_symbols "$theirs")" ]; then
         rm "$own" "$here/lib/libgcc_s.so.1"
@@ -96,7 +96,7 @@ unpack() {
     touch "$here/lib/.whole"
 }
 [ -e "$here/lib/.whole" ] || unpack
-# The toolkit's folders, then those of Python's packages, which PyTorch brings.
+# The folders of the toolkit, then those of Python's packages, which come with PyTorch.
 cuda_folders() {
     local python
     compgen -G '/usr/local/cuda*/lib64' || true
@@ -105,7 +105,7 @@ cuda_folders() {
     compgen -G "$python/nvidia/*/lib" || true
 }
 cuda=$(cuda_folders | paste -sd:)
-export CUDA_DISABLE_PTX_JIT=1 # code for another architecture is an error at once, not minutes of compiling
+export CUDA_DISABLE_PTX_JIT=1 # code for another architecture is an error at once, instead of minutes of compiling
 export PATH=$here/bin:$PATH:/usr/local/cuda/bin
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}${cuda:+:$cuda}
 export OPAL_PREFIX=$here OPAL_PKGLIBDIR=$here/lib/openmpi OPAL_PKGDATADIR=$here/share/openmpi OPAL_SYSCONFDIR=$here/etc
@@ -120,8 +120,7 @@ set -euo pipefail
 exec "$here/tests/gpu.sh" --build "$here/build" "$@"
 RUN
 cat >"$folder/dtrain" <<'RUN'
-#!/usr/bin/env bash
-# dtrain with the libraries of this folder, which programs beside it (tests/peers/gpu.sh) do without.
+# dtrain with the libraries of this folder, which other programs here (tests/peers/gpu.sh) do not use.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 exec "$here/build/dtrain" "$@"

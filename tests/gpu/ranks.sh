@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two ranks that share a CUDA device, with MPI: the losses of one rank; the same bits twice.
-# Skipped without a device. Argument: dtrain.
+# Two ranks that share a CUDA device, with MPI, have the losses of one rank and the same bits twice. Skipped without a
+# device. Argument: dtrain.
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
 small_run

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# compute-sanitizer over every op at small shapes: nothing out of bounds, no race in shared memory. A process for each
-# family of ops, since the tool goes no further after an error. Skipped without a device, or without a compute-sanitizer
-# that works here. Arguments: the program test_parity, and memcheck or racecheck.
+# compute-sanitizer runs every op at small shapes: no access is out of bounds, and there is no race in shared memory.
+# Each family of ops has its own process, since the tool stops after an error. Skipped without a device, or without a
+# compute-sanitizer that works here. Arguments: the program test_parity, and memcheck or racecheck.
 set -uo pipefail
 # shellcheck source=tests/gpu/families.sh
 . "$(dirname "$0")/families.sh"
@@ -9,12 +9,12 @@ program=$1 tool=$2
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 [ -x "$sanitizer" ] || { echo "skipped: compute-sanitizer was not found" >&2; exit 77; }
 
-# Every fifth case: the tool is a hundred times slower. What calls of CUDA return is checked by the program itself;
-# libraries try calls that may fail.
+# Every fifth case: the tool is a hundred times slower. The program itself checks what CUDA calls return; libraries try
+# calls that may fail.
 # shellcheck disable=SC2317
 examine() { # family
     local code=0 refused=9
-    [ "$1" != gemm ] || return 0 # cuBLASLt's kernels, not dtrain's
+    [ "$1" != gemm ] || return 0 # these are kernels of cuBLASLt
     timeout --foreground --kill-after=5 "${STEP_SECONDS:-600}" "$sanitizer" --tool "$tool" --report-api-errors no --print-limit 20 \
         --error-exitcode $refused "$program" --every 5 cuda "$1" >"$1.txt" 2>&1 || code=$?
     if [ $code -eq 77 ] || grep -qE '^skipped|Device not supported|Unable to find injection library|Failed to initialize' "$1.txt"; then

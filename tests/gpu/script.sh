@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/gpu.sh itself, over stand-ins for the programs: a test that hangs or fails does not keep the others from
-# running, a budget is kept, and what is known so far is in the folder of --out.
+# tests/gpu.sh itself, with made-up programs: a test that hangs or fails does not keep others from running, a budget is
+# kept, and the folder of --out has the results so far.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 gpu=$(dirname "$0")/../gpu.sh
@@ -14,7 +14,7 @@ cat >fake/tests/parity/test_parity <<'EOF'
 echo $$ >pid
 exec sleep 1000
 EOF
-cat >lost <<'EOF' # one family hangs, in another the device is lost in case 2
+cat >lost <<'EOF' # one family hangs; in another one the device is lost in case 2
 #!/bin/sh
 [ "$1" != --families ] || { echo cast; echo scan; exit; }
 case "$*" in
@@ -58,7 +58,7 @@ check "… and so is an unknown name" grep -q 'unknown: nosuch' three.log
 bash "$gpu" --build fake --budget 1h device >three.log 2>&1
 check "… and a budget that is no number: exit code $?" grep -q 'whole seconds, not 1h' three.log
 
-# compute-sanitizer, by what it prints; parity.sh runs by the same function.
+# compute-sanitizer is checked by what it prints; parity.sh uses the same function.
 mkdir tools
 cat >tools/compute-sanitizer <<'EOF'
 #!/bin/sh
@@ -77,7 +77,7 @@ check "… with its place" grep -q 'Invalid __global__ write' sane.log
 check "the other family has none" grep -q '^  cast: code 0; ========= ERROR SUMMARY: 0 errors' sane/summary.txt
 check "a tool that does not work is no failure" grep -q '^racecheck: skipped, .*does not work on this machine' sane/summary.txt
 
-# Measurements of a call that is cut off.
+# Measurements of a call that is interrupted.
 cat >fake/dtrain <<'EOF'
 #!/bin/sh
 case "$*" in
@@ -99,13 +99,13 @@ check "the test that is cut off is at work" wait_until test -s fake/gpu-logs/ben
 kill $call
 check "… and ends with the call" wait_until ended bench
 
-# Nsight Compute, by what it prints.
+# Nsight Compute is checked by what it prints.
 cat >tools/ncu <<'EOF'
 #!/bin/sh
 case "$*" in
 *--import*raw*) cat "$PAGES/raw" ;;
 *--import*) cat "$PAGES/details" ;;
-*) [ "$OMP_WAIT_POLICY" = passive ] || exit 1 # dtrain would start itself again, which is not followed
+*) [ "$OMP_WAIT_POLICY" = passive ] || exit 1 # dtrain would start itself again, which Nsight Compute does not follow
     [ ! -e "$PAGES/said" ] || { cat "$PAGES/said"; exit 1; }; : >scan.ncu-rep ;;
 esac
 EOF
@@ -114,7 +114,7 @@ export PAGES=$PWD
 profile() {
     PATH=$PWD/tools:$PATH bash "$gpu" --build fake --out profile ncu >ncu.log 2>&1
 }
-page() { # what stands below each of two kernels
+page() { # prints a page with two kernels
     for kernel in forward backward; do
         echo "  void scan_${kernel}_registers<16, unsigned short>(dt_args) (24, 48, 1)x(128, 1, 1), Context 1, Stream 7, Device 0, CC 9.0"
         printf '%s\n' "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Training on a CUDA device: the loss curve of the CPU; the same bits twice, with and without CUDA
-# graphs, and after a resume. Skipped without a device.
+# Training on a CUDA device has the loss curve of the CPU, and the same bits twice, with and without CUDA graphs, and
+# after a resume. Skipped without a device.
 # Arguments: dtrain, and whole (200 steps) or small (a few of a tiny model, for simulated devices).
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -37,7 +37,7 @@ check "fp32: the first loss is the CPU's" same_losses <(first_step cuda-fp32) <(
 check "bf16: the first loss is the CPU's" same_losses <(first_step cuda-bf16) <(first_step cpu-bf16) 2e-3
 check "fp32: the curve is the CPU's" same_losses "$(curve cuda-fp32)" "$(curve cpu-fp32)" 1e-4
 check "bf16: the curve is the CPU's" same_losses "$(curve cuda-bf16)" "$(curve cpu-bf16)" 5e-3
-if [ "$2" = whole ]; then # six steps of 64 tokens may rise as well
+if [ "$2" = whole ]; then # the loss of six steps of 64 tokens may rise as well
     # shellcheck disable=SC2016
     check "the loss falls" awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(last < first) }' \
         <(train_lines "$(curve cuda-bf16)")
@@ -52,7 +52,7 @@ for precision in fp32 bf16; do
         check "$precision: cuda_graph = $graph keeps every bit" same_bits runs/graph-$graph-$precision/"$last" \
             runs/cuda-$precision/"$last"
     done
-    # As a run that was killed after its first checkpoint.
+    # The run's folder as after a kill after its first checkpoint.
     cp -r runs/cuda-$precision runs/resumed-$precision
     rm -r runs/resumed-$precision/"$last"
     check "$precision resumes from the middle" train resumed-$precision "${same[@]}"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# dtrain with one more kind of reader, stem, block and head, and nothing else changed, is all of dtrain: it learns,
-# saves, resumes with the bits of a run that was not interrupted, evaluates, and refuses what these kinds cannot do.
+# dtrain with one more kind of reader, stem, block and head, and nothing else changed, does all that dtrain does: it
+# learns, saves, resumes with the bits of a run that was not interrupted, evaluates, and refuses what these kinds cannot
+# do.
 # $2: that program; $3: the tool that writes its shards.
 plain=$(realpath "$1") kinds=$(realpath "$2") make_samples=$(realpath "$3")
 # shellcheck source=tests/lib.sh
@@ -38,7 +39,7 @@ for n in 1 2; do
         check "$run: trains" ranks $n "${common[@]}" run.name=whole-$run >whole-$run.log 2>&1
         check "$run: the loss falls" test "$(train_lines runs/whole-$run/metrics.jsonl |
             awk 'NR == 1 { first = $2 } END { print NR == 24 && $2 < 0.5 * first }')" = 1
-        # As it was when it had been saved at step 9 and killed at 13.
+        # The run's folder as after a save at step 9 and a kill at step 13.
         cp -r runs/whole-$run runs/cut-$run
         rm -r runs/cut-$run/checkpoints/step-0000001* runs/cut-$run/$last
         check "$run: resumes" ranks $n "${common[@]}" run.name=cut-$run >cut-$run.log 2>&1
@@ -69,7 +70,7 @@ refused "dtrain itself knows other layers only" "unknown kind 'dense' \(known: m
 refused "dtrain itself reads no such shard" '/samples|a shard holds' "$plain" --check samples.ini \
     model.layers=mamba*4 model.vocab_size=9
 
-# A block with a field, initial values and a model type of its own.
+# A block kind with its own field, initial values and model type.
 sed 's/^layers.*/layers = gain*2\ngain_start = 0.75/; s/^\[data\]/&\nformat = samples/' samples.ini >gain.ini
 gains=(gain.ini checkpoint.every=9)
 check "gain: trains" ranks 2 "${gains[@]}" run.name=gain >gain.log 2>&1
@@ -106,7 +107,7 @@ refused "a schema that the shards do not have" 'it is not tokens, as data.format
 refused "an unknown schema" "data.format: 'sample' is not one .* mean 'samples'\? \(allowed: auto \| samples \| tokens \| pairs\)" "$dtrain" --check samples.ini data.format=sample
 refused "other layers on resume" 'model.layers' "$dtrain" samples.ini run.name=whole-fp32-1 run.steps=30 model.layers='dense*2 mamba*2'
 
-# Packed documents: dtrain's own layers keep them apart, and one that does not is found.
+# Packed documents: dtrain's own layers keep them separate, and a layer that does not is found.
 mkdir text
 for name in a b c d e f; do
     head -c 300 /dev/urandom | base64 >text/$name

@@ -21,7 +21,7 @@ dtrain_variants=(
     "--precision bf16"
     "--precision bf16 --micro-batch 4"
 )
-# Without --compile nothing is made by Triton.
+# Without --compile, Triton generates no code.
 torch_variants=(
     "--scan official --compile --bf16"
     "--scan official --compile --bf16 --micro-batch 4"

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154
-# What run.sh and gpu.sh share. $results, $limit, $here and $python are the caller's; $BUDGET, where it is set, is the
-# seconds of all: a variant gets no more than what is left, and none begins where nothing is.
+# Shared by run.sh and gpu.sh. The caller sets $results, $limit, $here and $python. If $BUDGET is set, it is the number
+# of seconds for everything: a variant gets at most what is left, and none begins when nothing is left.
 
-# one NAME VARIANT COMMAND…: appends the command's last line of output to the results; where it gave none, why.
+# one NAME VARIANT COMMAND…: appends the command's last line of output to the results, or why there is none.
 one() {
     local name=$1 variant=$2 line rc why most=$((${BUDGET:-86400} - SECONDS))
     shift 2

@@ -20,7 +20,7 @@ own() { # kind, options …
     "$dtrain" bench "${@:2}" --layers "$layers" --heads "$heads" --frame-size 287 --d-model 256 --json --precision fp32 --threads "$threads"
 }
 
-peer() { # kind, batch, length: the faster of the scans, for mamba
+peer() { # kind, batch, length: for mamba, the faster of the two scans
     local scans=("") scan
     [ "$1" != mamba ] || scans=("--scan manual" "--scan manual --compile" "--scan sequential --compile")
     for scan in "${scans[@]}"; do

@@ -46,8 +46,8 @@ dtrain_variants=(
 
 : >"$results"
 export OMP_NUM_THREADS=$threads
-# PyTorch allocates hundreds of MiB anew in each layer; glibc would hand them back to the kernel every time,
-# and the page faults cost more than the arithmetic. So it keeps them, as the allocators that PyTorch advises do.
+# In each layer PyTorch allocates hundreds of MiB anew. glibc would return them to the kernel each time, and page faults
+# would cost more than the arithmetic. So glibc keeps them here, as the allocators that PyTorch advises do.
 for variant in "${torch_variants[@]}"; do
     one torch "$variant" env MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 \
         "$python" "$here/torch_peer.py" --threads "$threads" $variant

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# faults.sh DTRAIN MAKE_EPISODES INTERPOSE: predictions continue after a kill, on another number of ranks, with the same
-# bits; a disk that is too small ends with one message and exit code 3; what belongs to other predictions is refused.
+# faults.sh DTRAIN MAKE_EPISODES INTERPOSE: predictions continue after a kill, also on another number of ranks, with the
+# same bits. A disk that is too small causes one message and exit code 3. Files of other predictions are refused.
 make_episodes=$(realpath "$2") interpose=$(realpath "$3")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -13,8 +13,8 @@ for name in a b; do
 done
 "$dtrain" predict runs/a -o whole.h5 >whole.log 2>&1
 
-# Of the writes to the file the first 70 create it, the 104 after them are predictions, the next 7 mark groups.
-with_fault() { # fault, output: predictions of a; the output of both is in fault.log
+# The first 70 writes to the file create it, the next 104 are predictions, and the 7 after them mark groups as done.
+with_fault() { # fault, output: predicts a; both outputs are in fault.log
     FAULT="call=put path=$2.part $1" LD_PRELOAD=$interpose "$dtrain" predict runs/a -o "$2" >fault.log 2>&1
 }
 if ! is_sanitized; then # which must be loaded first
@@ -30,7 +30,7 @@ if ! is_sanitized; then # which must be loaded first
         check "… and nothing is left" test ! -e killed.h5.part
         rm -f killed.h5
     done
-    # Whatever the numbers depend on.
+    # Anything that the numbers depend on.
     with_fault "at=140 do=kill" other.h5
     FAULT="call=put path=drawn.h5.part at=140 do=kill" LD_PRELOAD=$interpose "$dtrain" predict runs/a --draw -o drawn.h5 >fault.log 2>&1
     for change in other.h5:{--hidden,--draw,data.seq_len=8,run.precision=bf16,data.val=changed.h5} \
@@ -57,7 +57,7 @@ if ! is_sanitized; then # which must be loaded first
     check "the file, its name and its folder last: $(cat last.log)" test "$(sed 's/^[0-9]* //; s|/.*/| |' last.log | tail -n 3 | tr -s '\n ' ' ')" = \
         "fsync last.h5.part rename last.h5 fsync ${PWD##*/} "
     check "… and what is marked was written" test "$(cut -d' ' -f2 last.log | uniq | tail -n 8 | xargs)" = "put fsync put fsync put fsync rename fsync"
-    # What is marked is not done again: all groups but one.
+    # Groups that are marked are not computed again: all except one.
     with_fault "at=175 do=kill" marked.h5
     FAULT_LOG=$PWD/calls.log with_fault at=0 marked.h5
     check "a group is marked: $(grep -c put calls.log) writes after it" test "$(grep -c put calls.log)" -lt 120

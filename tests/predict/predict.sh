@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# predict.sh DTRAIN PREDICT_TOOL MAKE_EPISODES SHARD_TOOL PLAY_TOOL: the predictions of every layout and kind of block are those of a
-# forward pass over each episode as one window, with the same bits on 1, 2 and 4 ranks; of tokens and pairs too; what
-# is refused.
+# predict.sh DTRAIN PREDICT_TOOL MAKE_EPISODES SHARD_TOOL PLAY_TOOL: for every layout and kind of block, and for tokens
+# and pairs, predictions equal those of one forward pass over each episode, with the same bits on 1, 2 and 4 ranks. Also
+# tests what is refused.
 tool=$(realpath "$2") make_episodes=$(realpath "$3") shard_tool=$(realpath "$4") play_tool=$(realpath "$5")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 policy_ini policy.ini run.steps=12
 # The longest episode has 60 frames.
-predicts() { # name, data, inputs, arguments of dtrain predict …: as one pass does, and on any number of ranks
+predicts() { # name, data, inputs, arguments of dtrain predict …: checks them against one pass and on any number of ranks
     local name=$1 data=$2 inputs=$3
     shift 3
     for n in ${ranks:-1 2}; do
@@ -31,7 +31,8 @@ done
 check "what is held out of the training data" "$dtrain" predict runs/d4rl data.val= data.val_fraction=0.3 --check -o held.h5 >plan.txt 2>&1
 check "… some episodes: $(cat plan.txt)" grep -qE 'data: 1 file \(d4rl\), [34] episodes of ' plan.txt
 
-# Every kind of block hands its state on; conditioned heads see the targets of the data; a huge window is one pass.
+# Every kind of block passes its state on. Heads that depend on others read the targets of the data. A huge window is a
+# single pass.
 lines=(data.train=robomimic.h5 data.val=robomimic.h5 data.inputs='obs/a' data.targets=actions)
 for kind in mamba mamba2 attention gru lstm mlp chained numbers pooled; do
     layers="$kind*2"
@@ -45,7 +46,8 @@ for kind in mamba mamba2 attention gru lstm mlp chained numbers pooled; do
 done
 check "windows of another length" "$dtrain" predict runs/gru data.seq_len=7 -o seven.h5 >seven.log 2>&1
 check "… give the same" "$tool" "$(newest runs/gru)" robomimic.h5 64 seven.h5 obs/a actions >tool.log 2>&1
-# With model.segment a pass has a segment, whose state goes on to the next: the same in the memory of a segment.
+# With model.segment each pass has one segment, whose state goes on to the next: the results are equal in the memory of
+# a segment.
 check "segments of 7 frames" "$dtrain" predict runs/gru data.seq_len=1048576 model.segment=7 -o segments.h5 >segments.log 2>&1
 check "… give what windows of 7 give" cmp segments.h5 seven.h5
 check "… 7 frames at a time" grep -q '^passes: .* 7 frames at a time' <("$dtrain" predict runs/gru data.seq_len=1048576 model.segment=7 --check -o x.h5)
@@ -63,7 +65,8 @@ cp robomimic.h5 again.h5
 check "two files" "$dtrain" predict runs/gru --data 'robomimic.h5,again.h5' -o two.h5 --check >plan.txt 2>&1
 check "two files have groups of their names: $(cat plan.txt)" grep -q ' /again.h5/data/demo_0/buttons/logits \[5, 2\]' plan.txt
 
-# Draws: of a seed, whatever the ranks; the most likely ones at temperature 0; conditioned heads see them.
+# Draws depend on a seed, not on ranks. At temperature 0 the most likely values are drawn. Heads that depend on others
+# read them.
 for name in gru chained; do
     for draw in "1 5" "1 5 2" "1 6" "0 5"; do
         read -r temperature seed n <<<"$draw"
@@ -76,7 +79,7 @@ done
 check "draws leave logits alone" "$tool" "$(newest runs/gru)" robomimic.h5 64 gru-1-6.h5 obs/a actions >tool.log 2>&1
 check "conditioned heads see what is drawn" test "$("$tool" "$(newest runs/chained)" robomimic.h5 64 chained-1-5.h5 obs/a actions >tool.log 2>&1; echo $?)" = 1
 
-# Episodes that are held out, of those that share datasets: rows of the others are NaN.
+# Only held-out episodes of those that share datasets: rows of the others are NaN.
 "$dtrain" policy.ini data.train=d4rl.h5 data.val= data.val_fraction=0.4 data.inputs=observations data.targets=actions run.name=held >train.log 2>&1
 check "held-out episodes are predicted" "$dtrain" predict runs/held -o held.h5 >held.log 2>&1
 check "all of them" "$dtrain" predict runs/held --data d4rl.h5 -o held-all.h5 >held-all.log 2>&1
@@ -92,7 +95,7 @@ done
 refused "conditioned heads without targets" 'conditioned on the targets .* robomimic.h5 has none' \
     "$dtrain" predict runs/chained data.targets=nothing -o x.h5
 
-# Inputs that are earlier actions: libdtrain_step feeds them back as training read them.
+# Some inputs are earlier actions: libdtrain_step feeds them back as training read them.
 for run in "previous obs/a actions@-1" "two obs/a actions@-2:0:valid"; do
     read -r name words <<<"$run"
     check "$name trains" "$dtrain" policy.ini data.{train,val}=robomimic.h5 data.inputs="$words" data.targets=actions run.name="$name" >train.log 2>&1
@@ -102,7 +105,7 @@ for name in previous two; do
     check "$name is played with what is predicted" "$play_tool" "$(newest runs/$name)" robomimic.h5 $name.h5 >play.log 2>&1
 done
 
-# Tokens: as in one pass of 8,000, and what eval says of the same tokens.
+# Tokens: as in one pass of 8,000 positions, and with the loss that eval reports for the same tokens.
 small_run
 "$dtrain" small.ini run.name=tokens data.carry_state=true data.shuffle=false data.batch=1 >train.log 2>&1 || cat train.log >&2
 shard=$(echo data/val-*.h5)
@@ -115,8 +118,9 @@ check "tokens: the log-probabilities of one pass" "$tool" "$(newest runs/tokens)
 check "tokens: their mean, $(cat tool.log), is the loss of eval, $(cat eval.json)" awk '
     NR == FNR { n = $1; sum = $2; next } { exit !((-sum / n / $1 - 1) ^ 2 < 1e-6) }' tool.log <(eval_loss <eval.json)
 
-# Logits of hundreds and thousands, whose exponentials no double holds; an output that is not finite, the last of a row.
-weights() { # run, new folder, tensor, first, how many, bytes of each, configuration …: its predictions with other weights
+# Logits of hundreds and thousands, whose exponentials do not fit a double; an output that is not finite, at the end of
+# a row.
+weights() { # run, new folder, tensor, first, how many, bytes of each, configuration …: predicts with these weights changed
     overwrite "$(newest "runs/$1")" "${@:2:5}"
     "$dtrain" predict "${@:7}" run.name=none run.init_from="$2" -o "$2.h5" >"$2.log" 2>&1
 }
@@ -129,7 +133,7 @@ check "steep heads: the probabilities of one pass" "$tool" steep-gru robomimic.h
 weights gru last-gru heads.weight $((6 * 24)) 24 '\x99\x76\x61\x7f' "${of_gru[@]}"
 check "an output that is not finite: exit code $?, not 3" test $? -eq 3
 check "… is named: $(tail -n 3 last-gru.log)" grep -qE 'the prediction "stick" for row 0 of the segment at .*demo_[0-9]+.* is -?(inf|nan)' last-gru.log
-# 72,000 tokens: windows are read 32,768 rows at a time.
+# 72,000 tokens: windows are read for 32,768 rows at a time.
 check "many tokens" "$dtrain" predict runs/tokens --data data/train-00000.h5 -o many.h5 >many.log 2>&1
 check "many tokens: the log-probabilities of one pass" "$tool" "$(newest runs/tokens)" data/train-00000.h5 98304 many.h5 >tool.log 2>&1
 head -c 253 words.txt >few.txt

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What can be wrong with devices and libraries before the first step: one message that says what and where, a hint,
-# exit code 2 or 3; auto falls back to the CPU where that is right. The devices are simulated.
+# Everything that can be wrong with devices and libraries before the first step: one message that says what is wrong and
+# where, a hint, and exit code 2 or 3. `auto` uses the CPU where that is right. The devices are simulated.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 small_run
@@ -21,7 +21,7 @@ refused() {
     check "$what: '$(grep -a '^dtrain: error' err.log)' is not '$message'" grep -aEq "^dtrain: error: .*$message" err.log
     [ -z "$hint" ] || check "$what: '$(grep -a '^  hint: ' err.log)' is not '$hint'" grep -aEq "^  hint: .*$hint" err.log
 }
-n_ranks() { # n: $command trains a new run on so many ranks
+n_ranks() { # n: sets $command to train a new run on so many ranks
     run=$((run + 1))
     command=("${local_mpirun[@]}" -np "$1" "$dtrain" small.ini run.name="bad-$run" run.device=cuda)
 }
@@ -35,7 +35,7 @@ trains() { # description, n, arguments …: output in trains.log, the run is goo
     check "$1: a checkpoint" test -n "$(ls runs/good-$run/checkpoints)"
 }
 
-# No device, no driver, an old driver.
+# There is no device, no driver, or an old driver.
 for n in 1 2; do
     SIMT_DEVICES=0 fault 2 $n "no device" 'no GPU: the NVIDIA driver sees none' 'run.device = cpu'
     SIMT_DRIVER=0 fault 2 $n "no driver" 'no GPU: no NVIDIA driver found' "NVIDIA's driver"
@@ -59,7 +59,7 @@ SIMT_DEVICES=2 trains "auto with two" 2
 check "the order of data needs no device" env SIMT_DEVICES=0 "$dtrain" order small.ini run.device=cuda --steps 1:1 \
     >order.log 2>&1
 
-# A device for some ranks only, too few, the same one twice.
+# Only some ranks have a device, or there are too few, or two ranks have the same one.
 one() { # SIMT_DEVICES of a rank: what mpirun starts
     echo "-np 1 -x SIMT_DEVICES=$1 $dtrain small.ini run.name=mixed"
 }
@@ -91,11 +91,11 @@ SIMT_DEVICES=0 refused 2 "a graph without a device" 'run.cuda_graph: true, but t
     "$dtrain" small.ini run.name=bad run.cuda_graph=true
 trains "a graph" 1 run.cuda_graph=true
 
-for version in "2804 2.8.4" "21005 2.10.5" "23007 2.30.7"; do # the number has had a digit more since 2.9
+for version in "2804 2.8.4" "21005 2.10.5" "23007 2.30.7"; do # the number has one digit more since 2.9
     check "NCCL ${version#* }" grep -q "^NCCL  *${version#* }\$" <(SIMT_NCCL_VERSION=${version% *} "$dtrain" info)
 done
 
-# Libraries that cannot be loaded stand before all others.
+# Puts libraries that cannot be loaded before all others.
 broken() { # names
     rm -rf broken
     mkdir broken
@@ -125,14 +125,14 @@ check "… to the end" grep -q '^HDF5 ' info.log
 export LD_LIBRARY_PATH=$path
 unset SIMT_DEVICES
 
-# Memory. --check tells what a job takes, to 0.1 MiB.
-takes() { # arguments: MiB on the device
+# Memory: --check reports what a job needs, to 0.1 MiB.
+takes() { # arguments: the MiB that the job needs on the device
     "$dtrain" --check small.ini run.name=absent run.device=cuda "$@" | sed -n 's/^  on the device *\([0-9.]*\) MiB/\1/p'
 }
 bytes() { # MiB, of which something is missing
     awk -v x="$1" 'BEGIN { printf "%d", (x - 0.2) * 1048576 }'
 }
-reserved() { # ranks: MiB, which NCCL makes three times as many
+reserved() { # ranks: the MiB that are reserved, three times as many with NCCL
     SIMT_DEVICES=2 ranks "$1" --check small.ini run.name=absent run.device=cuda 2>&1 | sed -n 's/^  reserved *\([0-9.]*\) MiB/\1/p'
 }
 check "room for NCCL: $(reserved 1) and $(reserved 2) MiB" awk -v one="$(reserved 1)" -v two="$(reserved 2)" \

@@ -1,7 +1,7 @@
-# A real Slurm on this machine, sourced by the tests of label `slurm` in place of lib.sh: a controller with munge,
-# and nodes n1, n2, …, each in its own network, host name, process, mount and IPC namespaces with its own /dev/shm
-# and two made-up GPUs. The test itself runs inside namespaces: its end, by SIGKILL too, ends and removes everything.
-# Logs are left in the test's folder. Exit code 77 with the reason where this machine cannot do that.
+# A real Slurm on this machine, which the tests of label `slurm` source in place of lib.sh: a controller with munge, and
+# nodes n1, n2, …, each in its own network, host name, process, mount and IPC namespaces with its own /dev/shm and two
+# made-up GPUs. The test itself runs in namespaces, so its end, even by SIGKILL, ends and removes everything. Logs stay
+# in the test's folder. If this machine cannot do that, the exit code is 77 and the reason is printed.
 # shellcheck shell=bash
 skip() {
     echo "SKIPPED: $*" >&2
@@ -21,7 +21,8 @@ if [ -z "${DTRAIN_TEST_CLUSTER:-}" ]; then
 fi
 # shellcheck source=tests/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
-# Jobs inherit the environment: that of one machine's mpirun is not theirs, and what they leave goes with the node.
+# Jobs inherit the environment. Settings for mpirun on one machine do not apply to them, and what they leave is removed
+# with the node.
 unset OMPI_MCA_plm_rsh_agent OMPI_MCA_btl_vader_single_copy_mechanism
 export TMPDIR=/dev/shm
 state=/run/slurm
@@ -30,7 +31,7 @@ export SLURM_CONF=$PWD/slurm.conf
 nodes=4
 configure() {
     local i
-    # The delay before a requeued job starts again is cred_expire + 1 s; 120 s as Slurm comes.
+    # A requeued job starts again after cred_expire + 1 s. Slurm's default is 120 s.
     cat >slurm.conf <<END
 ClusterName=dtrain
 SlurmctldHost=login(10.77.0.254)
@@ -66,11 +67,11 @@ END
         echo "10.77.0.254 login"
         for i in $(seq $nodes); do echo "10.77.0.$i n$i"; done
     } >hosts
-    [ -e /etc/hosts ] || : >/etc/hosts # a bare root has none; an empty one means the same
+    [ -e /etc/hosts ] || : >/etc/hosts # a bare root has none, and an empty one means the same
     mount --bind hosts /etc/hosts
 }
 
-# Whoever reads a failure has the output of the jobs, and what Slurm says of them.
+# Shows the output of the jobs, and what Slurm says about them, to the reader of a failure.
 explain() {
     [ "$failures" -gt 0 ] || return
     squeue --states=all --format='%i %P %j %T %r %N'
@@ -81,7 +82,7 @@ explain() {
 } >&2
 trap explain EXIT
 
-# The node's namespaces live as long as ${node[i]}, as seen from here.
+# The namespaces of a node live as long as the process ${node[i]}, as seen from here.
 node=()
 start_node() { # i
     local i=$1
@@ -96,14 +97,16 @@ start_node() { # i
         wait' node "$i" >"n$i.log" 2>&1 &
     local unshare=$!
     until node[i]=$(pgrep -P $unshare); do sleep 0.02; done
-    # A node that starts again keeps its hardware address: the others remember it. Its old link may still be going.
+    # A node that starts again keeps its hardware address, which the others remember. Its old link may still be
+    # disappearing.
     until ip link add "n$i" type veth peer name eth0 address "02:00:0a:4d:00:0$i" netns "${node[i]}" 2>/dev/null; do
         sleep 0.02
     done
     ip link set "n$i" master nodes up
 }
 
-# Submits launch/train.sbatch for both nodes; its number is left in ${job[NAME]}, its output goes to NAME.log.
+# Submits launch/train.sbatch for both nodes. The job's number is stored in ${job[NAME]}, and its output goes to
+# NAME.log.
 declare -A job
 submit() { # NAME, options of sbatch …, arguments of dtrain …; run.name is NAME
     local name=$1 options=()
@@ -126,7 +129,7 @@ restarts() { # name
     scontrol show job "${job[$1]}" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p'
 }
 
-# Until a command succeeds, up to two minutes.
+# Waits up to two minutes until a command succeeds.
 wait_until() { # command …
     for _ in $(seq 1200); do
         "$@" && return
@@ -135,16 +138,16 @@ wait_until() { # command …
     return 1
 }
 
-pids() { # name: the processes of dtrain that run it, on any node
+pids() { # name: the processes of dtrain that run it on all nodes
     pgrep -f "^$dtrain .*run.name=$1( |\$)"
 }
 
-pid_on() { # node, name: that of the rank there
+pid_on() { # node, name: the process of the rank on that node
     # shellcheck disable=SC2046 # process numbers
     with_variable "SLURMD_NODENAME=$1" $(pids "$2")
 }
 
-has_ended() { # name: for good
+has_ended() { # name: it ended and is not requeued
     ! job_is "$1" PENDING CONFIGURING RUNNING COMPLETING REQUEUED PREEMPTED
 }
 

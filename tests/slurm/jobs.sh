@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launch/train.sbatch and launch/array.sbatch on a real Slurm of two nodes, as a user submits them. Whatever ends a
-# job early, it saves, is requeued unless it was cancelled, and ends with the bits of a run that was left alone.
+# launch/train.sbatch and launch/array.sbatch on a real Slurm of two nodes, used as by a user. If anything ends a job
+# early, the job saves, is requeued unless it was cancelled, and ends with the bits of a run without interruption.
 # shellcheck disable=SC2317 # functions given to check
 # shellcheck source=tests/slurm/cluster.sh
 . "$(dirname "$0")/cluster.sh"
@@ -15,12 +15,12 @@ whole_run() { # name: of the steps of `long`
     same_bits "runs/$1/$last" "runs/alone/$last" && cmp <(train_lines "runs/$1/metrics.jsonl") <(train_lines runs/alone/metrics.jsonl)
 }
 
-saved() { # name: a checkpoint of the last step that it did, and it says why it stopped
+saved() { # name: there is a checkpoint of the last step, and the log says why the run stopped
     grep -q '"state":"stopped"' "runs/$1/state.json" &&
         "$dtrain" verify "runs/$1/checkpoints/step-$(printf %08d "$(steps_done "$1")")" >/dev/null
 }
 
-# ---- pre-emption with a grace time: the ranks get SIGTERM, the batch script nothing
+# ---- pre-emption with a grace time: the ranks get SIGTERM, the batch script gets nothing
 export DTRAIN_LAUNCHER
 for DTRAIN_LAUNCHER in srun mpirun; do submit spare-$DTRAIN_LAUNCHER --partition=spare "${long[@]}"; done
 submit spare-local --partition=spare --nodes=1 --ntasks-per-node=2 "${long[@]}"
@@ -32,16 +32,16 @@ for name in spare-{srun,mpirun,local}; do
     check "$name: is requeued" test "$(restarts "$name")" -eq 1
 done
 
-# ---- meanwhile: a time limit, at which Slurm looks twice a minute
+# ---- meanwhile: a time limit, which Slurm checks twice a minute
 submit limit --nodes=1 --nodelist=n1 --time=1 --signal=B:USR1@50 "${endless[@]}"
 
-# ---- meanwhile: the link between two nodes is cut: the ranks end, but mpirun never would
+# ---- meanwhile: the link between two nodes is cut: the ranks end, but mpirun would never end
 DTRAIN_LAUNCHER=mpirun DTRAIN_MAX_RESTARTS=0 submit cut --partition=far "${endless[@]}" comm.timeout_s=10
 check "cut: under way" wait_for_step cut 5
 on_node 3 ip route add unreachable 10.77.0.4
 on_node 4 ip route add unreachable 10.77.0.3
 
-# ---- two nodes by either launcher; what is refused
+# ---- two nodes by either launcher, and what is refused
 for DTRAIN_LAUNCHER in srun mpirun; do
     submit $DTRAIN_LAUNCHER --gres=gpu:1 small.ini
     check "two nodes by $DTRAIN_LAUNCHER" ends_as $DTRAIN_LAUNCHER COMPLETED
@@ -76,8 +76,8 @@ for name in spare-{srun,mpirun,local}; do
     check "$name: one log" test "$(grep -c "^dtrain: runs/$name: " "$name.log")" -eq 2
 done
 
-# ---- scancel: everything is saved, nothing requeued; so without checkpoint.on_signal, where nothing is saved
-# A step takes longer than the second that mpirun leaves its ranks when it gets SIGTERM itself.
+# ---- scancel: everything is saved and nothing requeued; without checkpoint.on_signal nothing is saved either
+# A step takes longer than the second that mpirun gives its ranks after it gets SIGTERM itself.
 for DTRAIN_LAUNCHER in srun mpirun; do submit cancel-$DTRAIN_LAUNCHER "${endless[@]}" model.d_model=96 data.batch=768; done
 for name in cancel-{srun,mpirun}; do check "$name: under way" wait_for_step "$name" 1; done
 check "a task of one CPU keeps to it, with all its threads" test \
@@ -95,10 +95,10 @@ scancel --batch --signal=USR1 "${job[careless]}"
 check "careless: ends" ends_as careless COMPLETED
 check "checkpoint.on_signal = false: not requeued" says careless 'not requeued: checkpoint.on_signal'
 
-# ---- a signal while the job starts is not lost, and does not kill a process that is not yet dtrain
+# ---- a signal while the job starts is not lost, and does not kill a process that is not dtrain yet
 for delay in 0 0.3; do
     signal=USR1
-    [ $delay = 0 ] || signal=TERM # as some clusters pre-empt: the batch script alone gets it
+    [ $delay = 0 ] || signal=TERM # some clusters pre-empt this way: only the batch script gets the signal
     for DTRAIN_LAUNCHER in srun mpirun; do submit early-$DTRAIN_LAUNCHER-$delay "${endless[@]}"; done
     for name in early-{srun,mpirun}-$delay; do
         check "$name: starts" wait_until pids "$name" >/dev/null
@@ -124,12 +124,12 @@ check "a lost node: the job is requeued" wait_until says lost 'requeued: continu
 start_node 2
 check "a lost node: it comes back" wait_until srun --quiet --nodes=1 --nodelist=n2 true 2>/dev/null
 
-# ---- a lost rank, by srun, which leaves the others time for last words
+# ---- a lost rank with srun, which gives the others time for last words
 DTRAIN_LAUNCHER=srun submit killed "${long[@]}" checkpoint.every=20 comm.timeout_s=10
 check "killed: under way" wait_for_step killed 25
 kill -KILL "$(pid_on n2 killed)"
 
-# ---- meanwhile a fault at each start, a full disk: exit code 3, with a bound on restarts
+# ---- meanwhile: a fault at each start and a full disk: exit code 3, and a limit of restarts
 mkdir -p runs/full
 on_node 1 mount -t tmpfs -o size=200k tmpfs "$PWD/runs/full"
 DTRAIN_MAX_RESTARTS=1 submit full --nodes=1 --nodelist=n1 small.ini
@@ -138,7 +138,8 @@ check "full: with code 3" says full 'ended with exit code 3; runs/full/state.jso
 check "full: restarts once" test "$(restarts full)" -eq 1
 check "full: says so" says full 'not requeued: 1 restarts'
 
-# ---- two ranks on each node, by the script and by srun alone: Slurm's PMIx sees a rank die and ends all within a second
+# ---- two ranks on each node, by the script and by srun alone: Slurm's PMIx notices a dead rank and ends all within a
+# second
 DTRAIN_MAX_RESTARTS=0 submit crowded --ntasks-per-node=2 "${endless[@]}"
 check "crowded: under way" wait_for_step crowded 5
 kill -KILL "$(pid_on n2 crowded | head -n 1)"
@@ -168,7 +169,7 @@ check "cut: the allocation is given back" ends_as cut FAILED
 check "cut: by the script" says cut 'the run has ended, mpirun has not'
 check "cut: the reason is in its log" says cut 'ended with exit code 137; .*"failed".*rank [01]'
 
-# ---- how it scales over two nodes, measured inside an allocation
+# ---- how it scales over two nodes, measured within an allocation
 job[scaling]=$(DTRAIN=$dtrain sbatch --parsable --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --output=scaling.log \
     --wrap="$repository/launch/scaling.sh small.ini --out scaling --ranks 1,2 --data synthetic --steps 2 --warmup 0 --repeats 1")
 
@@ -179,10 +180,10 @@ optim.lr=1e-3
 
 optim.lr=2e-3 run.name=fast # a comment
 END
-sed -i 's/$/\r/' sweep.txt # as some editors end lines
+sed -i 's/$/\r/' sweep.txt # some editors end lines this way
 mkdir launch
 ln -s "$repository"/launch/{train.sbatch,sweep.sh} launch/
-array() { # NAME, arguments …: task N is the job NAME-N
+array() { # NAME, arguments …: submits an array; task N is the job NAME-N
     local number
     number=$(DTRAIN=$dtrain sbatch --parsable --ntasks=1 --array=1-2 --cpus-per-task=1 --output="$1-%a.log" \
         "$repository/launch/array.sbatch" small.ini "${@:2}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Training with model.quantize = int8, its export, and play from it.
+# Training with model.quantize = int8, its export, and inference with the result.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
 

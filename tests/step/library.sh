@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# library.sh DTRAIN LIBRARY COMPILER: libdtrain_step exports dtrain_step_* alone, needs neither MPI nor
-# HDF5, and once installed the C program in its header finds it by pkg-config and by CMake, and runs. What else is
-# installed works in a folder that was moved; cpack packs it; without tests no C++ compiler is asked for.
+# library.sh DTRAIN LIBRARY COMPILER: libdtrain_step exports only dtrain_step_* and needs neither MPI nor HDF5. Once it
+# is installed, the C program in its header finds it by pkg-config and by CMake, and runs. The installed files work in a
+# folder that was moved, and cpack packs them. Without tests no C++ compiler is needed.
 set -uo pipefail
 library=$2 compiler=$3
 build=$(dirname "$1")

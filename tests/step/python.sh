@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# launch/dtrain_step.py plays a model as dtrain sample does; skipped where there is no Python.
+# launch/dtrain_step.py plays a model as dtrain sample does. Skipped without Python.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
 command -v python3 >/dev/null || { echo "no python3 here"; exit 77; }
@@ -33,7 +33,7 @@ with dtrain_step.Model(sys.argv[1], streams=2) as model:
              for stream, options in ((0, {}), (1, {"temperature": 1}))]
     model.restore(state)
     assert drawn[0] == drawn[1] != [model.sample(token, temperature=0)["tokens"][0] for token in text], drawn
-    # Text: as dtrain sample's, in pieces or of several prompts at once, up to what ends it.
+    # Text equals that of dtrain sample, in pieces or for several prompts at once, up to where it ends.
     whole = bytes(text).decode(errors="replace")
     assert "int" + "".join(model.generate("int", tokens=40, temperature=0)) == whole
     assert model.complete(["int", "int"], tokens=40, temperature=0) == [whole[3:]] * 2
@@ -110,7 +110,7 @@ else
 fi
 check "its module finds its library" env -u DTRAIN_STEP_LIBRARY PYTHONPATH="$PWD/installed-wheel" python3 installed.py "$model"
 
-# Frames: as lists, arrays of any type, and batches.
+# Frames as lists, as arrays of any type, and in batches.
 cat >frames.ini <<'P'
 [run]
 steps = 2
@@ -181,7 +181,7 @@ with dtrain_step.Model(sys.argv[1], streams=S) as one, dtrain_step.Model(sys.arg
         assert one.sample(numpy.asfortranarray(rows)[0], stream=numpy.int64(1)) == all_.sample(rows[0].tolist(), stream=1)
 P
 
-# The manual's example, and that of the module, in environments of gymnasium's shape; chunks of three steps.
+# The example of the manual and that of the module, in environments with gymnasium's interface; chunks of three steps.
 "$(dirname "$dtrain")/data/game" game 11 5 >game.log
 "$dtrain" frames.ini run.dir=chunk data.train='game/train-*.h5' data.inputs=frames data.targets=targets/main_x@0:3 data.stride=8 model.frame_size=auto \
     model.heads='action:categorical*17 second:categorical*17 third:categorical*17' >train.log 2>&1 || cat train.log
@@ -267,7 +267,7 @@ envs = Envs()
 gymnasium = types.SimpleNamespace(make_vec=lambda name, num_envs: envs)
 exec(open("many.py").read().replace("runs/walk/checkpoints/best", walk))
 assert len(envs.shown) == 1000
-for i in 0, 1: # every episode begins as the first did, and so all of them are alike
+for i in 0, 1: # every episode begins like the first one, so all of them are equal
     by_t = {}
     for row in envs.shown:
         by_t.setdefault(row[i][0], set()).add(tuple(row[i][1:]))

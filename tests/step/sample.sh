@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# dtrain sample continues its own text: a prompt that ends with what it generated gives what follows. It ends with 3,
-# naming the position, where a model's outputs are not finite.
+# dtrain sample continues its own text: a prompt that ends with what it generated gives what followed. If a model's
+# outputs are not finite, the exit code is 3 and the message names the position.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
 
@@ -12,11 +12,11 @@ sample() { # prompt, tokens
 whole=$(sample "int a" 12)
 check "five bytes, twelve more and a line's end: $whole" [ "$(wc -w <<<"$whole")" = 18 ]
 for n in 4 8; do
-    start=$(cut -d' ' -f-$((n + 6)) <<<"$whole") # it begins with a blank
+    start=$(cut -d' ' -f-$((n + 6)) <<<"$whole") # the text begins with a blank
     prompt=$(printf "$(printf '\\%03o' $start)x")
     check "the same text from its byte $((n + 5)) on: $start" [ "$(sample "${prompt%x}" $((12 - n)))" = "$whole" ]
 done
-# Ids where the vocabulary is not bytes; the prompt of a newline, which is the default, is token 0.
+# If the vocabulary is not bytes, prompts are ids. The default prompt, a newline, is token 0.
 "$dtrain" small.ini run.dir=ids run.device=cpu run.steps=1 optim.warmup_steps=0 model.vocab_size=20 data.train=synthetic:random data.val= >train.log 2>&1 || cat train.log
 for prompt in "" "3 15"; do
     ids=$("$dtrain" sample ids --tokens 3 --device cpu ${prompt:+--prompt "$prompt"} 2>&1)
@@ -25,12 +25,12 @@ done
 code=0
 "$dtrain" sample ids --tokens 1 --device cpu --prompt "19 20" >out.txt 2>error.txt || code=$?
 check "a token past the vocabulary: $code, $(cat error.txt)" eval '[ $code -eq 2 ] && grep -q "\"20\" does not begin with a token id below 20" error.txt'
-# Each token is written when it is drawn, not when a buffer of some blocks or a line is full.
+# Each token is written when it is drawn, not when a buffer or a line is full.
 "$dtrain" sample ids --tokens 100000000 --device cpu >stream.txt 2>error.txt &
 check "text as it is generated" wait_until eval '[ $(($(stat -c %s stream.txt) % 512)) -ne 0 ]'
 kill -KILL $!
 wait $! 2>/dev/null
-# Options: each leaves out what it says; several prompts are those apart; a text ends before what ends it.
+# Options: each excludes what it says. Several prompts give what they give separately. A text ends before what ends it.
 ids() { "$dtrain" sample ids --tokens 60 --device cpu "$@" 2>&1; }
 check "top-k 1 is the most likely" [ "$(ids --prompt 3 --top-k 1)" = "$(ids --prompt 3 --temperature 0)" ]
 check "top-p 1e-9 and min-p 1 are, too" [ "$(ids --prompt 3 --top-p 1e-9) $(ids --prompt 3 --min-p 1)" = \
@@ -45,7 +45,7 @@ $(ids --prompt "3 7 1" --seed 5)
 == 2 ==
 $(ids --prompt 9 --seed 6)"
 check "two prompts at once: the same texts" [ "$(ids "3 7 1" 9 --seed 5)" = "$several" ]
-many=(3 9 1 2 4 5 6 7 8 0) # more than are computed together
+many=(3 9 1 2 4 5 6 7 8 0) # more prompts than are computed together
 alone=$(for i in "${!many[@]}"; do echo "== $((i + 1)) ==" && ids --prompt "${many[i]}" --seed $((5 + i)) --repetition-penalty 3; done)
 check "ten prompts at once, each with the penalty of its own tokens" [ "$(ids "${many[@]}" --seed 5 --repetition-penalty 3)" = "$alone" ]
 text=$(ids --prompt 3 --seed 5)
@@ -57,7 +57,7 @@ check "it ends before $pair" [ "$(ids --prompt 3 --seed 5 --stop "$pair")" = "$(
 bytes=$("$dtrain" sample run --prompt "int a" --tokens 12 --temperature 0 --device cpu 2>&1)
 check "bytes end before a text" [ "$("$dtrain" sample run --prompt "int a" --tokens 12 --temperature 0 --device cpu --stop "${bytes:8:2}" 2>&1)" = "${bytes:0:8}" ]
 check "… which may come at once" [ "$("$dtrain" sample run --prompt "int a" --tokens 12 --temperature 0 --device cpu --stop "${bytes:5:2}" 2>&1)" = "${bytes:0:5}" ]
-refused() { # options, then what is said
+refused() { # options, then the message
     code=0
     ids "${@:1:$#-1}" >out.txt || code=$?
     check "${*:1:$#-1}: $code, $(cat out.txt)" eval "[ $code -eq 2 ] && grep -q -e '${*: -1}' out.txt"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every source file is as clang-format writes it with .clang-format. Skipped where clang-format 14 is not
-# installed: dtrain does not need it, and another version would break lines elsewhere.
+# Every source file is formatted as clang-format does with .clang-format. Skipped without clang-format 14: dtrain does
+# not need it, and another version would break lines in other places.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 program=$(command -v clang-format-14 || command -v clang-format) ||

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# No room of src/ includes a header of a room above it (src/README.md), and each outside library has its one place.
+# No room of src/ includes a header of a room above it (src/README.md), and each outside library is used in one place.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 rank() { # room

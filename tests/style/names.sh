@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Every file that src/README.md names is there, and every `path:name` is in that file. With a build folder: every test
-# that tests/README.md names for a promise exists.
+# Every file that src/README.md names exists, and each `path:name` is in that file. With a build folder, every test that
+# tests/README.md names for a promise exists.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 status=0 names=0
-named() { # as path or path:name; NAME stands for any
+named() { # names of the form path or path:name; NAME stands for any name
     # shellcheck disable=SC2016 # backquotes of Markdown
     grep -oE '`(src|kernels|tests)/[A-Za-z0-9_./]+\.[a-z]+(:[A-Za-z0-9_]+)?`' src/README.md | tr -d '`' | grep -v NAME
 }

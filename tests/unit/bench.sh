@@ -1,9 +1,9 @@
-# `dtrain bench` at tiny shapes: every op that the model calls is in the table, lines of JSON parse,
-# wrong options are refused. No timing is looked at.
+# `dtrain bench` at tiny shapes: every op that the model calls is in the table, lines of JSON parse, and wrong options
+# are refused. No time is checked.
 set -eu
 export COLUMNS=1000 # messages are whole lines
 dtrain=$1
-ops=$2 # kernels/ops.h, where the list is
+ops=$2 # the file with the list of ops
 size="--d-model 24 --n-layer 2 --seq-len 33 --batch 2 --vocab 100 --d-state 4 --threads 1 --seconds 0.001"
 
 fail() {
@@ -11,7 +11,7 @@ fail() {
     exit 1
 }
 
-# One object a line: fields in quotes with a string or a finite number, nothing else.
+# One object on each line: fields in quotes with a string or a finite number, and nothing else.
 check_json() {
     local field='"[a-z0-9_]+":("[^"\\]*"|-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?)'
     [ -s "$1" ] || fail "$1 is empty"
@@ -25,7 +25,7 @@ values() {
     sed -nE 's/.*"'"$1"'":"?([^,"}]*).*/\1/p' "$2"
 }
 
-# Lines of numbers "got want" on stdin: alike but for this share, and the rounding of what was printed.
+# Compares lines "got want" on stdin, which may differ by this share and by the rounding of printed numbers.
 alike() { # what, share, rounding
     awk -v what="$1" -v share="$2" -v rounding="$3" '
         { d = $1 - $2; if (!((d < 0 ? -d : d) <= share * $2 + rounding)) { print what ": " $1 ", not " $2; bad = 1 } }
@@ -36,7 +36,7 @@ check_width() { # file
     awk 'length($0) > 80 { print; bad = 1 } END { exit bad }' "$1" || fail "$1: lines of more than 80 columns"
 }
 
-# All but the ops of other kinds of model.
+# All except the ops of other kinds of models.
 list=$(sed -nE 's/^ *[WX]\(([a-z0-9_]+)\).*/\1/p' "$ops" |
     grep -E '^(gemm|embed|rmsnorm_residual|conv1d|scan|xent|sum_squares|update|adamw|checksum|cast|accumulate|commit|stamp|spin)')
 [ "$(echo "$list" | wc -l)" -ge 15 ] || fail "$ops: the list of ops was not found"
@@ -55,11 +55,11 @@ for precision in fp32 bf16; do
             grep -q "\"shape\":\"$shape $role " ops.json || fail "$precision: no GEMM $shape $role"
         done
     done
-    # A step of two layers calls each op so often, however many steps were measured.
+    # A step of two layers calls each op this many times, however many steps are measured.
     for op in "embed_forward 1" "scan_forward 2" "scan_backward 2" "xent 1" "adamw 1"; do
         [ "$(grep "\"op\":\"${op% *}\"" ops.json | values calls /dev/stdin)" = "${op#* }" ] || fail "$precision: not ${op#* } calls of ${op% *}"
     done
-    # The first layer's norm passes on nothing: its row is another one.
+    # The first layer's norm has nothing to pass on, so it has another row.
     [ "$(grep '"op":"rmsnorm_residual_backward"' ops.json | grep -c '"shape":"66x24\( first\)\?"')" -eq 2 ] || fail "$precision: the first norm"
     # A lane's multiply-add is two FLOPs.
     paste -d' ' <(values glane_per_s ops.json) <(values gemm_fp32_gflops ops.json) | awk '{ print $1, $2 / 2 }' |
@@ -72,7 +72,7 @@ for precision in fp32 bf16; do
     awk '$6 > 5e-4 { print $7, $6 / $1 }' ops.numbers | alike "fraction" 2e-2 6e-5
     paste -d' ' <(grep -v machine ops.json | values gexp_per_s /dev/stdin) <(values exps ops.json) <(values best_ms ops.json) | awk '{ print $1, $2 / $3 / 1e6 }' |
         alike "gexp_per_s" 1e-3 6e-4
-    # 66 tokens in 48 channels: a gate; a gate, a step and 4 states' decays.
+    # 66 tokens in 48 channels: one exponential for a gate; a gate, a step and the decays of 4 states.
     for op in "conv1d_silu_forward 1" "scan_forward 6"; do
         echo "$(grep "\"op\":\"${op% *}\"" ops.json | values exps /dev/stdin) $((66 * 48 * ${op#* }))" | alike "exponentials of ${op% *}" 0 0
     done
@@ -87,7 +87,7 @@ for precision in fp32 bf16; do
             print $1, 2 * m * n * k, $2, 4 * (m * k + n * k + (1 + add) * m * n) }' >gemm.numbers
     cut -d' ' -f1,2 gemm.numbers | alike "FLOPs of products" 0 0
     [ $precision = bf16 ] || cut -d' ' -f3,4 gemm.numbers | alike "bytes of products" 0 0
-    each=28 # weight, gradient and two moments, of which three are written
+    each=28 # weight, gradient and two moments are read, and three of them are written
     [ $precision = fp32 ] || each=30
     awk -v each=$each '$1 == "adamw" { n = $2; getline; print $(NF - 6), each * n / 1e6 }' ops.txt | alike "megabytes in the table" 0 0.006
     awk '$1 == "adamw" { getline; print $(NF - 5), $(NF - 6) / $(NF - 7) }' ops.txt | alike "GB/s in the table" 0.05 0.01
@@ -131,11 +131,11 @@ done
 for field in idle_ms host_wait_ms data_wait_ms graphs; do
     grep -q "\"$field\":" step.json || fail "--step --json: no $field"
 done
-# Its line for people: 2 sequences of 33 tokens.
+# The line for people, about 2 sequences of 33 tokens.
 COLUMNS=80 "$dtrain" bench --step $size --d-model 256 --precision fp32 >step.txt
 check_width step.txt
 paste -sd' ' step.txt | tr -s ' ' | sed -nE 's|^fp32, 1 threads: [0-9]+ steps of 2 x 33 tokens, (.*) ms \(best (.*)\), (.*) tokens/s, (.*) GFLOP/s, peak .*|\1 \2 \3 \4|p' >step.numbers
-# A time is rounded to a tenth of a ms, a rate to a whole number.
+# Times are rounded to a tenth of a ms, rates to a whole number.
 awk '{ print $3, 66000 / $1 }' step.numbers | alike "tokens/s in text" 0 "$(awk '{ print 0.5 + 66000 * 0.06 / ($1 * $1) }' step.numbers)"
 awk '{ print $4, $3 * (2 * (6 * (256 * 1024 + 512 * 24 + 16 * 512 + 512 * 256) + 27 * 512 * 4) + 6 * 100 * 256) / 1e9; print $2 <= $1, 1 }' step.numbers |
     alike "GFLOP/s in text" 1e-3 0.06
@@ -147,15 +147,15 @@ awk -v rate="$(values tokens_per_s step.json)" -v gflops="$(values gflops step.j
 [ "$(values mfu step.json)" = 0.0000 ] || fail "a CPU has no data sheet: $(cat step.json)"
 awk -v best="$(values best_step_ms step.json)" -v ms="$(values step_ms step.json)" 'BEGIN { exit !(best > 0 && best <= ms) }' ||
     fail "the best step is slower than the median"
-# Frames that are slower to draw than to train on: the device is idle while it waits for them, and waits fit in the time
-# of the process.
+# Frames take longer to draw than to train on: the device is idle while it waits for them, and these waits fit into the
+# time of the process.
 begun=${EPOCHREALTIME/./}
 "$dtrain" bench --step --d-model 8 --layers mlp --heads a:bernoulli --frame-size 4096 --seq-len 32 --batch 2 --threads 1 --seconds 0.3 --json >waits.json
 awk -v best="$(values best_step_ms waits.json)" -v ms="$(values step_ms waits.json)" -v steps="$(values steps waits.json)" -v wait="$(values data_wait_ms waits.json)" -v idle="$(values idle_ms waits.json)" \
     -v host="$(values host_wait_ms waits.json)" -v wall=$((${EPOCHREALTIME/./} - begun)) 'BEGIN {
     wall /= 1000; exit !(best < ms && wait > idle / 2 && wait <= 1.01 * idle && steps * idle <= wall && steps * host <= wall) }' ||
     fail "waits in a process of $((${EPOCHREALTIME/./} - begun)) us: $(cat waits.json)"
-# Its peak of memory, as the kernel has it until the process ends, where a sanitizer takes some more.
+# The peak of memory equals what the kernel reports until the process ends, except with sanitizers, which use more.
 kilobytes=0
 "$dtrain" bench --step $size --seconds 0.4 --json >peak.json &
 while kill -0 $! 2>/dev/null; do
@@ -165,7 +165,7 @@ while kill -0 $! 2>/dev/null; do
 done
 [[ $(ldd "$dtrain") == *libasan* ]] ||
     echo "$(values peak_memory_mb peak.json) $(awk -v kb="$kilobytes" 'BEGIN { print kb / 1024 }')" | alike "peak_memory_mb" 0.01 0.06
-# A player's weights in fp32, and a stream's state: 128 channels of 16 states, and 3 inputs of the convolution.
+# A player has weights in fp32 and the states of a stream: 128 channels of 16 states, and 3 inputs of the convolution.
 "$dtrain" bench --play --layers mamba --d-model 64 --json --seconds 0.01 --precision fp32 >play.json
 awk -v mb="$(values model_mb play.json)" -v n="$(values parameters play.json)" 'BEGIN { print mb, 4 * n / 1e6 }' | alike model_mb 0.02 0
 [ "$(values parameters play.json)" = 49152 ] || fail "parameters of a layer of mamba and 256 embeddings of width 64: $(cat play.json)"
@@ -175,8 +175,8 @@ grep -q "^mamba\*1, fp32 weights: .* us per playing step (best .*), $(values mod
 awk -v state="$(values state_bytes play.json)" 'BEGIN { exit !(state >= 4 * 128 * 19 && state < 4 * 128 * 19 + 256) }' ||
     fail "state_bytes: $(cat play.json)"
 
-# The step that is timed is the training step: its last loss is, to the last digit, that of a run on
-# the same synthetic tokens.
+# The step that is timed is the training step: its last loss equals, to the last digit, that of a run on the same
+# synthetic tokens.
 rm -rf run-*
 cat >config.ini <<'INI'
 [model]
@@ -202,7 +202,7 @@ for precision in fp32 bf16; do
             fail "$precision: the loss of step ${last% *} is ${last#* }, not that of training"
     done
 done
-# What is given stands over a model's sizes, on either side of it.
+# Options replace the sizes of a model, whether they come before or after it.
 "$dtrain" bench --step --device cpu --seq-len 33 --batch 2 --model 130m --n-layer 1 --vocab 100 --threads 1 \
     --seconds 0.001 --json >model.json
 grep -q '"d_model":768,"n_layer":1,"vocab":100,.*"seq_len":33,' model.json || fail "--model 130m: $(cat model.json)"
@@ -221,7 +221,7 @@ paste -d' ' <(values checked_ratio reader.json) <(values checked_gb_per_s reader
 awk -v tokens="$(values tokens reader.json)" 'NR == 1 && $0 != tokens " tokens of uint8, 1024 KiB per read" { print "0 1" } NR == 2 { read = $2 }
     NR > 1 { print $(NF - 2), $(NF - 4) / read }' reader.txt | alike "the reader's rates in text" 0.01 0.006
 [ "$("$dtrain" verify "$(ls shards/train-*.h5 | head -n 1)" | sed 's/.*: \([0-9]*\) tokens.*/\1/')" = "$(values tokens reader.json)" ] || fail "tokens: $(cat reader.json)"
-# read() reads the whole file, of which a few tokens are a small part.
+# read() reads the whole file, and only a few tokens of it are asked for.
 mkdir -p few
 echo few >few/words.txt
 "$dtrain" pack -o few-shards --force few >/dev/null 2>&1
@@ -232,7 +232,7 @@ code=0
 timeout 300 "$dtrain" bench --reader few/words.txt --seconds 3600 >/dev/null 2>bad.log || code=$?
 [ $code -eq 2 ] && grep -q 'few/words.txt is not an HDF5 file' bad.log || fail "a file that is no shard: exit code $code: $(cat bad.log)"
 
-# Every number has its check above or, after "in", in the test of that name; a new field needs one.
+# Every number is checked above or, after "in", in the test with that name. A new field needs a check.
 sed -E 's/\{"bench":"([a-z]+)",/\1 /; s/"([a-z0-9_]+)":("[^"]*"|[^,}]*)[,}]/\1 /g' ./*.json | awk '{ for (i = 2; i <= NF; i++) print $1, $i }' | sort -u >found.txt
 while read -r what fields; do
     for field in ${fields/ in [a-z]*:/ }; do echo "$what $field"; done

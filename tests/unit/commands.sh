@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the table of subcommands gives: help, shell completion, the man page, and one process for commands that do not
-# communicate. What is refused: answers/refused.txt.
+# What follows from the table of subcommands: help, shell completion, the man page, and that commands without
+# communication run once under a launcher. answers/refused.txt has what is refused.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
 
@@ -35,7 +35,7 @@ code=0
 check "output that cannot be written: exit code $code, not 3" [ $code -eq 3 ]
 says 'cannot write all of the output' error.txt
 
-# Keys of kinds that the model does not have: warned of in a file, refused on the command line.
+# Keys of kinds that the model does not have cause a warning if they are in a file, and are refused on the command line.
 cat >mamba.ini <<'EOF'
 [run]
 steps = 2
@@ -55,7 +55,7 @@ batch = 2
 lr = 1e-3
 EOF
 
-# GPUs that a launcher gave, and none where it says so.
+# A launcher gave GPUs to the job, or says that there are none.
 if ! grep -q 'device *cuda' <("$dtrain" info); then
     for gpus in 0: -1:none NoDevFiles:none :none; do
         CUDA_VISIBLE_DEVICES=${gpus%:*} run 0 --check mamba.ini run.device=auto
@@ -70,7 +70,7 @@ says 'd_state = 16' out.txt
 check "--check: less memory is free than there is" awk -v all="$(awk '/^MemTotal/ { print $2 / 1024 }' /proc/meminfo)" \
     '/^  free now/ { found = $3 < all - 1 } END { exit !found }' out.txt
 
-# What fits on a device: more on a larger one, and what is proposed is a setting that is.
+# What fits on a device: more on a larger one, and the proposal is a setting that fits.
 run 0 --check --propose mamba.ini
 check "--propose: a micro-batch and a window" [ "$(grep -cE '^  data.(micro_batch|seq_len) = [0-9]+ +model.recompute = (none|scan|block) ' out.txt)" -ge 2 ]
 check "--propose: sizes with the next good ones" grep -qE '^  mixer.x_proj.weight, outputs +[0-9]+  next: [0-9]+, [0-9]+$' out.txt
@@ -85,7 +85,8 @@ DTRAIN_MAX_ISA=plain run 0 --check --propose mamba.ini run.precision=auto
 says 'fp32 storage' out.txt
 DTRAIN_MAX_ISA=plain run 0 --check --propose --device h200-141 mamba.ini run.precision=auto # a GPU prefers bf16
 says 'bf16 storage' out.txt
-# A window that fits on neither whole: segments, longer on the larger device and with more recomputation.
+# A window that fits on neither device whole is run in segments, which are longer on the larger device and with more
+# recomputation.
 shorter=0
 for device in rtx3070-8 h100-80; do
     run 0 --check --propose --device $device mamba.ini model.layers='mamba*24' model.d_model=1024 data.seq_len=1048576
@@ -130,10 +131,10 @@ says 'does not read model.n_head' error.txt
 check "a key that nothing reads does not change: $(cat error.txt)" [ "$(grep -c 'n_head was' error.txt)" -eq 0 ]
 run 0 --check r/config.resolved.ini
 check "what a run resolved is read without a warning: $(cat error.txt)" [ "$(grep -c 'does not read' error.txt)" -eq 0 ]
-sed -i 's/^\[model\]/&\ndt_rank = 2/' r/config.resolved.ini # as earlier versions wrote it
+sed -i 's/^\[model\]/&\ndt_rank = 2/' r/config.resolved.ini # earlier versions wrote such files
 run 0 mamba.ini run.dir=r model.layers=gru run.steps=3
 says 'has already trained its 3 steps' error.txt
-rm -r r mamba.ini # c.ini is to be the only file
+rm -r r mamba.ini # c.ini must be the only file
 
 # Completion: the function as bash calls it.
 run 0 completion bash
@@ -168,7 +169,7 @@ check "all of bench's options complete: $_dtrain_options" \
 (COMP_WORDS=(dtrain c.ini '') COMP_CWORD=2; _dtrain; printf '%s\n' "${COMPREPLY[@]}") >completed.txt
 check "as many keys complete as --help lists, $keys" [ "$(wc -l <completed.txt)" -eq "$keys" ]
 
-# zsh: its syntax, and what a terminal shows after a tab.
+# zsh: the syntax, and what a terminal shows after a tab.
 run 0 completion zsh
 cp out.txt _dtrain
 if command -v zsh >/dev/null && command -v python3 >/dev/null; then
@@ -199,7 +200,7 @@ EOF
     check "zsh completes a value" python3 terminal.py 'dtrain c.ini optim.schedule=lin' 'linear'
 fi
 
-# The man page: requests that man knows, every command, option and key in it.
+# The man page: only requests that man knows, and every command, option and key.
 run 0 man
 cp out.txt dtrain.1
 check "the page begins with .TH" [ "$(head -c 11 dtrain.1)" = '.TH DTRAIN ' ]

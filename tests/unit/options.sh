@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every option of every subcommand: its default is the one that --help and this table say, and another value changes
-# what the command gives. An option without a row here is a failure. $2: the tool that writes episodes.
+# For every option of every subcommand, the default is the one that --help and this table state, and another value
+# changes what the command prints. An option without a row is a failure. $2 is the tool that writes episodes.
 make_episodes=$(realpath "$2")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
@@ -17,7 +17,7 @@ one=text/$(ls text | head -n 1)
 { echo '>chr1' && echo ACGTac && head -c 100 /dev/zero | tr '\0' N && echo gt; } >dna.fa
 echo 'chr1 2 9' >dna.bed
 
-# What each command is given besides the option, and what of its results must not change by chance.
+# What each command gets besides the option, and which of its results must not change by chance.
 pack() { rm -rf packed && "$dtrain" pack -o packed "$@" text && (cd packed && sha256sum ./*); }
 pack_large() { rm -rf packed && "$dtrain" pack -o packed "$@" large.txt && (cd packed && sha256sum ./*); }
 pack_raw() { rm -rf packed && "$dtrain" pack -o packed --format u8 "$@" "$one" && (cd packed && sha256sum ./*); }
@@ -35,14 +35,14 @@ predict_again() { "$dtrain" predict runs/run -o words.txt "$@"; }
 predict_policy() { rm -f predicted.h5 && "$dtrain" predict runs/policy -o predicted.h5 "$@" && sha256sum predicted.h5; }
 predict_drawn() { predict_policy --draw "$@"; }
 sample() { "$dtrain" sample runs/run "$@"; }
-sample_long() { sample --tokens 4000 "$@"; } # of which some are X, on any CPU
+sample_long() { sample --tokens 4000 "$@"; } # with so many tokens some are X, on any CPU
 export_model() { rm -rf exported && "$dtrain" export runs/run exported "$@" && (cd exported && sha256sum ./*); }
 bench() { # arguments …: the fields that name what was measured
     "$dtrain" bench --json --seconds 0.001 "$@" | grep -v '"bench":"machine"' |
         sed -E 's/,"([a-z0-9_]+_(ms|us|mfu|ratio)|[a-z_]*per_s[a-z_]*|m?s|gflops|mfu|gb_per_s|bound|fraction|repeats|steps|last_step|loss|peak_memory_mb|graphs|iterations|exps|name)":[^,}]*//g'
 }
 size=(--d-model 8 --n-layer 1 --seq-len 8 --batch 2 --vocab 16 --d-state 2 --threads 1 --device cpu --precision fp32)
-without() { # option, arguments …: these without it and its value, in `kept`
+without() { # option, arguments …: the arguments without it and its value, in `kept`
     local option=$1
     shift
     kept=()
@@ -54,7 +54,7 @@ without() { # option, arguments …: these without it and its value, in `kept`
 step() { bench --step "${size[@]}" "$@"; }
 ops() { bench "${size[@]}" "$@"; }
 play() { without --batch "${size[@]}" && without --device "${kept[@]}" && bench --play "${kept[@]}" "$@"; }
-with_default() { # option, mode …: of a size that `step` gives
+with_default() { # option, mode …: the size that `step` has by default
     local option=$1
     shift
     without "$option" "${size[@]}"
@@ -151,10 +151,10 @@ bench pairs false - collective
 bench max-memory 0 1 time
 bench json false - as_text
 EOF
-# What auto is follows the CPU.
+# The value of auto depends on the CPU.
 ! step_precision --precision auto | grep -q '"precision":"fp32"' || sed -i 's/^bench precision auto .* /bench precision auto bf16 /' table
 
-result() { # function, arguments …: what it gives, and how it ends
+result() { # function, arguments …: its output and its exit code
     "$@" 2>error.txt </dev/null
     echo "exit code $?"
 }
@@ -190,12 +190,12 @@ while read -r command option default other how; do
     esac
 done <table
 
-# Its unit, too: 2042500 tokens for training are less than two shards of 2^20 bytes, and more than two of 10^6.
+# The unit too: 2042500 tokens for training are less than two shards of 2^20 bytes, and more than two of 10^6.
 head -c 2150000 <(yes 'many words') >large.txt
 result pack_large --shard-mb 1 >with
 check "--shard-mb is in 2^20 bytes: $(head -n 2 with)" grep -q 'tokens in 2 shards: packed/train' with
 
-# No option is left out, of no command.
+# No option of any command is left out.
 "$dtrain" --help | sed -nE 's/^  dtrain ([a-z]+).*/\1/p' | while read -r command; do
     "$dtrain" "$command" --help | sed -nE "s/^  (-[a-z], )?--([a-z0-9-]+).*/$command \2/p"
 done | sort >listed

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What launch/train.sbatch does after its ranks, on a Slurm that is made up: requeues what can go on, and nothing else.
-# (slurm_jobs has a real one.)
+# What launch/train.sbatch does after its ranks ended, with a made-up Slurm: it requeues what can continue, and nothing
+# else. (slurm_jobs uses a real one.)
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 mkdir bin run
@@ -8,7 +8,7 @@ printf '#!/bin/bash\necho "$PWD/run"\n' >bin/dtrain
 printf '#!/bin/bash\ncp state.json run/\nexit "$(cat code)"\n' >bin/srun
 printf '#!/bin/bash\n[ "$1" = show ] && echo "JobId=7 JobState=$STATE Reason=None" || echo "$*" >>requeued\n' >bin/scontrol
 chmod +x bin/*
-after() { # requeued or ends, exit code of the ranks, state and reason of state.json, NAME=value … of the job
+after() { # requeues or ends, exit code of the ranks, state and reason of state.json, NAME=value … of the job
     local what=$* status
     rm -f requeued
     echo "$2" >code

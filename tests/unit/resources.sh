@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# resources.sh DTRAIN REPEAT MAKE_EPISODES: commands that run many times in one process leave no descriptor, no identifier
-# of libhdf5, no thread and no memory behind, and no temporary file. (repeat.c)
+# resources.sh DTRAIN REPEAT MAKE_EPISODES: commands that run many times in one process leave no descriptor, identifier
+# of libhdf5, thread, memory or temporary file behind (repeat.c).
 repeat=$(realpath "$2") make_episodes=$(realpath "$3")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"

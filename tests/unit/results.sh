@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launch/results.py: tables from made-up measurements, none where there are none, messages for files that are
-# no measurements. Skipped where there is no python3.
+# launch/results.py makes tables from made-up measurements, none without measurements, and messages for files that are
+# no measurements. Skipped without python3.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 command -v python3 >/dev/null || { echo "skipped: no python3" >&2; exit 77; }
@@ -18,7 +18,7 @@ measured() { # date, tokens/s
 EOF_JSON
 }
 measured 2026-01-02 1000 >old.jsonl
-sed -n '1p;s/"batch":16/"batch":4/p' old.jsonl >other.jsonl # the rest of that day, in a call of its own
+sed -n '1p;s/"batch":16/"batch":4/p' old.jsonl >other.jsonl # the rest of that day, in another call
 measured 2026-01-03 327680 >new.jsonl
 "$results" old.jsonl other.jsonl new.jsonl >tables.md
 check "the newest of a step is told" grep -qF '| Card | 130M, bf16 | 16 x 2048 | 100.0 ms | 327,680 | 25 % | 4.2 GiB | 2026-01-03, abc |' tables.md

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launch/setup.sh where it cannot or need not install, on a machine of stand-ins: what it prints, and its exit code.
-# The arguments of launch/quickstart.sh.
+# launch/setup.sh where it cannot or need not install, on a made-up machine: what it prints, and its exit code. Also the
+# arguments of launch/quickstart.sh.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -8,11 +8,11 @@ mkdir bin machine
 for program in bash sh true cat dirname env grep mktemp rm sed tail tr uname id; do
     ln -s "$(type -P $program)" bin
 done
-program() { # name, text: a stand-in on the machine
+program() { # name, text: a made-up program on the machine
     printf '#!/bin/sh\n%s\n' "$2" >"machine/$1"
     chmod +x "machine/$1"
 }
-setup() { # exit code, text that it prints
+setup() { # exit code, text that it must print
     PATH=$PWD/machine:$PWD/bin http_proxy=http://proxy:3128 "$repository/launch/setup.sh" >setup.log 2>&1 </dev/null
     local status=$?
     check "exit code $status, not $1: $(cat setup.log)" test $status -eq "$1"
@@ -42,7 +42,7 @@ program cmake 'exit 1'
 setup 1 'apt-get install --no-install-recommends ninja-build libhwloc-dev'
 check "apt is not called: $(cat apt.log 2>&1)" test ! -e apt.log
 # shellcheck disable=SC2016 # the stand-in expands them
-program sudo '[ "$1" != -n ] || shift; exec env -i PATH="$PATH" "$@"' # resets the environment
+program sudo '[ "$1" != -n ] || shift; exec env -i PATH="$PATH" "$@"' # sudo resets the environment
 setup 0 'installing: ninja-build libhwloc-dev'
 check "install, update, install, each with the proxy: $(cat apt.log)" \
     test "$(grep -o 'install -y\|update\|proxy http://proxy:3128' apt.log | tr '\n' ' ')" = \

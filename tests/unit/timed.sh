@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# tests/timed.sh repeats a failed test where the machine stalled, and only there. The stall is simulated: the witness is
-# stopped for a while.
+# tests/timed.sh repeats a failed test only if the machine stalled. The stall is simulated by stopping the witness for a
+# while.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 cat >stalls <<'EOF_STALLS'
 for pid in $(pgrep -P $PPID); do
     [ $pid -eq $$ ] || witness=$pid
 done
-sleep 0.2 # for it to have begun
+sleep 0.2 # time for the witness to begin
 kill -STOP $witness
 sleep 1.5
 kill -CONT $witness
 sleep 0.3
 EOF_STALLS
-timed() { # name, exit code, runs, lines of the test: the command ends with that code after so many runs
+timed() { # name, exit code, runs, lines of the test: the command must end with that code after so many runs
     local name=$1 code=$2 runs=$3 status
     shift 3
     printf '%s\n' "echo run >>$name.runs" "$@" >test.sh

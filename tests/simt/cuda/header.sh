@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What a header of this folder says of NVIDIA's header of the same name is true: each constant and static assertion, each
-# field of a struct, each function's type is read out of it and compiled after NVIDIA's, as C and, where the header
-# says it is C++ too, as C++. A function declared with another type is an error.
+# Checks what a header of this folder says about NVIDIA's header of the same name. Each constant, static assertion,
+# field of a struct and type of a function is read from it and compiled after NVIDIA's header, as C and, if the header
+# says that it is C++ too, as C++. A function declared with another type is an error.
 #   header.sh HEADER CC CXX FOLDER      the folder of NVIDIA's headers. Skipped (77) where there is none.
 set -euo pipefail
 header=$(dirname "$0")/$1 cc=$2 cxx=$3 folder=$4

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# When NCCL fails, the job ends in time, never hangs; every rank writes its last collectives, and the
-# last words say who, where, when and what to do.
+# If NCCL fails, the job ends in time and never hangs. Every rank writes its last collectives, and the last words say
+# who, where, when and what to do.
 #   nccl_faults.sh DTRAIN NCCL_VICTIM
 victim=$(realpath "$2")
 # shellcheck source=tests/lib.sh
@@ -23,12 +23,12 @@ record() { # rank, pattern of a line of its record
     check "$name: the record of rank $1 lacks '$2'" grep -qE "$2" <(sed -n \
         "/^nccl: rank $1 on $host, step 11, backward: the last collectives/,/^[^ ]/{/^nccl/p;/^  /p}" $name.log)
 }
-# Two sums a step, of 3000 fp32: step 11 begins with the 21st.
+# There are two sums of 3000 fp32 in a step, so step 11 begins with the 21st.
 sum='all-reduce 1 of 2, call 11, 12000 bytes of fp32:'
 when='at step 11 during backward'
 dies="died $when; the job ends\. Resume with the same command"
 
-says_nothing() { # but that MPI was slow to start, on a busy machine
+says_nothing() { # nothing except that MPI was slow to start on a busy machine
     check "$name: exit code $code" test $code -eq 0
     check "$name: says $(cat $name.log)" eval '! grep -qv "^dtrain: warning: MPI took" $name.log'
 }
@@ -36,10 +36,10 @@ run well 2 none 0
 says_nothing
 run late 2 late 1 60
 says_nothing
-run idle 2 idle 1 2 # longer than the time-out: a sum that begins then has its own time
+run idle 2 idle 1 2 # longer than the time-out, but a sum that begins afterwards has its own time
 says_nothing
 
-# Beside the others: it takes a while, in which a peer's death would be found.
+# Runs beside the others, since it takes a while, in which a peer's death could be found.
 (SIMT_NCCL_ERROR=21@1 run error 2 none 0 && echo $code $took >error.ended) &
 
 SIMT_NCCL_STALL=21@1 run stall 2 none 0 2
@@ -50,7 +50,7 @@ for rank in 0 1; do
     record $rank 'all-reduce 2 of 2, call 11, 12000 bytes of fp32: not started'
 done
 
-# The second sum was called twice more than the first.
+# The second sum was called two times more often than the first.
 SIMT_NCCL_STALL=23@1 run uneven 2 uneven 0 2
 ends 3 12 "a collective of all ranks, $when, timed out after comm.timeout_s = 2 s" 'network between the hosts'
 for rank in 0 1; do
@@ -91,7 +91,7 @@ record 0 'receive 3 of 3, call 1, 4 bytes of fp32: running'
 run fails 2 fail 1
 ends 3 10 "rank 1 on $host, step 11, backward: the disk is full" 'hint: free some space'
 
-# At the start, and in a call.
+# Failures at the start, and during a call.
 run killed-opening 2 kill-opening 1
 ends 137 10 "rank 1 on host $host \(pid [0-9]+\) died before the first step, during start-up; the job ends" .
 SIMT_NCCL_HANG=2 run hang 2 none 0 2
@@ -101,13 +101,13 @@ ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is stalled before the first step,
 SIMT_UUID=same run shared 2 none 0
 ends 3 10 "rank 0 on $host \(and 1 other rank\): ncclCommInitRankConfig failed: invalid usage" 'hint: give each rank its own GPU'
 mkdir broken
-: >broken/libnccl.so.2 # where a real one is installed, none would be found instead
+: >broken/libnccl.so.2 # a real library is not found instead, if there is one
 LD_LIBRARY_PATH=$PWD/broken:$LD_LIBRARY_PATH run missing 2 none 0
 ends 2 10 "NCCL cannot be loaded: .*libnccl.so.2" 'hint: install NCCL .*comm.backend = mpi'
 wait
 name=error
 read -r code took <error.ended
 ends 3 12 "rank 1 on $host, step 11, backward: a collective between GPUs failed: unhandled system error" 'hint: set NCCL_DEBUG=WARN'
-record 0 "$sum (running|not started)" # it may come there later
+record 0 "$sum (running|not started)" # the device may reach it later
 record 1 "$sum running"
 finish

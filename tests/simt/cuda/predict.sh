@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# predict.sh DTRAIN PREDICT_TOOL MAKE_EPISODES: predictions on the simulated device, whose memory is not the host's, are
-# those of a pass on the CPU, on one rank and on two, which have the same bits.
+# predict.sh DTRAIN PREDICT_TOOL MAKE_EPISODES: predictions on the simulated device, whose memory the host cannot read,
+# equal those of a pass on the CPU, with the same bits on one rank and on two.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../../lib.sh"
 tool=$(realpath "$2") make_episodes=$(realpath "$3")

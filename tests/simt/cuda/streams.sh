@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Work on several streams waits for what it reads and for what it overwrites: the loader's copies, the step,
-# buckets on their way to other ranks, copies for a checkpoint, validation. The smallest model with everything
-# that has a stream of its own ends in the same bits whether the device runs the oldest stream first, the newest, or
-# copies to the host as late as may be: where a wait is missing, one of these overtakes another.
+# Work on several streams waits for what it reads and for what it overwrites: the loader's copies, the step, buckets
+# that are sent, copies for a checkpoint, validation. The smallest model with everything that has its own stream ends
+# with the same bits whether the device runs the oldest stream first, the newest first, or copies to the host as late as
+# possible. If a wait is missing, the bits differ in one of these orders.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../../lib.sh"
 cat >small.ini <<'EOF'
@@ -67,7 +67,7 @@ check "graphs keep every bit" same_run alone-ascending plain
 check "on the CPU" ranks 1 small.ini run.name=cpu run.device=cpu >cpu.log 2>&1
 check "the losses of the CPU" same_losses runs/alone-ascending/metrics.jsonl runs/cpu/metrics.jsonl 1e-5
 
-# Two steps are in flight at a time: each is as long as the run advances by it, and no longer.
+# Two steps are in flight at a time. Each takes the time by which the run advances, and no longer.
 check "steps one after another" ranks 1 small.ini run.name=times run.device=cuda run.steps=129 log.eval_batches=3 checkpoint.every=0 \
     checkpoint.best=false log.eval_every=0 comm.verify_replicas=0 >times.log 2>&1
 sum() { awk -F"\"$1\":" '/"event":"train"/ { split($2, value, ","); sum += value[1] } END { print sum / 1000 }' runs/times/metrics.jsonl; }
@@ -77,17 +77,17 @@ check "steps of $steps s in a run of $whole s that waited for $waited s" awk -v 
     'BEGIN { exit !(waited > 0 && steps >= 0.98 * waited && steps <= whole) }'
 check "the device is idle between steps: $(sum idle_ms) s, $(row 'between steps') s" awk -v idle="$(sum idle_ms)" -v between="$(row 'between steps')" \
     'BEGIN { exit !(idle > 0 && between <= idle + 1e-4 && between >= idle - 1e-4) }'
-# Ops are timed in the second step and in every 128th after it, and scaled to all: with one rank, the mean rank's seconds
-# are the slowest's. An op shorter than the events' resolution reads as zero seconds.
+# Ops are timed in the second step and in every 128th step after it, and scaled to all steps. With one rank the mean
+# rank is also the slowest. An op shorter than the resolution of events has zero seconds.
 check "one rank is the mean and the slowest" awk 'function value(of) { return match($0, "\"" of "\":[^,]*") ? substr($0, RSTART + length(of) + 3, RLENGTH - length(of) - 3) + 0 : 0 }
     /"lane":"op"/ { mean = value("seconds"); most = value("max_seconds"); rows += mean > 0; if (!(mean >= 0 && most >= mean * 0.999 && most <= mean * 1.001)) { print; bad = 1 } }
     END { exit bad || rows < 8 }' <(tr -d '\n\t' <runs/times/profile.json | tr '{' '\n')
 check "ops of training" grep -qF 'ops of training steps (timed in 1 of 129, scaled)' runs/times/profile.txt
 check "… are scaled to all" grep -qE '^  adamw +129 ' runs/times/profile.txt
-# The average is validated too; of three batches of four micro-batches each time the first is timed.
+# The average is validated too. In each of three batches of four micro-batches, the first one is timed.
 check "ops of validation" grep -qF 'ops of validation batches (timed in 2 of 6, scaled)' runs/times/profile.txt
 check "… are scaled to all" grep -qE '^  scan_forward +24 ' <(sed -n '/^ops of validation/,/^$/p' runs/times/profile.txt)
-# The embedding is larger than a bucket, and the last row: what a tree sums at once has room for it.
+# The embedding, which is the last row, is larger than a bucket: there is memory for what a tree sums at once.
 check "sums by a tree of a row above a bucket" ranks 2 small.ini run.name=tree run.device=cuda run.steps=2 model.{stem=tokens,heads=lm,frame_size=auto,vocab_size=300} \
     data.{train,val}=synthetic:random comm.reduce=reproducible comm.bucket_mb=0.01 >tree.log 2>&1
 in_all_orders nccl 2 model.d_model=128 optim.shard=true

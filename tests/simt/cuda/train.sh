@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Training through the whole CUDA path on the simulated device: the losses of the CPU, with graphs and without, in
-# every order of threads and streams; on one rank and several, with simulated NCCL and with MPI; resume; validation
-# and checkpoints between steps. With `short` as the last argument, for sanitizers, each part of the path once, on one
-# layer: what runs must have in common is shown by the whole.
+# Training through the whole CUDA path on the simulated device has the losses of the CPU, with and without graphs, in
+# every order of threads and streams, on one rank and several, with simulated NCCL and with MPI; so do resumed runs, and
+# runs that validate and save between steps. With `short` as the last argument, for sanitizers, each part of the path
+# runs once, on one layer; the whole test shows what runs must have in common.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../../lib.sh"
 tool=$2 make_episodes=$(realpath "$3") plain=$(realpath "$4") size=${5:-whole}
-export SIMT_COUNT=1 # of allocations
+export SIMT_COUNT=1 # counts allocations
 small_run
 sed -i 's/^d_model = .*/d_model = 16/; s/^seq_len = .*/seq_len = 11/; s/^batch = .*/batch = 4/' small.ini
 sed -i 's/^every = 1/every = 1\neval_batches = 1/' small.ini
@@ -29,7 +29,8 @@ close() { # a, b, relative tolerance
     check "$1 has the losses of $2" same_losses "runs/$1/metrics.jsonl" "runs/$2/metrics.jsonl" "$3"
 }
 
-# What fits on a GPU that is not here: a build without CUDA plans with the CPU's workspaces, a few percent of all.
+# Proposals for a GPU that is not here: a build without CUDA plans with the CPU's workspaces, which are a few percent of
+# the total.
 window() { # dtrain, layers: of --propose
     "$1" --check --propose --device a100-40 small.ini run.device=cpu model.layers="$2" model.d_model=768 |
         sed -n 's/^  data.seq_len = \([0-9]*\) .*/\1/p'
@@ -42,7 +43,7 @@ done
 
 check "on the CPU" ranks 1 small.ini run.name=cpu run.steps=$steps run.device=cpu >cpu.log 2>&1
 train plain 1 run.cuda_graph=false
-# fp32 sums in another order, and other exponentials: an ulp each over six steps.
+# fp32 sums have another order and other exponentials: differences of an ulp each, over six steps.
 close plain cpu 1e-5
 train graph 1
 alike graph plain
@@ -52,7 +53,7 @@ for order in random descending warp; do
     alike $order plain
 done
 
-# Micro-batches: first, middle and last passes are graphs of their own.
+# Micro-batches: the first, middle and last passes have their own graphs.
 train micro 1 data.micro_batch=1
 close micro plain 1e-5
 train reset 1 data.reset_token=10 data.micro_batch=2
@@ -79,7 +80,7 @@ if [ "$size" = whole ]; then
     alike kinds-plain kinds
 fi
 
-# Images stay bytes until the device, which has the numbers that the loader makes of floats.
+# Images stay bytes until the device, which computes the numbers that the loader makes of floats.
 image=(model.layers=gru model.n_layer=1 'model.heads=buttons:bernoulli*2 stick:categorical*5' data.targets=actions
     data.inputs="obs/a $(printf 'obs/img %.0s' {1..16}) obs/a[1]" run.precision=bf16)
 for type in bytes floats; do
@@ -89,7 +90,7 @@ for type in bytes floats; do
 done
 alike image-bytes image-floats
 
-# Several ranks. The order of two summands does not matter: MPI and NCCL give the same bits.
+# Several ranks. Two summands have the same sum in both orders, so MPI and NCCL give the same bits.
 export SIMT_DEVICES=4
 train nccl 2 comm.verify_replicas=6
 close nccl plain 1e-5
@@ -107,7 +108,7 @@ check "every range that was begun has ended" test "$(grep -cx 'simt: [1-9][0-9]*
 # Checkpoints and replica checks at every step allocate and pin nothing.
 SIMT_ORDER=random train often 2 checkpoint.every=1 comm.verify_replicas=1
 alike often nccl
-cp -r runs/often runs/cut # what was saved in mid-run was not changed by the step after it
+cp -r runs/often runs/cut # the step after a save did not change what was saved
 rm -r runs/cut/checkpoints/step-0000000{5,6}
 train cut 2
 check "from step 4" grep -q 'resuming from .*step-00000004' cut.log
@@ -124,15 +125,15 @@ fi
 train wire 2 comm.dtype=bf16 comm.bucket_mb=0.005
 # bf16 keeps 8 bits of a gradient.
 close wire plain 5e-3
-# A model of about 5 GB of gradients: larger buckets between GPUs, through the host as ever.
+# A model with about 5 GB of gradients has larger buckets between GPUs, but not through the host.
 plan_large() { ranks 2 --check --all small.ini run.device=cuda run.precision=fp32 model.d_model=2048 model.n_layer=48 "$@" 2>&1; }
 export SIMT_MEMORY=100000000000
 check "larger buckets between GPUs" grep -q '^bucket_mb = 50 ' <(plan_large)
 check "… not through the host" grep -q '^bucket_mb = 25 ' <(plan_large comm.backend=mpi)
 check "… nor in place of a number" grep -q '^bucket_mb = 7 ' <(plan_large comm.bucket_mb=7)
 unset SIMT_MEMORY
-# While buckets are on their way products get algorithms of other bits, on two ranks and more: the same ones at the
-# same places of a step, whatever is done first. Reproducible sums have none of that, below.
+# While buckets are under way, products have algorithms with other bits, on two ranks or more: the same algorithms at
+# the same places of a step, whatever is done first. Reproducible sums do not have that, see below.
 export SIMT_CUBLASLT_NARROW=1
 train narrow 2
 close narrow plain 1e-5
@@ -143,8 +144,8 @@ if [ "$size" = whole ]; then
 fi
 train tree-narrow 2 comm.reduce=reproducible data.micro_batch=1
 unset SIMT_CUBLASLT_NARROW
-# Sharded optimizer states: in graphs, by NCCL and by MPI. A block of the norm for each rank, and a rest. Steps gather bf16
-# copies, and what they read in fp32.
+# Sharded optimizer states, in graphs, by NCCL and by MPI: a norm block for each rank, and a rest. Steps gather bf16
+# copies, and fp32 weights where they read those.
 wide=(run.precision=bf16 model.d_model=128 model.n_layer=1 data.seq_len=8 data.val= checkpoint.every=2)
 wide_alike() {
     check "$1 and wide end in the same weights" cmp "runs/$1/$last/model.safetensors" "runs/wide/$last/model.safetensors"
@@ -167,7 +168,7 @@ if [ "$size" = whole ]; then
     train shard-average 2 "${wide[@]/data.val=/data.val=data/val-*.h5}" optim.shard=true optim.ema=0.9 log.eval_every=3
     wide_alike shard-average
 fi
-# The same bits on any number of ranks, by NCCL and MPI, in graphs or not.
+# The same bits on any number of ranks, by NCCL and by MPI, with and without graphs.
 tree=(comm.reduce=reproducible data.micro_batch=1)
 train tree-2 2 "${tree[@]}"
 SIMT_DEVICES=1 train tree-1 1 "${tree[@]}" run.cuda_graph=false
@@ -200,7 +201,8 @@ unset SIMT_DEVICES
 train pauses 1 log.eval_every=2 checkpoint.every=3 comm.verify_replicas=4
 alike pauses plain
 check "validation during the run" grep -q '"event":"eval","step":2,' runs/pauses/metrics.jsonl
-# Copies of a save that are done as late as can be: the next update waits for them, and what is saved is this step's.
+# Copies of a save that are done as late as possible: the next update waits for them, and the save has this step's
+# weights.
 SIMT_COPIES=late train late 1 checkpoint.every=3
 check "what was saved in mid-run is the state after its step" same_bits runs/{late,pauses}/checkpoints/step-00000003
 rm -r "runs/pauses/$last"
@@ -215,7 +217,7 @@ check "bf16 on the CPU" ranks 1 small.ini run.name=bf16-cpu run.steps=$steps run
 train bf16 1 run.precision=bf16
 # bf16 rounds activations at the same places, but sums before it in other orders.
 close bf16 bf16-cpu 2e-3
-# Segments, of which the last is short: those of a micro-batch are one graph.
+# Segments, the last of which is short: those of a micro-batch are one graph.
 cut=(data.seq_len=150 data.batch=2 data.micro_batch=1 data.reset_token=10)
 check "whole windows on the CPU" ranks 1 small.ini run.name=segments-cpu run.steps=$steps "${cut[@]}" run.device=cpu >segments-cpu.log 2>&1
 train segments 1 "${cut[@]}" model.segment=128
@@ -224,7 +226,7 @@ train segments-plain 1 "${cut[@]}" model.segment=128 run.cuda_graph=false
 alike segments-plain segments
 # Carried state, the moving average and the best checkpoint: two steps are in flight, steps are graphs.
 carry=(data.shuffle=false data.carry_state=true optim.ema=0.9 log.eval_every=3 checkpoint.best=true)
-states() { # a, b: what only these runs have
+states() { # a, b: files that only these runs have
     for file in carried ema; do
         check "$1 and $2 have the same $file" cmp "runs/$1/$last/$file.safetensors" "runs/$2/$last/$file.safetensors"
     done
@@ -233,7 +235,7 @@ check "carried state on the CPU" ranks 1 small.ini run.name=carry-cpu run.steps=
     >carry-cpu.log 2>&1
 train carry 1 "${carry[@]}"
 close carry carry-cpu 1e-5
-train carry-plain 1 "${carry[@]}" run.cuda_graph=false checkpoint.every=2 # as many checkpoints as fit
+train carry-plain 1 "${carry[@]}" run.cuda_graph=false checkpoint.every=2 # as many checkpoints as there is room for
 alike carry-plain carry
 states carry-plain carry
 if [ "$size" = whole ]; then
@@ -247,7 +249,7 @@ train carry-plain 1 "${carry[@]}"
 alike carry-plain carry
 states carry-plain carry
 
-# A step that cannot be captured: the error names the GEMM, and the capture is ended.
+# A step that cannot be captured: the error names the GEMM, and the capture ends.
 SIMT_CUBLASLT_FAIL=captured ranks 1 small.ini run.name=broken run.steps=$steps run.device=cuda >broken.log 2>&1
 code=$?
 check "a failed capture: exit code $code" test $code -eq 3
