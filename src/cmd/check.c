@@ -23,15 +23,6 @@ static void print_bytes(const char *what, int64_t bytes)
         printf("  %-16s %10.1f MiB\n", what, (double)bytes / 0x1p20);
 }
 
-static void print_sources(const struct dt_dataset *data)
-{
-    for (int i = 0; data->n_sources > 1 && i < data->n_sources; i++) {
-        const struct dt_source *source = &data->sources[i];
-        dt_print_line("  source %s: %s, %s", source->name, DT_COUNT(source->n_shards, "shards"),
-                      DT_COUNT(source->windows, "windows"));
-    }
-}
-
 // Prints the weight of each source and how often the run reads it.
 static void print_mixture(const struct dt_job *job)
 {
@@ -80,7 +71,11 @@ static void print_dataset(const char *name, const struct dt_dataset *data)
                   DT_COUNT(data->windows, "windows"), (long long)data->rules.seq_len);
     if (frames)
         print_frames(data);
-    print_sources(data);
+    for (int i = 0; data->n_sources > 1 && i < data->n_sources; i++) {
+        const struct dt_source *source = &data->sources[i];
+        dt_print_line("  source %s: %s, %s", source->name, DT_COUNT(source->n_shards, "shards"),
+                      DT_COUNT(source->windows, "windows"));
+    }
     for (int64_t i = 0; i < data->n_shards && i < 8; i++) {
         char types[DT_SHARD_TYPES];
         dt_print_line("  %s  %s x %lld", data->shards[i].path,

@@ -129,12 +129,6 @@ static void add_positions(cJSON *json, const struct dt_loss_part *parts, int64_t
     }
 }
 
-// True for pairs, unless data.carry_state lets a row span several windows.
-static bool rows_are_windows(const struct dt_job *job)
-{
-    return job->val->shards[0].row > 1 && !job->settings.data.carry_state;
-}
-
 static dt_status print(const char *from, const struct dt_model *model,
                        const struct dt_evaluation *e)
 {
@@ -147,7 +141,8 @@ static dt_status print(const char *from, const struct dt_model *model,
     if (e->by_position) {
         cJSON_AddNumberToObject(json, "perplexity", exp(loss));
         cJSON_AddNumberToObject(json, "accuracy", e->total.metrics[1] / e->total.counted);
-        if (rows_are_windows(e->job))
+        // A row of pairs is a window, unless data.carry_state lets it span several.
+        if (e->job->val->shards[0].row > 1 && !e->job->settings.data.carry_state)
             cJSON_AddNumberToObject(json, "rows_right", e->windows.right / e->windows.counted);
     }
     cJSON_AddNumberToObject(json, "tokens", e->total.counted);

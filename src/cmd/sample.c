@@ -238,15 +238,6 @@ static dt_status read_texts(struct generation *g, const struct dt_call *call, in
     return DT_OK;
 }
 
-static void free_texts(struct generation *g)
-{
-    for (int64_t i = 0; g->texts && i < g->n; i++)
-        free(g->texts[i].tokens);
-    void *arrays[] = {g->texts, g->seen, g->ids, g->drawn, g->stop, g->stop_tokens};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        free(arrays[i]);
-}
-
 static dt_status run(struct dt_comm *comm, const struct dt_call *call)
 {
     (void)comm;
@@ -276,7 +267,11 @@ out:
     dt_player_close(g.player);
     if (backend.table)
         dt_backend_close(&backend);
-    free_texts(&g);
+    for (int64_t i = 0; g.texts && i < g.n; i++)
+        free(g.texts[i].tokens);
+    void *arrays[] = {g.texts, g.seen, g.ids, g.drawn, g.stop, g.stop_tokens};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
     return status;
 }
 

@@ -186,12 +186,6 @@ static dt_status fetch(struct dt_buckets *b, int64_t unit)
     return send(b, parts.first, parts.end);
 }
 
-static dt_status arrive(struct dt_buckets *b, int64_t unit)
-{
-    struct phase parts = of_unit(b, b->weights, unit);
-    return dt_parts_receive(b, parts.first, parts.end);
-}
-
 dt_status dt_buckets_read(struct dt_buckets *b, int64_t row, bool backward)
 {
     const struct dt_buckets_config *config = &b->config;
@@ -202,8 +196,10 @@ dt_status dt_buckets_read(struct dt_buckets *b, int64_t row, bool backward)
     for (int64_t i = unit; i <= unit + 1 && !whole; i++)
         DT_TRY(fetch(b, i));
     DT_TRY(fetch(b, backward ? unit + 2 : unit - 1));
-    for (int64_t i = unit; i <= dt_min_i64(unit + 1, n - 1) && !whole; i++)
-        DT_TRY(arrive(b, i));
+    for (int64_t i = unit; i <= dt_min_i64(unit + 1, n - 1) && !whole; i++) {
+        struct phase parts = of_unit(b, b->weights, i);
+        DT_TRY(dt_parts_receive(b, parts.first, parts.end));
+    }
     b->states[unit].whole = true;
     if (whole)
         return DT_OK;

@@ -270,20 +270,6 @@ static dt_status check_classes(struct dt_reader *reader, int64_t number, int64_t
     return DT_OK;
 }
 
-// Initialises the weights of rows and heads to 1.
-static void start_weights(int64_t H, int64_t n, float *weights)
-{
-    for (int64_t i = 0; i < n * H; i++)
-        weights[i] = 1;
-}
-
-static void multiply_weights(int64_t H, int64_t n, float *weights)
-{
-    for (int64_t r = 0; r < n; r++, weights += H)
-        for (int64_t k = 1; k < H; k++)
-            weights[k] *= weights[0];
-}
-
 // Reads frames [first, first + n) of the shard.
 static dt_status read_rows(struct dt_reader *reader, int64_t first, int64_t n, struct rows to)
 {
@@ -295,10 +281,13 @@ static dt_status read_rows(struct dt_reader *reader, int64_t first, int64_t n, s
         float *weights = (float *)(void *)to.at[WEIGHTS];
         int64_t H = to.at[WEIGHTS] ? episodes->layout.weight_width : 0;
         DT_TRY(dt_episodes_switch(reader, e));
-        start_weights(H, some, weights);
+        for (int64_t i = 0; i < some * H; i++)
+            weights[i] = 1;
         for (int64_t i = 0; i < episodes->columns.n; i++)
             DT_TRY(read_column(reader, i, e, row, some, &to));
-        multiply_weights(H, some, weights);
+        for (int64_t i = 0; i < some * H; i += H)
+            for (int64_t k = 1; k < H; k++) // column 0 weighs all heads
+                weights[i + k] *= weights[i];
         if (to.check && to.at[TARGETS])
             DT_TRY(check_classes(reader, e, row, some, (float *)(void *)to.at[TARGETS]));
         for (int part = 0; part < PARTS; part++)
