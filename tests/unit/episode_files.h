@@ -144,17 +144,10 @@ static inline void put_names(hid_t file, const char *path, int n, const char *co
 {
     hid_t type = H5Tcopy(H5T_C_S1);
     char fixed[EPISODES][16] = {{0}};
-    hsize_t dims[1] = {(hsize_t)n};
     H5Tset_size(type, variable ? H5T_VARIABLE : sizeof fixed[0]);
     for (int i = 0; i < n; i++)
         snprintf(fixed[i], sizeof fixed[i], "%s", names[i]);
-    hid_t space = H5Screate_simple(1, dims, NULL);
-    hid_t id = H5Dcreate2(file, path, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-    CHECK(H5Dwrite(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT,
-                   variable ? (const void *)names : fixed) >= 0,
-          "cannot write %s", path);
-    H5Dclose(id);
-    H5Sclose(space);
+    put_vector(file, path, type, n, variable ? (const void *)names : fixed);
     H5Tclose(type);
 }
 

@@ -19,11 +19,25 @@ struct put {
     bool fletcher, compact;
 };
 
+// Creates a dataset of type `disk` and writes `data` of type `memory` unless it is NULL. Closes the
+// space and the property list.
+static inline void put_in(hid_t file, const char *name, hid_t disk, hid_t space, hid_t plist,
+                          hid_t memory, const void *data)
+{
+    hid_t id = H5Dcreate2(file, name, disk, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    CHECK(id >= 0, "cannot create %s", name);
+    CHECK(!data || H5Dwrite(id, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0,
+          "cannot write %s", name);
+    H5Dclose(id);
+    H5Sclose(space);
+    if (plist != H5P_DEFAULT)
+        H5Pclose(plist);
+}
+
 static bool time_second = false; // datasets of more than one dimension are channels x time
 
 static inline void put(hid_t file, const struct put *what)
 {
-    hid_t space = H5Screate_simple(what->n_dims, what->dims, NULL);
     hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
     hsize_t chunk[3] = {what->chunk, what->dims[1], what->dims[2]};
     if (time_second && what->n_dims > 1)
@@ -36,14 +50,8 @@ static inline void put(hid_t file, const struct put *what)
         H5Pset_fletcher32(plist);
     if (what->compact)
         H5Pset_layout(plist, H5D_COMPACT);
-    hid_t id = H5Dcreate2(file, what->name, what->disk, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    CHECK(id >= 0, "cannot create %s", what->name);
-    if (what->data)
-        CHECK(H5Dwrite(id, what->memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, what->data) >= 0,
-              "cannot write %s", what->name);
-    H5Dclose(id);
-    H5Pclose(plist);
-    H5Sclose(space);
+    put_in(file, what->name, what->disk, H5Screate_simple(what->n_dims, what->dims, NULL), plist,
+           what->memory, what->data);
 }
 
 static inline void put_vector(hid_t file, const char *name, hid_t type, int64_t n, const void *data)

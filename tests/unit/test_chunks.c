@@ -65,13 +65,7 @@ static hid_t with_filters(const char *filters, int n_dims, const hsize_t *chunk)
 static void write_filtered(hid_t file, const char *name, hid_t type, int n_dims,
                            const hsize_t *dims, const hsize_t *most, hid_t plist, const void *data)
 {
-    hid_t space = H5Screate_simple(n_dims, dims, most);
-    hid_t id = H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    CHECK(id >= 0 && H5Dwrite(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0,
-          "cannot write %s", name);
-    H5Dclose(id);
-    H5Pclose(plist);
-    H5Sclose(space);
+    put_in(file, name, type, H5Screate_simple(n_dims, dims, most), plist, type, data);
 }
 
 // Writes all tokens of one size to a file in chunks and returns its path.

@@ -5,14 +5,10 @@
 
 static void put_scalar(hid_t file, const char *path, hid_t type, const void *value, bool compact)
 {
-    hid_t space = H5Screate(H5S_SCALAR), plist = H5Pcreate(H5P_DATASET_CREATE);
+    hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
     if (compact)
         H5Pset_layout(plist, H5D_COMPACT);
-    hid_t id = H5Dcreate2(file, path, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    CHECK(H5Dwrite(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, value) >= 0, "no %s", path);
-    H5Dclose(id);
-    H5Pclose(plist);
-    H5Sclose(space);
+    put_in(file, path, type, H5Screate(H5S_SCALAR), plist, type, value);
 }
 
 static void put_numbers_of(hid_t file, const char *owner, const char *name, hid_t type, int64_t n,

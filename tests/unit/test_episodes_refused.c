@@ -467,13 +467,8 @@ static void put_mask(hid_t type, int n_dims, int64_t n, hid_t plist, const void 
     hid_t file = change("a.h5");
     hsize_t dims[2] = {(hsize_t)n, 1};
     H5Ldelete(file, "/mask/train", H5P_DEFAULT);
-    hid_t space = H5Screate_simple(n_dims, dims, NULL);
-    hid_t id = H5Dcreate2(file, "/mask/train", type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    CHECK(id >= 0, "no mask");
-    if (names)
-        CHECK(H5Dwrite(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, names) >= 0, "no names");
-    H5Dclose(id);
-    H5Sclose(space);
+    put_in(file, "/mask/train", type, H5Screate_simple(n_dims, dims, NULL),
+           plist == H5P_DEFAULT ? plist : H5Pcopy(plist), type, names);
     H5Fclose(file);
 }
 
@@ -668,10 +663,7 @@ static void test_wide_frames(void)
     hid_t file = new_file(in_scratch("a.h5")), plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY);
     H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER);
-    hid_t space = H5Screate_simple(2, dims, NULL);
-    H5Dclose(H5Dcreate2(file, "/frames", H5T_STD_U8LE, space, H5P_DEFAULT, plist, H5P_DEFAULT));
-    H5Sclose(space);
-    H5Pclose(plist);
+    put_in(file, "/frames", H5T_STD_U8LE, H5Screate_simple(2, dims, NULL), plist, 0, NULL);
     H5Fclose(file);
     put_zeros("a.h5", "/actions", 2, 2, ACTIONS);
     strcpy(rules.inputs, "frames");
@@ -679,11 +671,9 @@ static void test_wide_frames(void)
                 "a.h5: a frame has 1073741824 numbers and 3 targets, the most are 67108864");
     plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_chunk(plist, 2, (hsize_t[]){1, 1});
-    space = H5Screate_simple(2, (hsize_t[]){INT64_C(1) << 40, INT64_C(1) << 40}, NULL);
+    dims[0] = dims[1] = INT64_C(1) << 40;
     file = change_without("a.h5", "/frames");
-    H5Dclose(H5Dcreate2(file, "/frames", H5T_STD_U8LE, space, H5P_DEFAULT, plist, H5P_DEFAULT));
-    H5Sclose(space);
-    H5Pclose(plist);
+    put_in(file, "/frames", H5T_STD_U8LE, H5Screate_simple(2, dims, NULL), plist, 0, NULL);
     H5Fclose(file);
     refuse_scan(&rules, "a.h5: /frames is impossibly large");
 }

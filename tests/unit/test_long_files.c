@@ -111,15 +111,15 @@ static void test_checksum(void)
     for (hsize_t i = 0; i < size; i++)
         tokens[i] = (uint8_t)(255 - i % 7);
     make_scratch();
-    hid_t file = new_file(in_scratch("a.h5")), plist = H5Pcreate(H5P_DATASET_CREATE),
-          space = H5Screate_simple(1, &size, NULL);
-    H5Pset_chunk(plist, 1, &size);
-    H5Pset_fletcher32(plist);
-    hid_t id = H5Dcreate2(file, "tokens", H5T_STD_U8LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    CHECK(H5Dwrite(id, H5T_STD_U8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens) >= 0, "cannot write");
-    H5Dclose(id);
-    H5Sclose(space);
-    H5Pclose(plist);
+    hid_t file = new_file(in_scratch("a.h5"));
+    put(file, &(struct put){.name = "tokens",
+                            .disk = H5T_STD_U8LE,
+                            .memory = H5T_STD_U8LE,
+                            .n_dims = 1,
+                            .dims = {size},
+                            .data = tokens,
+                            .chunk = size,
+                            .fletcher = true});
     H5Fclose(file);
     CHECK_OK(dt_verify_shard(in_scratch("a.h5"), NULL, false, &shard));
     remove_scratch();
