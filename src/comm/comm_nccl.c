@@ -13,6 +13,7 @@
 #include "backend/op_times.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/round.h"
 #include "comm/waits.h"
 
 #include <math.h>
@@ -21,6 +22,7 @@
 #include <string.h>
 
 enum { SPINS = 200 };              // polls before the caller starts to sleep in between
+enum { PAIR_BLOCKS = 4 };          // of a neighbour's messages: few, for their buffers' memory
 static const double nap_s = 20e-6; // between polls
 static const double gap_s = 0.5;   // after a longer pause this process was suspended
 
@@ -68,7 +70,7 @@ static dt_status version(char *text, size_t size)
 
 dt_status dt_nccl_error(const struct nccl_comm *nccl, ncclResult_t result, const char *what)
 {
-    const char *detail = nccl->library.GetLastError(nccl->nccl);
+    const char *detail = nccl->library.GetLastError(nccl->nccl[NCCL_ALL]);
     bool has_detail = detail && detail[0];
     return DT_FAIL(DT_MACHINE,
                    result == ncclInvalidUsage
@@ -92,14 +94,14 @@ static void leave(struct nccl_comm *nccl)
     pthread_mutex_unlock(&nccl->lock);
 }
 
-// Polls until the NCCL call that returned `result` is no longer in progress; returns ncclInProgress
-// after `limit_s`, or when *give_up (may be NULL) becomes true.
-static ncclResult_t settle(const struct nccl_comm *nccl, ncclResult_t result, double limit_s,
-                           const _Atomic(bool) *give_up)
+// Polls until the NCCL call with communicator `index` that returned `result` is no longer in
+// progress; returns ncclInProgress after `limit_s`, or when *give_up (may be NULL) becomes true.
+static ncclResult_t settle(const struct nccl_comm *nccl, int index, ncclResult_t result,
+                           double limit_s, const _Atomic(bool) *give_up)
 {
     double waited = 0, last_time = dt_seconds();
     for (int polls = 0; result == ncclInProgress; polls++) {
-        ncclResult_t asked = nccl->library.CommGetAsyncError(nccl->nccl, &result);
+        ncclResult_t asked = nccl->library.CommGetAsyncError(nccl->nccl[index], &result);
         if (asked != ncclSuccess)
             return asked;
         waited += dt_nccl_elapsed(&last_time);
@@ -119,11 +121,16 @@ static dt_status create(const struct dt_device_comm_config *config, struct nccl_
 {
     DT_TRY(DT_NEW(out, 1, "an NCCL communicator"));
     struct nccl_comm *nccl = *out;
-    int64_t n = config->n_collectives, counts_bytes = n * (int64_t)sizeof *nccl->counts;
+    int64_t n = config->n_collectives + (config->ring > 1 ? DT_DEVICE_WAYS * config->channels : 0),
+            counts_bytes = n * (int64_t)sizeof *nccl->counts;
     nccl->base.table = &dt_nccl_table;
     nccl->comm = config->comm;
     nccl->backend = config->backend;
-    nccl->n = config->n_collectives;
+    nccl->n_collectives = config->n_collectives;
+    nccl->n = (int)n;
+    nccl->ring = config->ring;
+    nccl->channels = config->channels;
+    nccl->place = config->ring > 1 ? config->comm->info.rank % config->ring : 0;
     pthread_mutex_init(&nccl->lock, NULL);
     sem_init(&nccl->stop, 0, 0);
     DT_TRY(DT_NEW(&nccl->calls, n, "NCCL's calls"));
@@ -148,11 +155,12 @@ static void release(struct nccl_comm *nccl)
 
 // Waits until NCCL has connected the ranks, or a peer reports a failure: then *result is
 // ncclInProgress, and all ranks adopt that peer's error.
-static dt_status wait_init(struct nccl_comm *nccl, ncclResult_t *result)
+static dt_status wait_init(struct nccl_comm *nccl, const struct nccl_group *group,
+                           ncclResult_t *result)
 {
     struct dt_job_control *control = nccl->comm->control;
     double limit_s = atomic_load(&control->timeout_s);
-    *result = settle(nccl, *result, limit_s, &control->devices.peer_failed);
+    *result = settle(nccl, group->index, *result, limit_s, &control->devices.peer_failed);
     if (*result == ncclSuccess)
         return DT_OK;
     if (*result != ncclInProgress)
@@ -163,28 +171,28 @@ static dt_status wait_init(struct nccl_comm *nccl, ncclResult_t *result)
                    "look at the network between the hosts; NCCL_SOCKET_IFNAME selects the "
                    "interface, NCCL_DEBUG=INFO prints details",
                    "ncclCommInitRankConfig of %d ranks timed out after comm.timeout_s = %g s",
-                   nccl->comm->info.size, limit_s);
+                   group->size, limit_s);
 }
 
-// Connects all ranks, or gives all of them the same error. A rank that fails informs the others by
-// its heartbeat, so that they stop waiting. If no rank has failed after all, the heartbeat was
-// about an earlier opening, and they continue to wait.
-static dt_status init_all(struct nccl_comm *nccl, const ncclUniqueId *id)
+// A rank that fails informs the others by its heartbeat, so that they stop waiting. If no rank has
+// failed after all, the heartbeat was about an earlier opening, and they continue to wait.
+dt_status dt_nccl_connect(struct nccl_comm *nccl, const struct nccl_group *group)
 {
-    const struct dt_comm_info *info = &nccl->comm->info;
     struct dt_comm_devices *devices = &nccl->comm->control->devices;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     int64_t all_done = 0, blocks = dt_cuda_comm_blocks(nccl->backend->device);
+    ncclResult_t result = ncclSuccess;
     DT_TRY(dt_allreduce(nccl->comm, &blocks, 1, DT_I64, DT_MIN)); // same on all ranks
     config.blocking = 0;
 #if NCCL_VERSION_CODE >= 21700 // 2.17, which has the field
-    if (info->size > 1)
-        config.maxCTAs = (int)blocks; // NCCL_MAX_CTAS in the environment wins
+    if (group->size > 1)       // NCCL_MAX_CTAS in the environment wins
+        config.maxCTAs = (int)(group->index == NCCL_ALL ? blocks : dt_min_i64(blocks, PAIR_BLOCKS));
 #endif
-    ncclResult_t result =
-        nccl->library.CommInitRankConfig(&nccl->nccl, info->size, *id, info->rank, &config);
+    if (group->size > 0)
+        result = nccl->library.CommInitRankConfig(&nccl->nccl[group->index], group->size, group->id,
+                                                  group->rank, &config);
     while (!all_done) {
-        dt_status status = wait_init(nccl, &result);
+        dt_status status = wait_init(nccl, group, &result);
         atomic_store(&devices->failed, status != DT_OK);
         status = dt_agree(nccl->comm, status);
         atomic_store(&devices->failed, false);
@@ -195,20 +203,23 @@ static dt_status init_all(struct nccl_comm *nccl, const ncclUniqueId *id)
     return DT_OK;
 }
 
+dt_status dt_nccl_make_id(const struct nccl_comm *nccl, struct nccl_group *group)
+{
+    ncclResult_t result = nccl->library.GetUniqueId(&group->id);
+    return result == ncclSuccess ? DT_OK : dt_nccl_error(nccl, result, "ncclGetUniqueId");
+}
+
 static dt_status open_together(const struct dt_device_comm_config *config, struct nccl_comm **nccl)
 {
-    ncclUniqueId id;
-    ncclResult_t result = ncclSuccess;
-    memset(&id, 0, sizeof id);
+    const struct dt_comm_info *info = &config->comm->info;
+    struct nccl_group all = {.index = NCCL_ALL, .size = info->size, .rank = info->rank};
     DT_TRY(dt_agree(config->comm, create(config, nccl)));
-    if (config->comm->info.rank == 0)
-        result = (*nccl)->library.GetUniqueId(&id);
-    DT_TRY(dt_agree(config->comm, result == ncclSuccess
-                                      ? DT_OK
-                                      : dt_nccl_error(*nccl, result, "ncclGetUniqueId")));
-    DT_TRY(dt_broadcast(config->comm, &id, (int64_t)sizeof id, 0));
-    DT_TRY(init_all(*nccl, &id));
+    DT_TRY(dt_agree(config->comm, info->rank == 0 ? dt_nccl_make_id(*nccl, &all) : DT_OK));
+    DT_TRY(dt_broadcast(config->comm, &all.id, (int64_t)sizeof all.id, 0));
+    DT_TRY(dt_nccl_connect(*nccl, &all));
     DT_TRY(dt_nccl_warn_of_nvls(config->comm));
+    if (config->ring > 1)
+        DT_TRY(dt_nccl_open_ring(*nccl));
     DT_TRY(dt_agree(config->comm, dt_nccl_watch_start(*nccl)));
     return DT_OK;
 }
@@ -228,8 +239,9 @@ static dt_status open_nccl(const struct dt_device_comm_config *config, struct dt
 fail:
     if (nccl) {
         dt_nccl_watch_stop(nccl);
-        if (nccl->nccl)
-            nccl->library.CommAbort(nccl->nccl);
+        for (int i = 0; i < NCCL_COMMS; i++)
+            if (nccl->nccl[i])
+                nccl->library.CommAbort(nccl->nccl[i]);
         release(nccl);
     }
     return status;
@@ -250,7 +262,8 @@ static ncclDataType_t type_of(enum dt_dtype dtype)
     static const ncclDataType_t types[DT_DTYPE_COUNT] = {[DT_F32] = ncclFloat32,
                                                          [DT_BF16] = ncclBfloat16,
                                                          [DT_F64] = ncclFloat64,
-                                                         [DT_I64] = ncclInt64};
+                                                         [DT_I64] = ncclInt64,
+                                                         [DT_U8] = ncclUint8};
     return types[dtype];
 }
 
@@ -261,8 +274,9 @@ static int64_t whole_bytes(const struct nccl_comm *nccl, const struct dt_collect
 
 static dt_status check_call(const struct nccl_comm *nccl, int index, const struct dt_collective *c)
 {
-    if (index < 0 || index >= nccl->n)
-        return DT_FAIL(DT_MACHINE, NULL, "collective %d of %d between devices", index, nccl->n);
+    if (index < 0 || index >= nccl->n_collectives)
+        return DT_FAIL(DT_MACHINE, NULL, "collective %d of %d between devices", index,
+                       nccl->n_collectives);
     DT_TRY(dt_collective_check(nccl->comm, c));
     if (!functions[c->operation] || !dt_can_reduce(c->dtype) || c->reduce != DT_SUM)
         return DT_FAIL(DT_MACHINE, NULL,
@@ -285,12 +299,13 @@ static ncclResult_t exchange(const struct nccl_comm *nccl, const struct nccl_mes
                              cudaStream_t stream)
 {
     const struct dt_nccl_library *library = &nccl->library;
+    ncclComm_t comm = nccl->nccl[m->index];
     ncclDataType_t type = type_of(m->dtype);
     ncclResult_t result = library->GroupStart();
     if (result == ncclSuccess && m->out)
-        result = library->Send(m->out, (size_t)m->n_out, type, m->peer, nccl->nccl, stream);
+        result = library->Send(m->out, (size_t)m->n_out, type, m->peer, comm, stream);
     if ((result == ncclSuccess || result == ncclInProgress) && m->in)
-        result = library->Recv(m->in, (size_t)m->n_in, type, m->peer, nccl->nccl, stream);
+        result = library->Recv(m->in, (size_t)m->n_in, type, m->peer, comm, stream);
     ncclResult_t ended = library->GroupEnd();
     return result == ncclSuccess || result == ncclInProgress ? ended : result;
 }
@@ -299,23 +314,26 @@ static ncclResult_t call(const struct nccl_comm *nccl, const struct dt_collectiv
                          cudaStream_t stream)
 {
     const struct dt_nccl_library *library = &nccl->library;
+    ncclComm_t all = nccl->nccl[NCCL_ALL];
     ncclDataType_t type = type_of(c->dtype);
     size_t count = (size_t)c->count;
     void *block = (char *)c->data + nccl->comm->info.rank * c->count * dt_dtype_size(c->dtype);
     if (c->operation == DT_ALLREDUCE)
-        return library->AllReduce(c->data, c->data, count, type, ncclSum, nccl->nccl, stream);
+        return library->AllReduce(c->data, c->data, count, type, ncclSum, all, stream);
     if (c->operation == DT_REDUCE_SCATTER)
-        return library->ReduceScatter(c->data, block, count, type, ncclSum, nccl->nccl, stream);
+        return library->ReduceScatter(c->data, block, count, type, ncclSum, all, stream);
     if (c->operation == DT_ALL_GATHER)
-        return library->AllGather(block, c->data, count, type, nccl->nccl, stream);
-    const struct nccl_messages messages = {c->peer, c->dtype, c->mine, c->count, c->data, c->count};
+        return library->AllGather(block, c->data, count, type, all, stream);
+    const struct nccl_messages messages = {NCCL_ALL, c->peer, c->dtype, c->mine,
+                                           c->count, c->data, c->count};
     return exchange(nccl, &messages, stream);
 }
 
-// Waits until the NCCL calls since `enter` are enqueued.
-static dt_status end_call(struct nccl_comm *nccl, ncclResult_t result, const char *function)
+// Waits until the NCCL calls since `enter`, with communicator `index`, are enqueued.
+static dt_status end_call(struct nccl_comm *nccl, int index, ncclResult_t result,
+                          const char *function)
 {
-    result = settle(nccl, result, INFINITY, NULL); // the watchdog ends the wait
+    result = settle(nccl, index, result, INFINITY, NULL); // the watchdog ends the wait
     leave(nccl);
     return result == ncclSuccess ? DT_OK : dt_nccl_failed(nccl, result, function);
 }
@@ -329,7 +347,29 @@ dt_status dt_nccl_exchange(struct nccl_comm *nccl, const struct nccl_messages *m
     if (!m.out && !m.in)
         return DT_OK;
     enter(nccl);
-    return end_call(nccl, exchange(nccl, &m, dt_cuda_stream(stream)), functions[DT_EXCHANGE]);
+    return end_call(nccl, m.index, exchange(nccl, &m, dt_cuda_stream(stream)),
+                    functions[DT_EXCHANGE]);
+}
+
+dt_status dt_nccl_call_begins(struct nccl_comm *nccl, int index, const struct dt_collective *c,
+                              int64_t recorded, struct dt_stream *stream)
+{
+    struct nccl_call *record = &nccl->calls[index];
+    atomic_store(&record->dtype, (int)c->dtype);
+    atomic_store(&record->bytes, recorded);
+    atomic_store(&record->peer, c->operation == DT_EXCHANGE ? c->peer : -1);
+    atomic_store(&record->name, dt_collective_name(c));
+    DT_TRY(stamp(nccl, &nccl->counts[index].begun, &nccl->counts[index].since, stream));
+    return dt_op_times_now ? dt_op_times_begin(dt_op_times_now, stream) : DT_OK;
+}
+
+dt_status dt_nccl_call_ends(struct nccl_comm *nccl, int index, const struct dt_collective *c,
+                            int64_t bytes, struct dt_stream *stream)
+{
+    if (dt_op_times_now)
+        DT_TRY(dt_op_times_end(dt_op_times_now, DT_LANE_DEVICE_COMM, dt_collective_name(c), NULL,
+                               &(struct dt_op_cost){.bytes = (double)bytes}, stream));
+    return stamp(nccl, &nccl->counts[index].done, NULL, stream);
 }
 
 static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt_collective *c,
@@ -337,42 +377,39 @@ static dt_status enqueue(struct dt_device_comm *comm, int index, const struct dt
 {
     struct nccl_comm *nccl = nccl_of(comm);
     DT_TRY(check_call(nccl, index, c));
-    struct nccl_call *record = &nccl->calls[index];
-    atomic_store(&record->dtype, (int)c->dtype);
-    atomic_store(&record->bytes, whole_bytes(nccl, c));
-    atomic_store(&record->peer, c->operation == DT_EXCHANGE ? c->peer : -1);
-    atomic_store(&record->name, dt_collective_name(c));
-    DT_TRY(stamp(nccl, &nccl->counts[index].begun, &nccl->counts[index].since, stream));
-    struct dt_op_times *times = dt_op_times_now;
-    if (times)
-        DT_TRY(dt_op_times_begin(times, stream));
+    const int64_t bytes = whole_bytes(nccl, c);
+    DT_TRY(dt_nccl_call_begins(nccl, index, c, bytes, stream));
     if (c->order == DT_SUM_TREE)
         DT_TRY(dt_nccl_sum_by_tree(nccl, c, stream));
     else {
         enter(nccl);
-        DT_TRY(end_call(nccl, call(nccl, c, dt_cuda_stream(stream)), functions[c->operation]));
+        DT_TRY(end_call(nccl, NCCL_ALL, call(nccl, c, dt_cuda_stream(stream)),
+                        functions[c->operation]));
     }
-    if (times)
-        DT_TRY(dt_op_times_end(times, DT_LANE_DEVICE_COMM, dt_collective_name(c), NULL,
-                               &(struct dt_op_cost){.bytes = (double)atomic_load(&record->bytes)},
-                               stream));
-    DT_TRY(stamp(nccl, &nccl->counts[index].done, NULL, stream));
-    return DT_OK;
+    return dt_nccl_call_ends(nccl, index, c, bytes, stream);
 }
 
 // ---- closing
+
+static void finalize(struct nccl_comm *nccl, int index)
+{
+    ncclComm_t comm = nccl->nccl[index];
+    ncclResult_t result =
+        settle(nccl, index, nccl->library.CommFinalize(comm), dt_wait_s[DT_DEVICE_FINALIZE], NULL);
+    if (result == ncclSuccess)
+        nccl->library.CommDestroy(comm);
+    else
+        nccl->library.CommAbort(comm);
+    nccl->nccl[index] = NULL;
+}
 
 static void close_nccl(struct dt_device_comm *comm)
 {
     struct nccl_comm *nccl = nccl_of(comm);
     enter(nccl);
-    ncclResult_t result =
-        settle(nccl, nccl->library.CommFinalize(nccl->nccl), dt_wait_s[DT_DEVICE_FINALIZE], NULL);
-    if (result == ncclSuccess)
-        nccl->library.CommDestroy(nccl->nccl);
-    else
-        nccl->library.CommAbort(nccl->nccl);
-    nccl->nccl = NULL;
+    for (int i = 0; i < NCCL_COMMS; i++) // neighbours in the same order, so that none waits long
+        if (nccl->nccl[i])
+            finalize(nccl, i);
     leave(nccl);
     dt_nccl_watch_stop(nccl);
     release(nccl);
@@ -384,5 +421,6 @@ const struct dt_device_comm_table dt_nccl_table = {
     .version = version,
     .open = open_nccl,
     .enqueue = enqueue,
+    .message = dt_nccl_message,
     .close = close_nccl,
 };

@@ -19,7 +19,8 @@ static char *address(const struct call *call, int64_t element)
 static dt_status exchange(const struct call *call, int peer, struct dt_span out, void *in,
                           struct dt_span received)
 {
-    const struct nccl_messages messages = {.peer = peer,
+    const struct nccl_messages messages = {.index = NCCL_ALL,
+                                           .peer = peer,
                                            .dtype = call->c->dtype,
                                            .out = address(call, out.first),
                                            .n_out = out.end - out.first,

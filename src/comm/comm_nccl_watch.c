@@ -57,7 +57,7 @@ static void describe(const struct nccl_comm *nccl, int index, int64_t round, cha
     const char *name = atomic_load(&call->name);
     dt_append(text, RECORD, "  %s %d of %d, call %lld", name ? name : "collective", index + 1,
               nccl->n, (long long)round + 1);
-    if (name)
+    if (name && atomic_load(&call->bytes) > 0)
         dt_append(text, RECORD, ", %lld bytes of %s", (long long)atomic_load(&call->bytes),
                   dt_dtype_name((dt_dtype)atomic_load(&call->dtype)));
     if (counts.done > round)
@@ -143,7 +143,7 @@ static _Noreturn void expire(struct nccl_comm *nccl, const char *what, double ti
 
 struct progress {
     int64_t begun, done; // collectives
-    int peer;            // peer of a running exchange; -1: none
+    int peer;            // peer of a running exchange, of a receive if there is one; -1: none
     double waited;
 };
 
@@ -172,12 +172,14 @@ static ncclResult_t ask(struct nccl_comm *nccl)
     ncclResult_t result = ncclSuccess, asked = ncclSuccess;
     if (pthread_mutex_trylock(&nccl->lock) != 0)
         return ncclSuccess; // the caller is in NCCL and polls itself
-    if (nccl->nccl)
-        asked = nccl->library.CommGetAsyncError(nccl->nccl, &result);
+    for (int i = 0; i < NCCL_COMMS && asked == ncclSuccess; i++) {
+        if (nccl->nccl[i])
+            asked = nccl->library.CommGetAsyncError(nccl->nccl[i], &result);
+        if (asked == ncclSuccess && result != ncclInProgress)
+            asked = result;
+    }
     pthread_mutex_unlock(&nccl->lock);
-    if (asked != ncclSuccess)
-        return asked;
-    return result == ncclInProgress ? ncclSuccess : result;
+    return asked;
 }
 
 static void tick(struct nccl_comm *nccl)

@@ -18,7 +18,12 @@ struct dt_device_comm_config {
     const struct dt_backend *backend;
     int n_collectives;  // collectives per step, numbered from 0; the same in every step
     int64_t tree_bytes; // the largest sum in the order DT_SUM_TREE; 0: none
+    int ring;           // each so many neighbouring ranks form a ring for messages; 0 or 1: none do
+    int channels;       // of a ring, 1 or 2: messages of one do not wait for those of another
 };
+
+// Where a message goes or comes from, in the ring of this rank.
+enum dt_device_way { DT_TO_NEXT, DT_TO_PREVIOUS, DT_FROM_PREVIOUS, DT_FROM_NEXT, DT_DEVICE_WAYS };
 
 // Bytes of scratch device memory for sums of `tree_bytes`.
 static inline int64_t dt_device_comm_scratch(int64_t tree_bytes)
@@ -50,6 +55,12 @@ struct dt_device_comm_table {
     // memory, so enqueue all of them on one stream.
     dt_status (*enqueue)(struct dt_device_comm *comm, int index,
                          const struct dt_collective *collective, struct dt_stream *stream);
+    // Enqueues a message in device memory on `stream`, which must not be captured. What one rank
+    // sends its neighbour must arrive there in the same order and sizes. A send ends when the
+    // neighbour receives it, so enqueue sends on a stream on which nothing else waits. A message
+    // waits for earlier ones of the channel between the same two ranks, and for no collective.
+    dt_status (*message)(struct dt_device_comm *comm, int channel, enum dt_device_way way,
+                         void *data, int64_t bytes, struct dt_stream *stream);
     // Destroy graphs with its collectives before this call.
     void (*close)(struct dt_device_comm *comm);
 };

@@ -2,6 +2,8 @@
 // nccl_comm.h names the other files. What NCCL leaves undefined is an error here: a second call
 // before the first was polled to its end, and a finalization during a call. A call is put on the
 // stream only by the poll that reports it, so a caller that does not poll finds its call missing.
+// Calls with one communicator run in the order in which they were made, on whatever streams, but
+// those in graphs in any order.
 #include "tests/simt/cuda/nccl_comm.h"
 
 #include "tests/simt/cuda/enqueue.h"
@@ -112,6 +114,13 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUnique
     return finish(comm, ncclInProgress);
 }
 
+static bool is_captured(void *stream)
+{
+    enum cudaStreamCaptureStatus status;
+    return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+           status != cudaStreamCaptureStatusNone;
+}
+
 static ncclResult_t poll(struct ncclComm *comm)
 {
     for (int r = 0; r < comm->size && comm->meeting && !comm->deaf; r++)
@@ -125,6 +134,7 @@ static ncclResult_t poll(struct ncclComm *comm)
         if (--comm->polls > 0 || comm->calls == comm->hang_at)
             return ncclInProgress;
         comm->has_call = false;
+        comm->call.turn = is_captured(comm->stream) ? 0 : ++comm->turns;
         simt_enqueue("NCCL", comm->stream, run_call, &comm->call, sizeof comm->call);
     }
     if (comm->stage != FINALIZING)
@@ -140,16 +150,21 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
     return ncclSuccess;
 }
 
-static ncclResult_t check_call(const struct ncclComm *comm, ncclDataType_t type, ncclRedOp_t op)
+static ncclResult_t check_state(const struct ncclComm *comm)
 {
     if (atomic_load(&comm->error) != ncclSuccess)
         return (ncclResult_t)atomic_load(&comm->error);
     if (comm->stage != READY || comm->has_call)
         return fail(ncclInvalidUsage, "a call before the one before it was polled to its end");
+    return ncclSuccess;
+}
+
+static ncclResult_t check_call(const struct ncclComm *comm, ncclDataType_t type, ncclRedOp_t op)
+{
     if (op != ncclSum ||
         (type != ncclFloat32 && type != ncclFloat64 && type != ncclBfloat16 && type != ncclInt64))
         return fail(ncclInvalidArgument, "only sums of fp32, bf16, fp64 and int64 here");
-    return ncclSuccess;
+    return check_state(comm);
 }
 
 static ncclResult_t accept(struct ncclComm *comm, const struct call *call, cudaStream_t stream)
@@ -209,7 +224,7 @@ static _Thread_local struct group {
 static ncclResult_t join_group(struct ncclComm *comm, const struct call *half, cudaStream_t stream)
 {
     struct call *call = &group.call;
-    ncclResult_t result = check_call(comm, half->type, ncclSum);
+    ncclResult_t result = check_state(comm);
     if (result != ncclSuccess)
         return result;
     if (!group.open || (half->from && call->from) || (half->to && call->to))

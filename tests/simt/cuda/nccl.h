@@ -36,7 +36,13 @@ typedef enum {
 
 typedef enum { ncclSum = 0 } ncclRedOp_t;
 
-typedef enum { ncclInt64 = 4, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 } ncclDataType_t;
+typedef enum {
+    ncclUint8 = 1,
+    ncclInt64 = 4,
+    ncclFloat32 = 7,
+    ncclFloat64 = 8,
+    ncclBfloat16 = 9
+} ncclDataType_t;
 
 // The real struct has more settings after `maxCTAs`.
 typedef struct {

@@ -17,6 +17,8 @@ static size_t size_of(ncclDataType_t type)
 {
     if (type == ncclFloat64 || type == ncclInt64)
         return 8;
+    if (type == ncclUint8)
+        return 1;
     return type == ncclBfloat16 ? 2 : 4;
 }
 
@@ -201,7 +203,7 @@ static bool run_exchange(struct call *op)
 static bool begin(struct call *op)
 {
     struct ncclComm *comm = op->comm;
-    if (atomic_exchange(&comm->busy, true))
+    if ((op->turn > 0 && op->turn != comm->ended + 1) || atomic_exchange(&comm->busy, true))
         return false;
     comm->begun++;
     op->begun = true;
@@ -224,6 +226,7 @@ bool run_call(void *context)
         return false;
     if (!(op->kind == EXCHANGE ? run_exchange(op) : run_collective(op)))
         return false;
+    comm->ended += op->turn > 0;
     atomic_store(&comm->busy, false);
     return true;
 }

@@ -53,6 +53,7 @@ struct call {
     uint64_t out;   // exchange: elements that are sent
     uint64_t sent;  // exchange: elements sent so far
     ncclDataType_t type;
+    uint64_t turn; // among the calls that are in no graph, from 1; 0: in a graph
     bool begun, posted;
 };
 
@@ -71,7 +72,9 @@ struct ncclComm {
     int polls;
     struct call call;
     void *stream;
+    uint64_t turns; // given to calls
     // Used by the device's thread.
+    uint64_t ended; // turns
     _Atomic(bool) busy, aborted;
     int64_t begun;
     uint64_t piece;

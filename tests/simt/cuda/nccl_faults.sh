@@ -88,6 +88,25 @@ run mute 3 mute 1 2
 ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is stalled $when: .*timeout_s = 2 s" 'resume with the same command'
 record 0 'receive 3 of 3, call 1, 4 bytes of fp32: running'
 
+# In a message that goes round three ranks; a call of NCCL between two ranks came before the first.
+run ring-well 3 ring-none 0
+says_nothing
+for deaf in "" 1; do
+    [ -n "$deaf" ] && export SIMT_NCCL_DEAF=1
+    run ring-killed$deaf 3 ring-kill 1
+    ends 137 10 "rank 1 on host $host \(pid [0-9]+\) $dies" .
+    record 0 'send 3 of 6, call 11: running'
+    record 2 'receive 5 of 6, call 11: running'
+done
+unset SIMT_NCCL_DEAF
+SIMT_NCCL_STALL=12 run ring-killed-within 3 ring-kill-within 1
+ends 137 10 "rank 1 on host $host \(pid [0-9]+\) $dies" .
+record 2 'receive 5 of 6, call 11: running'
+run ring-stopped 3 ring-stop 1 2
+ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is suspended \(SIGSTOP\) $when: .*timeout_s = 2 s" 'resume with the same command'
+run ring-asleep 3 ring-sleep 1 2
+ends 3 12 "rank 1 on host $host \(pid [0-9]+\) is stalled $when: .*timeout_s = 2 s" 'resume with the same command'
+
 run fails 2 fail 1
 ends 3 10 "rank 1 on $host, step 11, backward: the disk is full" 'hint: free some space'
 

@@ -43,7 +43,9 @@ static struct dt_device_comm *open_nccl(void)
     nccl_config = (struct dt_device_comm_config){.comm = comm,
                                                  .backend = &backend,
                                                  .n_collectives = COLLECTIVES,
-                                                 .tree_bytes = comm->info.size * MOST * 4};
+                                                 .tree_bytes = comm->info.size * MOST * 4,
+                                                 .ring = comm->info.size,
+                                                 .channels = 2};
     need(dt_nccl_table.open(&nccl_config, &device_comm));
     return device_comm;
 }
@@ -218,6 +220,60 @@ static void check_exchange(struct dt_device_comm *nccl, const struct buffers *bu
           (long long)wrong);
 }
 
+// Each rank sends two messages of one way and then receives two: the ring closes, since sends are
+// on a stream of their own. A collective passes messages that nobody receives yet, and so does the
+// second message, in a channel of its own.
+static void check_way(struct dt_device_comm *nccl, const struct buffers *buffers,
+                      struct dt_stream *const sends[2], bool back)
+{
+    const int rank = comm->info.rank, size = comm->info.size;
+    const int from = (rank + (back ? 1 : size - 1)) % size;
+    const int64_t sizes[] = {7, MOST}, bytes = (7 + MOST) * (int64_t)sizeof(int64_t);
+    int64_t *device = buffers->device, *host = buffers->host, wrong = 0;
+    fill_exact(host, DT_I64, 7 + MOST, rank, back);
+    to_device(buffers, bytes);
+    need(dt_stream_sync(&backend, stream));
+    for (int64_t i = 0, at = 0; i < 2; at += sizes[i++])
+        need(dt_nccl_table.message(nccl, (int)i, back ? DT_TO_PREVIOUS : DT_TO_NEXT, device + at,
+                                   sizes[i] * (int64_t)sizeof *device, sends[i]));
+    device += 7 + MOST;
+    need(enqueue(nccl, 0, DT_ALLREDUCE, device, 1, DT_I64));
+    need(dt_stream_sync(&backend, stream));
+    for (int64_t i = 1; i >= 0; i--)
+        need(dt_nccl_table.message(nccl, (int)i, back ? DT_FROM_NEXT : DT_FROM_PREVIOUS,
+                                   device + i * sizes[0], sizes[i] * (int64_t)sizeof *device,
+                                   stream));
+    need(dt_to_host(&backend, host, device, bytes, stream));
+    need(dt_stream_sync(&backend, stream));
+    for (int i = 0; i < 2; i++)
+        need(dt_stream_sync(&backend, sends[i]));
+    for (int64_t i = 0; i < 7 + MOST; i++)
+        wrong += (double)host[i] != exact(DT_I64, i, from, back);
+    CHECK(wrong == 0, "messages %s: %lld elements are wrong", back ? "back" : "forth",
+          (long long)wrong);
+}
+
+static void check_ring(struct dt_device_comm *nccl, const struct buffers *buffers)
+{
+    const struct nccl_comm *of = (const struct nccl_comm *)nccl;
+    struct dt_stream *sends[2];
+    if (comm->info.size == 1) {
+        CHECK_FAILS(dt_nccl_table.message(nccl, 0, DT_TO_NEXT, buffers->device, 1, stream),
+                    DT_MACHINE, "a message between devices that form no ring");
+        return;
+    }
+    for (int i = 0; i < 2; i++)
+        need(dt_stream_create(&backend, &sends[i]));
+    check_way(nccl, buffers, sends, false);
+    check_way(nccl, buffers, sends, true);
+    for (int i = COLLECTIVES; i < COLLECTIVES + 2 * DT_DEVICE_WAYS; i++) {
+        CHECK_INT(of->counts[i].begun, 1);
+        CHECK_INT(of->counts[i].done, 1);
+    }
+    for (int i = 0; i < 2; i++)
+        dt_stream_destroy(&backend, sends[i]);
+}
+
 static void check_tree(struct dt_device_comm *nccl, const struct buffers *buffers,
                        enum dt_operation operation, dt_dtype type, int64_t n)
 {
@@ -334,7 +390,7 @@ static void check_sums_of_all(void)
 {
     static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F64, DT_I64};
     static const int64_t counts[] = {0, 1, 7, MOST};
-    int64_t bytes = MOST * 8 * comm->info.size;
+    int64_t bytes = (MOST + 7) * 8 * (comm->info.size + 1); // check_way: two arrays
     struct buffers buffers;
     take(&buffers, bytes);
     struct dt_device_comm *nccl = open_nccl();
@@ -348,6 +404,7 @@ static void check_sums_of_all(void)
         if (types[t] != DT_I64)
             check_bits(nccl, &buffers, types[t]);
     }
+    check_ring(nccl, &buffers);
     check_trees(nccl, &buffers);
     check_refusals(nccl, &buffers);
     check_counted(nccl, &buffers);

@@ -1,5 +1,6 @@
 // A job that trains nothing. Each step launches a graph of two sums by NCCL and waits for it in the
 // device, as dtrain's own thread does. One rank fails in the way that FATE names.
+// With "ring-FATE" a step is a message that goes round all ranks instead.
 //   nccl_victim FATE RANK [TIMEOUT_S]
 #include "comm/device_comm.h"
 #include "tests/victim.h"
@@ -11,6 +12,7 @@ static struct dt_stream *stream;
 static struct dt_device_comm *nccl;
 static void *memory;
 static int victim;
+static bool ring;
 
 static dt_status sum(int index)
 {
@@ -33,12 +35,27 @@ static dt_status receive_from_victim(bool mine)
     return DT_OK;
 }
 
-// Fails before the sums of a step, or within them ("kill-within").
+// Rank 0 sends it first and receives it last.
+static dt_status pass_message(void)
+{
+    const bool first = comm->info.rank == 0;
+    for (int i = 0; i < 2; i++)
+        DT_TRY(dt_nccl_table.message(nccl, 0, first == (i == 0) ? DT_TO_NEXT : DT_FROM_PREVIOUS,
+                                     memory, ELEMENTS, stream));
+    return DT_OK;
+}
+
+static dt_status work(struct dt_graph *graph)
+{
+    return ring ? pass_message() : dt_graph_launch(&backend, graph, stream);
+}
+
+// Fails before the work of a step, or within it ("kill-within").
 static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
 {
     if (strcmp(fate, "kill-within") == 0) {
-        DT_TRY(dt_graph_launch(&backend, graph, stream));
-        dt_sleep(0.3); // time for the devices to enter the sums
+        DT_TRY(work(graph));
+        dt_sleep(0.3); // time for the devices to enter it
         wait_for_beats();
         mark_fate();
         if (mine)
@@ -60,14 +77,13 @@ static dt_status meet(const char *fate, bool mine, struct dt_graph *graph)
         DT_TRY(dt_stream_sync(&backend, stream));
     if (strcmp(fate, "mute") == 0)
         DT_TRY(receive_from_victim(mine));
-    return dt_graph_launch(&backend, graph, stream);
+    return work(graph);
 }
 
 static dt_status step(int64_t number, const char *fate, struct dt_graph *graph)
 {
     dt_comm_progress(comm, number, "backward");
-    DT_TRY(number == FATAL_STEP ? meet(fate, comm->info.rank == victim, graph)
-                                : dt_graph_launch(&backend, graph, stream));
+    DT_TRY(number == FATAL_STEP ? meet(fate, comm->info.rank == victim, graph) : work(graph));
     DT_TRY(dt_stream_sync(&backend, stream));
     return DT_OK;
 }
@@ -85,7 +101,9 @@ static dt_status train(const char *fate)
         raise(SIGKILL);
     DT_TRY(dt_nccl_table.open(&(struct dt_device_comm_config){.comm = comm,
                                                               .backend = &backend,
-                                                              .n_collectives = COLLECTIVES + mute},
+                                                              .n_collectives = COLLECTIVES + mute,
+                                                              .ring = ring ? comm->info.size : 0,
+                                                              .channels = 1},
                               &nccl));
     DT_TRY(dt_capture_begin(&backend, stream));
     for (int i = 0; i < COLLECTIVES; i++)
@@ -108,5 +126,6 @@ int main(int argc, char **argv)
     dt_nccl_table.prepare();
     open_job(DT_COMM_KIND_MPI, argv[3]);
     victim = atoi(argv[2]);
-    return close_job(train(argv[1]));
+    ring = strncmp(argv[1], "ring-", 5) == 0;
+    return close_job(train(argv[1] + (ring ? 5 : 0)));
 }
