@@ -329,8 +329,9 @@ dt_status dt_buckets_connect(struct dt_buckets *b)
     struct dt_device_comm_config config = {.comm = b->comm,
                                            .backend = &b->backend,
                                            .n_collectives = (int)b->n_parts,
-                                           .tree_bytes =
-                                               tree_bytes(&b->config, b->comm->info.size)};
+                                           .tree_bytes = tree_bytes(&b->config, b->comm->info.size),
+                                           .ring = b->config.context,
+                                           .channels = b->config.order == DT_SUM_TREE ? 2 : 1};
     DT_TRY(dt_device_comm_known->open(&config, &b->device_comm));
     if (test)
         DT_TRY(dt_device_comm_selftest(&config, b->device_comm));

@@ -252,6 +252,11 @@ int64_t dt_buckets_count(const struct dt_buckets *b)
     return b->gradients.end - b->gradients.first;
 }
 
+struct dt_device_comm *dt_buckets_device_comm(const struct dt_buckets *b)
+{
+    return b->device_comm;
+}
+
 bool dt_buckets_can_be_captured(const struct dt_buckets *b)
 {
     return b->alone || b->device_comm;

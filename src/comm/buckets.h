@@ -41,6 +41,7 @@ struct dt_buckets_config {
     int64_t n_sums;
     struct dt_stream *stream; // rows become ready on it and, after a wait, sums are used on it
     bool between_devices;     // uses the device communicator of this build
+    int context;              // its ring: ranks that share a window; 0 or 1: there is none
     bool selftest;            // dt_buckets_connect checks all communicators on known values
     enum dt_sharding shard;   // ignored on one rank; otherwise needs the fields below
     enum dt_dtype storage;    // DT_F32, or DT_BF16: a forward pass reads `copies`, and `masters`
@@ -64,6 +65,8 @@ dt_status dt_buckets_create(struct dt_comm *comm, const struct dt_backend *backe
 // Opens the device communicator if the configuration asks for it. Collective; each rank calls it
 // after create.
 dt_status dt_buckets_connect(struct dt_buckets *buckets);
+// The device communicator, once connected; NULL: gradients are sent through the host.
+struct dt_device_comm *dt_buckets_device_comm(const struct dt_buckets *buckets);
 void dt_buckets_destroy(struct dt_buckets *buckets); // NULL is fine
 int64_t dt_buckets_count(const struct dt_buckets *buckets);
 // Bytes that create allocates on the device, and pinned on the host, for the memory plan. Neither

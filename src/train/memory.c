@@ -260,6 +260,23 @@ static dt_status choose_segment(const struct dt_job *job, int64_t *segment)
     return search_segment(job, budget.bytes - budget.bytes / 64, segment, &bytes);
 }
 
+static dt_status check_messages(const struct dt_job *job)
+{
+    static const char key[] = "comm.context";
+    const char *backend = dt_config_find(job->config, "comm.backend")->text;
+    if (job->backend.table->unified)
+        return DT_OK;
+    return dt_job_uses_device_comm(job)
+               ? DT_OK
+               : dt_config_reject(
+                     job->config, key,
+                     "give each rank its own GPU and comm.backend = auto, or use run.device = cpu",
+                     "%lld ranks share each window, between GPUs by NCCL alone, which this run "
+                     "does not use (comm.backend = %s, run.share_device = %s)",
+                     (long long)job->settings.comm.context, backend,
+                     job->settings.run.share_device ? "true" : "false");
+}
+
 // Every rank of a group runs as many segments, so all take part in the same collectives.
 static dt_status check_context(const struct dt_job *job)
 {
@@ -267,9 +284,7 @@ static dt_status check_context(const struct dt_job *job)
     int64_t context = job->settings.comm.context, length = job->settings.data.seq_len,
             segment = dt_job_segment(job), n = dt_ceil_div(length, segment);
     char hint[96];
-    if (!job->backend.table->unified)
-        return dt_config_reject(job->config, key, "use 1, or run.device = cpu",
-                                "%lld, but ranks share windows on CPUs only", (long long)context);
+    DT_TRY(check_messages(job));
     snprintf(hint, sizeof hint, "use a model.segment of %lld, or a data.seq_len of %lld",
              (long long)dt_round_up(dt_ceil_div(length, context), dt_segment_unit(&job->backend)),
              (long long)(dt_round_up(n, context) * segment));
@@ -363,14 +378,19 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *p
 // Kernels of dtrain and cuBLASLt are loaded at their first launch (CUDA_MODULE_LOADING=LAZY is the
 // default since 12.2) and stay. Graphs need memory too, and so does the local memory of the kernel
 // that uses most, for every thread that the device can hold: tests/sass allows 128 bytes, 35 MB on
-// 132 SMs of 2048 threads. NCCL's buffers and kernels need about twice as much again.
+// 132 SMs of 2048 threads. NCCL's buffers and kernels need about twice as much again, and those for
+// messages between neighbours in a group once for states, and once for reproducible sums.
 int64_t dt_job_reserved_memory(const struct dt_job *job, const struct dt_device_info *info)
 {
     int64_t share = info->memory / 128, most = INT64_C(1) << 29;
     if (job->backend.table->unified)
         return 0;
     share = share < most ? share : most;
-    return dt_job_uses_device_comm(job) ? 3 * share : share;
+    if (!dt_job_uses_device_comm(job))
+        return share;
+    if (job->settings.comm.context == 1)
+        return 3 * share;
+    return (dt_job_sum_order(job) == DT_SUM_TREE ? 5 : 4) * share;
 }
 
 dt_status dt_job_check_memory(const struct dt_job *job)

@@ -17,10 +17,30 @@ static dt_status exchange(struct dt_relay_state *r, const struct dt_collective *
     return DT_OK;
 }
 
+// Enqueues a message between devices.
+static dt_status enqueue(struct dt_relay_state *r, bool sum, bool sends, bool onward, void *array,
+                         int64_t bytes)
+{
+    static const enum dt_device_way ways[2][2] = {{DT_FROM_PREVIOUS, DT_FROM_NEXT},
+                                                  {DT_TO_PREVIOUS, DT_TO_NEXT}};
+    struct dt_relay_device *d = &r->device;
+    struct dt_relay_channel *channel = &d->channels[sum];
+    const struct dt_device_comm_table *table = d->comm->table;
+    if (!sends)
+        return table->message(d->comm, sum, ways[sends][onward], array, bytes, r->stream);
+    DT_TRY(dt_event_record(d->backend, d->ready, r->stream));
+    DT_TRY(dt_stream_wait(d->backend, channel->sends, d->ready));
+    DT_TRY(table->message(d->comm, sum, ways[sends][onward], array, bytes, channel->sends));
+    channel->sending[r->side] = true;
+    return dt_event_record(d->backend, channel->sent[r->side], channel->sends);
+}
+
 static dt_status move(void *context, bool sends, bool onward, uint32_t name, void *array,
                       int64_t bytes)
 {
     struct dt_relay_state *r = context;
+    if (r->device.comm)
+        return enqueue(r, false, sends, onward, array, bytes);
     return exchange(r, &(struct dt_collective){.operation = DT_EXCHANGE,
                                                .dtype = DT_U8,
                                                .peer = onward ? r->next : r->previous,
@@ -33,6 +53,8 @@ static dt_status move(void *context, bool sends, bool onward, uint32_t name, voi
 dt_status dt_relay_sum(struct dt_relay_state *r, bool sends, uint32_t name, void *array,
                        int64_t bytes)
 {
+    if (r->device.comm)
+        return enqueue(r, true, sends, !sends, array, bytes);
     return exchange(r, &(struct dt_collective){.operation = DT_EXCHANGE,
                                                .dtype = DT_U8,
                                                .peer = sends ? r->previous : r->next,
@@ -52,8 +74,34 @@ void dt_relay_create(struct dt_comm *comm, int64_t context, struct dt_relay_stat
                                  .previous = first + (rank + size - 1) % size};
 }
 
+dt_status dt_relay_connect(struct dt_relay_state *r, const struct dt_backend *backend,
+                           struct dt_device_comm *device_comm, bool sums)
+{
+    struct dt_relay_device *d = &r->device;
+    *d = (struct dt_relay_device){.comm = device_comm, .backend = backend, .n = sums ? 2 : 1};
+    DT_TRY(dt_event_create(backend, &d->ready));
+    for (int i = 0; i < d->n; i++) {
+        DT_TRY(dt_stream_create_urgent(backend, &d->channels[i].sends));
+        for (int side = 0; side < 2; side++)
+            DT_TRY(dt_event_create(backend, &d->channels[i].sent[side]));
+    }
+    return DT_OK;
+}
+
+static void destroy_device(struct dt_relay_device *d)
+{
+    dt_event_destroy(d->backend, d->ready);
+    for (int i = 0; i < d->n; i++) {
+        for (int side = 0; side < 2; side++)
+            dt_event_destroy(d->backend, d->channels[i].sent[side]);
+        dt_stream_destroy(d->backend, d->channels[i].sends);
+    }
+}
+
 void dt_relay_destroy(struct dt_relay_state *r)
 {
+    if (r->device.backend)
+        destroy_device(&r->device);
     for (int side = 0; side < 2; side++)
         free(r->sends[side].requests);
     *r = (struct dt_relay_state){0};
@@ -62,7 +110,14 @@ void dt_relay_destroy(struct dt_relay_state *r)
 dt_status dt_relay_settle(struct dt_relay_state *r, int side)
 {
     struct dt_relay_sends *list = &r->sends[side];
+    struct dt_relay_device *d = &r->device;
     r->side = side;
+    for (int i = 0; i < d->n; i++) {
+        struct dt_relay_channel *channel = &d->channels[i];
+        if (channel->sending[side])
+            DT_TRY(dt_stream_wait(d->backend, r->stream, channel->sent[side]));
+        channel->sending[side] = false;
+    }
     while (list->n > 0)
         DT_TRY(dt_wait(r->comm, list->requests[--list->n]));
     return DT_OK;

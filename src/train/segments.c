@@ -94,6 +94,13 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
     return dt_alloc(backend, window, &s->right);
 }
 
+dt_status dt_segments_connect(struct dt_segments *s, struct dt_device_comm *device_comm)
+{
+    return s->step > 1 && device_comm
+               ? dt_relay_connect(&s->relay, s->backend, device_comm, s->sums[0].data != NULL)
+               : DT_OK;
+}
+
 void dt_segments_destroy(struct dt_segments *s)
 {
     for (int64_t i = 0; s->states && i < states_of(&s->shape, &s->config, s->by_part); i++)
@@ -212,6 +219,7 @@ static dt_status pass_over(struct dt_segments *s, const struct dt_pass *whole, i
     if (all == 1)
         return DT_OK;
     if (s->step > 1) {
+        s->relay.stream = whole->stream;
         DT_TRY(dt_relay_settle(&s->relay, (int)(k % 2)));
         part->relay = part->gradient_relay = &s->relay.relay;
     }

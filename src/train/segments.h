@@ -56,6 +56,8 @@ dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt
 dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *model,
                              const struct dt_model_shape *shape,
                              const struct dt_input_config *batch, struct dt_segments *segments);
+// Before the first pass, where ranks share windows and their device communicator is not NULL.
+dt_status dt_segments_connect(struct dt_segments *segments, struct dt_device_comm *device_comm);
 void dt_segments_destroy(struct dt_segments *segments); // zeros are fine
 // Makes `part` the pass over this rank's segment k of the pass over a window `whole`. Valid until
 // the next one is made.

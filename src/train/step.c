@@ -68,6 +68,7 @@ static struct dt_buckets_config buckets_config(const struct dt_params *params,
                                       .order = config->order,
                                       .n_sums = sizeof(struct dt_loss_sum) / sizeof(double),
                                       .between_devices = config->between_devices,
+                                      .context = (int)config->batch.context,
                                       .selftest = config->selftest,
                                       .shard = config->shard,
                                       .storage = config->storage,
@@ -232,7 +233,8 @@ fail:
 
 dt_status dt_stepper_connect(struct dt_stepper *s)
 {
-    return dt_buckets_connect(s->buckets);
+    DT_TRY(dt_buckets_connect(s->buckets));
+    return dt_segments_connect(&s->segments, dt_buckets_device_comm(s->buckets));
 }
 
 void dt_stepper_destroy(struct dt_stepper *s)
@@ -472,14 +474,16 @@ static dt_status forward_backward(struct dt_stepper *s, const struct dt_model_in
 
 // Runs a micro-batch as a graph, if the device has graphs. A variant is captured the second time
 // (the first time libraries allocate and load, which cannot be captured), then launched as a whole.
-// A micro-batch whose gradients are sent through the host is not captured.
+// A micro-batch whose gradients are sent through the host is not captured, nor is one with messages
+// to ranks that share its windows: branches of a graph need not run side by side, and a message
+// would then hold up what its receiver waits for.
 static dt_status run_micro_batch(struct dt_stepper *s, const struct dt_model_input *input,
                                  int variant, int *graphs)
 {
     struct dt_variant *known = &s->variants[variant];
     bool sends = (variant & DT_VARIANT_LAST) || has_ring(s);
     bool captures = s->config.graphs && !s->timing && s->backend->table->graphs &&
-                    !(s->hold && (variant & DT_VARIANT_LAST)) &&
+                    !(s->hold && (variant & DT_VARIANT_LAST)) && s->segments.step == 1 &&
                     (!sends || dt_buckets_can_be_captured(s->buckets));
     if (!captures || !known->has_run) {
         known->has_run = true;

@@ -231,6 +231,14 @@ static void test_job(void)
     CHECK_OK(dt_job_check_memory(&job));
     memory_free--;
     CHECK_FAILS(dt_job_check_memory(&job), DT_MACHINE, "free after what is reserved for NCCL");
+    const struct dt_device_info device = {.memory = memory};
+    CHECK_INT(dt_job_reserved_memory(&job, &device), 3000);
+    job.settings.comm.context = 2; // messages need as much again as code
+    CHECK_INT(dt_job_reserved_memory(&job, &device), 4000);
+    job.settings.comm.reduce = DT_REDUCE_REPRODUCIBLE; // and so do sums
+    CHECK_INT(dt_job_reserved_memory(&job, &device), 5000);
+    job.settings.comm.reduce = DT_REDUCE_FAST;
+    job.settings.comm.context = 1;
     job.comm->info.size = 1;
     table.device_comm = false;
     memory = 0;
