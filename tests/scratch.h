@@ -6,8 +6,10 @@
 #include "base/file.h"
 #include "test.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static char scratch[256];
@@ -68,6 +70,16 @@ static inline char *get_text(const char *path)
     int64_t size;
     CHECK_OK(dt_read_file(path, 1 << 24, &text, &size));
     return text;
+}
+
+// Makes writes beyond this size of a file fail, as on a full disk; RLIM_INFINITY lifts the limit.
+static inline void limit_file_size(rlim_t bytes)
+{
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN); // write then returns EFBIG
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    CHECK_INT(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
 static inline void flip_bit(const char *path, int64_t offset)

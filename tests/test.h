@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { TEST_SKIP = 77, TEST_DESCRIPTORS = 1024 };
@@ -114,6 +115,23 @@ static inline void check_threads(int before)
     for (int waits = 0; waits < 1000 && thread_count() != before; waits++)
         usleep(1000);
     CHECK_INT(thread_count(), before);
+}
+
+// Runs `act` in a child process, in which a failed check gives exit code 1. Returns what waitpid
+// says of its end.
+static inline int in_child(void (*act)(void))
+{
+    int end = -1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(600); // ends a hang
+        test_failures = 0;
+        act();
+        _exit(test_failures > 0);
+    }
+    CHECK(child > 0 && waitpid(child, &end, 0) == child, "no child");
+    return end;
 }
 
 // Runs the tests of a program, which are these functions, in order.

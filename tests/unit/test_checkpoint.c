@@ -7,14 +7,12 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
-#include <signal.h>
 #include <stddef.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 static const char *const file_names[] = {"config.json", "model.safetensors", optimizer,
                                          "trainer.json", "MANIFEST"};
@@ -323,21 +321,6 @@ static bool forbid_exchange(void)
            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// Runs `part` in a child process, so that its limits, filters and mounts end with the child.
-static void in_child(void (*part)(void))
-{
-    int status = 0;
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        test_checks = test_failures = 0;
-        part();
-        _exit(test_failures > 0);
-    }
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0, "child: status %d",
-          status);
-}
-
 static void without_exchange(void)
 {
     if (!forbid_exchange()) {
@@ -364,15 +347,14 @@ static void with_size_limit(void)
 {
     const char *dir = in_scratch("full");
     CHECK_OK(save(dir, &small, 1));
-    signal(SIGXFSZ, SIG_IGN);
     for (rlim_t limit = 0; limit < 16000; limit += 997) {
         if ((int64_t)limit >= dt_file_size(in_scratch("full/step-00000001/" /* the largest file */
                                                       "optimizer-00001-of-00001.safetensors")))
             break;
-        CHECK_INT(setrlimit(RLIMIT_FSIZE, &(struct rlimit){limit, RLIM_INFINITY}), 0);
+        limit_file_size(limit);
         check_full(dir);
     }
-    CHECK_INT(setrlimit(RLIMIT_FSIZE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}), 0);
+    limit_file_size(RLIM_INFINITY);
     CHECK_OK(save(dir, &small, 2));
 }
 
@@ -426,9 +408,9 @@ int main(void)
     small = small_model_make(true);
     RUN(test_damaged, test_manifest_bytes, test_missing_files, test_hostile_manifest, test_newest,
         test_prune, test_best, test_leftovers, test_same_step);
-    in_child(without_exchange);
-    in_child(with_size_limit);
-    in_child(with_small_disk);
+    CHECK_INT(in_child(without_exchange), 0);
+    CHECK_INT(in_child(with_size_limit), 0);
+    CHECK_INT(in_child(with_small_disk), 0);
     test_missing_part();
     test_no_right();
     small_model_free(&small);

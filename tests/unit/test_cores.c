@@ -9,7 +9,6 @@
 #include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static int n_cores, first_core, last_core; // the cores that this process had when it started
@@ -211,8 +210,8 @@ static void test_near(pthread_t other)
     CHECK(sched_getcpu() == first_core, "it was moved");
 }
 
-// Shares of a machine of eight cores, which hwloc simulates in a child process.
-static void test_large_machine(void)
+// Shares of a machine of eight cores, which hwloc simulates in this process from here on.
+static void share_eight_cores(void)
 {
     static const struct {
         const char *mpirun, *srun, *per_task, *per_node;
@@ -223,27 +222,20 @@ static void test_large_machine(void)
                  {"1", NULL, NULL, "2", 4, 1},   {NULL, "4", NULL, "2", 4, 2},
                  {NULL, "4", "1", "8", 4, 1},    {NULL, "2", "3", "8", 2, 3},
                  {"1", "2", "3", "8", 2, 4}};
-    int end;
-    pid_t child = fork();
-    if (child == 0) {
-        bool widened;
-        setenv("HWLOC_SYNTHETIC", "core:8 pu:1", 1);
-        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            launch(cases[i].mpirun, cases[i].srun, cases[i].per_task, cases[i].per_node);
-            CHECK(dt_cores_share(0, cases[i].ranks, &widened) == cases[i].share && !widened,
-                  "case %zu has %d", i, dt_cores_share(0, cases[i].ranks, &widened));
-        }
-        _exit(test_failures);
+    bool widened;
+    setenv("HWLOC_SYNTHETIC", "core:8 pu:1", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        launch(cases[i].mpirun, cases[i].srun, cases[i].per_task, cases[i].per_node);
+        CHECK(dt_cores_share(0, cases[i].ranks, &widened) == cases[i].share && !widened,
+              "case %zu has %d", i, dt_cores_share(0, cases[i].ranks, &widened));
     }
-    waitpid(child, &end, 0);
-    CHECK_INT(end, 0);
 }
 
 int main(void)
 {
     pthread_t other;
     CHECK_INT(sched_getaffinity(0, sizeof all, &all), 0);
-    test_large_machine();
+    CHECK_INT(in_child(share_eight_cores), 0);
     n_cores = CPU_COUNT(&all);
     // Else the result of widening is not known.
     if (n_cores < 2 || n_cores != sysconf(_SC_NPROCESSORS_CONF))

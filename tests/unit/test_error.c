@@ -118,17 +118,10 @@ static void test_threads(void)
 // Runs `body` in a child and returns its exit code, or -1. *text receives what it wrote to stderr.
 static int run_child(void (*body)(void), const char **text)
 {
-    int state;
     capture_stderr();
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(20); // a child that hangs is a failure
-        body();
-        _exit(99);
-    }
-    waitpid(child, &state, 0);
+    int end = in_child(body);
     *text = captured();
-    return WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+    return WIFEXITED(end) ? WEXITSTATUS(end) : -1;
 }
 
 static void die_plainly(void)

@@ -6,8 +6,6 @@
 #include "packed.h"
 
 #include <dirent.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -291,12 +289,10 @@ static void test_refusals(void)
 static int pack_within(const struct dt_pack_config *config, const char *input, rlim_t most)
 {
     struct dt_pack_result result;
-    struct rlimit limit = {most, RLIM_INFINITY};
     int exit_status = 0;
     pid_t child = fork();
     if (child == 0) {
-        signal(SIGXFSZ, SIG_IGN);
-        setrlimit(RLIMIT_FSIZE, &limit);
+        limit_file_size(most);
         dt_status status = pack_one(*config, input, &result);
         bool said = status == DT_OK || strstr(dt_error_current()->message, "File too large");
         _exit(said ? (int)status : 99);

@@ -9,7 +9,6 @@
 
 #include <stdint.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
 
 enum { RANKS = 8, MESSAGE = RANKS * (int)sizeof(struct dt_beat) };
@@ -309,17 +308,10 @@ int main(void)
 {
     result = mmap(NULL, sizeof *result, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
-        int end;
         scene = &scenes[i];
         *result = (struct result){.speaker = -1};
-        pid_t child = fork();
-        if (child == 0) {
-            test_failures = 0;
-            play();
-            _exit(test_failures > 0);
-        }
-        waitpid(child, &end, 0);
-        CHECK(WIFEXITED(end) && WEXITSTATUS(end) == 0, "%s: ended by %d", scene->what, end);
+        int end = in_child(play);
+        CHECK(end == 0, "%s: ended by %d", scene->what, end);
         CHECK(result->speaker == scene->speaker &&
                   (!scene->record || result->recorded == scene->recorded),
               "%s: rank %d speaks, not %d, and %d have records, not %d: %s", scene->what,
