@@ -1,4 +1,4 @@
-// Fibers: the switch, their stacks, and what AddressSanitizer has to know.
+// Fibers: the switch between them, their stacks, and what AddressSanitizer must be told.
 #include "fiber.h"
 
 #include <stdint.h>
@@ -19,7 +19,7 @@ static struct fiber host; // the stack that enters fibers
 
 #ifdef __x86_64__
 extern "C" void simt_switch(void **save, void *place);
-// What a function must keep is pushed, then the stack pointer exchanged.
+// Pushes the registers that a function must preserve, and exchanges the stack pointer.
 __asm__(".text\n"
         ".globl simt_switch\n"
         ".type simt_switch, @function\n"
@@ -35,8 +35,8 @@ __asm__(".text\n"
 
 enum { SAVED = 6 };
 
-// Six registers of no meaning, then `entry` to return into, then a return address that is none: so
-// the stack pointer is 8 off a multiple of 16, as after a call.
+// Six registers without a meaning, then `entry` as the address to return to, then a return address
+// that is never used, so that the stack pointer is 8 off a multiple of 16, as after a call.
 static void set_start(struct fiber *fiber, void (*entry)(void))
 {
     uintptr_t *top = (uintptr_t *)(void *)(fiber->stack + fiber->size);
@@ -111,7 +111,8 @@ void fiber_stacks(struct fiber *fibers, int n)
     }
     for (int i = 0; i < n; i++) {
         mprotect(memory + each * (size_t)i, page, PROT_NONE);
-        // Stacks end at different offsets in a page: else their tops share a few sets of the cache.
+        // The tops of the stacks have different offsets in a page; otherwise they would share a few
+        // sets of the cache.
         fibers[i] = {NULL, memory + each * (size_t)i + page, STACK - (size_t)(i % 64) * 64, NULL,
                      false};
     }
@@ -120,8 +121,8 @@ void fiber_stacks(struct fiber *fibers, int n)
 void fiber_reset(struct fiber *fiber, void (*entry)(void))
 {
 #ifdef __SANITIZE_ADDRESS__
-    // What returned has cleaned up behind itself; left are the frames that never return, all of
-    // them where the fiber was given up.
+    // Functions that returned have cleaned up. The frames that never return are left: if the fiber
+    // was given up, these are all of them.
     size_t left = fiber->ended ? 4096 : fiber->size;
     __asan_unpoison_memory_region(fiber->stack + fiber->size - left, left);
 #endif

@@ -1,6 +1,6 @@
-// A block's shared memory and its threads' asynchronous copies. Shared arrays come from an arena:
-// NaN when a block starts, red zones between them (under AddressSanitizer they may not be touched,
-// else they are looked at when the block ends).
+// The shared memory of a block and the asynchronous copies of its threads. Shared arrays come from
+// an arena, are NaN when a block starts, and have red zones between them: AddressSanitizer reports
+// accesses to these, and without it they are checked when the block ends.
 #include "model.h"
 #include "race.h"
 
@@ -22,7 +22,7 @@ namespace simt
 enum { RED = 64, RED_BYTE = 0x5a, FRESH_BYTE = 0xff, ARENA = 512 << 10 };
 
 struct array {
-    const void *key; // of the declaration; NULL: the dynamic one
+    const void *key; // of the declaration; NULL: the dynamic array
     site at;
     size_t first, bytes;
 };
@@ -72,7 +72,7 @@ static void *place(const void *key, size_t bytes, site at)
     if (arena_end + whole > ARENA) {
         fault("%s:%d: the shared array %s has %zu bytes, far more than a block may have", at.file,
               at.line, at.what, bytes);
-        return arena + RED; // too small for it; the block is not worth more
+        return arena + RED; // too small; the block has failed anyway
     }
     char *memory = arena + arena_end;
     ASAN_UNPOISON_MEMORY_REGION(memory, whole);
@@ -179,7 +179,7 @@ void matrix_row(const void *at)
         fault("a matrix row at %p: in shared memory, and aligned to 16 bytes", at);
 }
 
-// A group without copies is a group too: it stands as a copy of nothing.
+// A group without copies is kept as a copy of nothing.
 void copy_commit(void)
 {
     copies[thread_index()].push_back({NULL, NULL, 0, true, false});

@@ -25,20 +25,21 @@ namespace simt
 {
 enum { GRANULE = 8, PAGE = 4096, WARPS = MAX_THREADS / WARP };
 enum { DIRECTORY_BITS = 18, DIRECTORIES = 1 << 18 }; // 2^18 pages a directory, 48 bits in all
-// 128 MB of them: where a launch has more, later ones are compared with these alone.
+// 128 MB of accesses. If a launch has more, later ones are compared only with these.
 enum { ACCESSES_MOST = 4 << 20 };
 
 struct access {
     const void *site;
     uint32_t next;
-    uint32_t block, barriers; // those that the block had passed
-    uint32_t syncs, lanes;    // of the warp: how many __syncwarp it had passed, and who
+    uint32_t block, barriers; // barriers that the block had passed
+    // Syncs: how many __syncwarp the warp had passed; lanes: who made the access.
+    uint32_t syncs, lanes;
     uint16_t warp;
-    uint8_t bytes; // of the granule, a bit each
+    uint8_t bytes; // a bit for each byte of the granule
     bool writes : 1, copy : 1, in_flight : 1;
 };
 
-// What lies at `first` counts where `generation` is that of the shadow.
+// The list at `first` is valid if `generation` is that of the shadow.
 struct granule {
     uint32_t generation, first;
 };
@@ -54,13 +55,13 @@ static shadow global_memory, shared_memory;
 
 static const char *kernel_name;
 static uintptr_t stacks_begin, stacks_size;
-static bool found; // a race, after which a launch says no more
+static bool found; // after a race, a launch reports nothing more
 
-// The present of the block that runs.
+// The state of the block that is running.
 static uint32_t barriers;
 static uint32_t syncs[WARPS];
-// A lane knows of another what it did before that many of the warp's syncs. Zeros where the warp
-// has had none.
+// known[w][i][j]: lane i knows what lane j did before this number of the warp's syncs. Zeros for a
+// warp without syncs.
 static uint32_t known[WARPS][WARP][WARP];
 
 // ---- the order of a block
@@ -95,7 +96,7 @@ void race_barrier(void)
     barriers++;
 }
 
-// Each of the mask learns what any of them knows, and all that they did up to here.
+// Each lane of the mask learns what any of them knows, and everything that they did so far.
 void race_warp_sync(int first, unsigned mask)
 {
     const int warp = first / WARP;
@@ -113,7 +114,8 @@ void race_warp_sync(int first, unsigned mask)
             memcpy(known[warp][l], joined, sizeof joined);
 }
 
-// The lanes of `old` whose access does not happen before `now`, an access of one lane.
+// Returns the lanes of `old` whose access does not happen before `now`, which is an access of one
+// lane.
 static uint32_t unordered(const access &old, const access &now)
 {
     if (old.in_flight || old.block != now.block)
@@ -132,7 +134,7 @@ static uint32_t unordered(const access &old, const access &now)
 
 // ---- the lists
 
-// NULL where nothing is known of the page, and nothing more is to be kept.
+// Returns NULL if nothing is known about the page and nothing more is to be kept.
 static granule *find_granule(uintptr_t at, bool full)
 {
     const uintptr_t page = at / PAGE;
@@ -184,9 +186,9 @@ static bool same_moment(const access &a, const access &b)
     return a.block == b.block && a.barriers == b.barriers && a.warp == b.warp && a.syncs == b.syncs;
 }
 
-// What races with `now` later races with `old` too, which the same thread made at the same moment;
-// or with one of `old` and `other` (may be NULL): of two blocks, or of two warps since the last
-// barrier, nothing is ordered with both.
+// Whether every later access that races with `now` also races with `old`, made by the same thread
+// at the same moment, or with `old` or `other` (which may be NULL): if these are of two blocks, or
+// of two warps since the last barrier, nothing is ordered with both.
 static bool covers(const access &old, const access *other, const access &now)
 {
     if (same_moment(old, now) && (old.lanes & now.lanes))
@@ -227,7 +229,7 @@ static bool merges(access *old, const access &now)
     return true;
 }
 
-// ---- what is found
+// ---- reports
 
 static void name_thread(const access &a, uint32_t lanes, char *text, size_t size)
 {
@@ -266,7 +268,7 @@ static void report(uintptr_t granule_at, const access &old, uint32_t lanes, cons
 
 // ---- accesses
 
-// `now` races with no less than `old`, which happens before it.
+// Whether `now`, which happens after `old`, races with everything that `old` races with.
 static bool replaces(const access &now, const access &old)
 {
     return !(old.bytes & ~now.bytes) && (now.writes || !old.writes);
@@ -338,10 +340,10 @@ static bool is_own(const void *p)
     return (uintptr_t)p - stacks_begin < stacks_size;
 }
 
-// From a hook. Outside of kernels, on another stack than theirs, launchers run.
+// Called by the hooks. Outside of kernels, on other stacks than theirs, the launchers run.
 static void touch_from(const void *p, size_t bytes, bool writes, const void *site)
 {
-    // all threads read these, all the time
+    // All threads read these all the time.
     const bool is_builtin = p == &threadIdx.x || p == &blockIdx.x || p == &blockDim.x;
     if (!found && !is_own(p) && !is_builtin && is_own(__builtin_frame_address(0)))
         touch(p, bytes, by_current_thread(writes, site));
@@ -366,7 +368,7 @@ static bool is_same_copy(const access &a, const access &b)
            a.bytes == b.bytes && a.writes == b.writes;
 }
 
-// The copy no longer stands on its own: its thread made the access.
+// The copy has ended: its access now belongs to its thread.
 static void arrive_side(const void *p, size_t bytes, bool writes)
 {
     each_granule(p, bytes, [&](shadow *s, granule *g, uintptr_t at, uint8_t mask) {
@@ -392,7 +394,7 @@ void race_copy_arrives(const void *to, const void *from, size_t bytes)
 }
 } // namespace simt
 
-// ---- what the compiler calls
+// ---- the hooks that the compiler calls
 
 #define HOOK(name, bytes, writes)                                                                  \
     extern "C" void name(void *p);                                                                 \

@@ -1,7 +1,7 @@
-// Runs a launch: blocks one after another, the threads of a block in turns. A thread runs until it
-// waits at a barrier or in a warp's exchange, or ends. A warp's exchange happens when all lanes of
-// its mask wait in it, a barrier opens when all threads of the block wait at it; when neither can
-// happen, that is the fault reported.
+// Runs a launch: blocks one after another, and the threads of a block in turns. A thread runs until
+// it ends, or waits at a barrier or in an exchange of its warp. An exchange happens when all lanes
+// of its mask wait in it, and a barrier opens when all threads of the block wait at it. If neither
+// can happen, the fault is reported.
 #include "model.h"
 
 #include "cuda/enqueue.h"
@@ -23,7 +23,7 @@ enum state { READY, AT_BARRIER, IN_WARP, ENDED };
 struct thread {
     enum state state;
     site at;
-    enum kind kind; // of the exchange, and what the lane brings
+    enum kind kind; // the kind of exchange, and the value that the lane gives
     unsigned mask;
     int source;
     uint64_t value, result;
@@ -100,7 +100,7 @@ bool copies_are_lazy(void)
     return order == SIMT_DESCENDING || order == SIMT_WARP_AHEAD;
 }
 
-// ---- a thread's side
+// ---- calls of a thread
 
 static void wait_as(enum state state, site at)
 {
@@ -164,7 +164,7 @@ static bool same_site(const site *a, const site *b)
            (a->file == b->file || strcmp(a->file, b->file) == 0);
 }
 
-// The first lane of the asker's mask that is not in the same exchange, or -1.
+// Returns the first lane of the asking thread's mask that is not in the same exchange, or -1.
 static int missing_lane(int first, const struct thread *asker)
 {
     for (int l = 0; l < WARP; l++) {
@@ -243,7 +243,7 @@ static void fault_between(const struct thread *a, int i, int j)
               a->at.line, i, a->at.what, j, b->at.what, b->at.file, b->at.line);
 }
 
-// Says, when no thread can go on, which waits for which.
+// Reports which threads wait for which when none can continue.
 static void report_divergence(void)
 {
     for (int i = 0; i < n_threads; i++)
@@ -260,9 +260,10 @@ static void report_divergence(void)
             fault_between(&threads[i], i, j);
 }
 
-// ---- a block
+// ---- blocks
 
-// A turn for every lane that can go on; exchanges where none can. False: the warp is stuck.
+// Gives a turn to every lane that can continue, and does exchanges when none can. Returns false if
+// the warp is stuck.
 static bool run_warp(int first)
 {
     unsigned lanes[WARP], n = (unsigned)(n_threads - first < WARP ? n_threads - first : WARP);

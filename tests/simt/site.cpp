@@ -10,15 +10,15 @@
 
 namespace simt
 {
-// The program comes first.
+// The program is the first object.
 static int take_base(struct dl_phdr_info *info, size_t, void *base)
 {
     *static_cast<uintptr_t *>(base) = info->dlpi_addr;
     return 1;
 }
 
-// From "path:line (discriminator 2)\n" the path within the repository and the line. Empty: no
-// line, or one that says that nothing is known.
+// Returns the path within the repository and the line from "path:line (discriminator 2)\n". Returns
+// "" if there is no line, or if it says that nothing is known.
 static std::string read_place(FILE *pipe)
 {
     const std::string way = SIMT_REPOSITORY;
@@ -30,8 +30,8 @@ static std::string read_place(FILE *pipe)
     return place.substr(from, place.find_first_of(" \n", from) - from);
 }
 
-// The innermost of the functions inlined there, where it is not the model's own (simt.h), and what
-// they are inlined into in the end.
+// Returns the innermost inlined function that is not the model's own (simt.h), and the function
+// that everything is inlined into.
 static std::string ask(const std::string &program, const std::string &address)
 {
     const std::string command = "addr2line -ie '" + program + "' " + address + " 2>/dev/null";
@@ -59,7 +59,8 @@ std::string site_name(const void *return_address)
     const std::string program(path, n > 0 ? (size_t)n : 0);
     uintptr_t base = 0;
     dl_iterate_phdr(take_base, &base);
-    snprintf(address, sizeof address, "0x%zx", (uintptr_t)return_address - base - 1); // in the call
+    // Within the call.
+    snprintf(address, sizeof address, "0x%zx", (uintptr_t)return_address - base - 1);
     name = ask(program, address);
     return name = name.empty() ? program + "+" + address : name;
 }

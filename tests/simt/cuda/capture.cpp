@@ -1,5 +1,5 @@
-// Graphs by stream capture: what is put on a captured stream becomes a node behind those that its
-// stream, and the events that the stream waited for, had before it.
+// Graphs by stream capture. Work that is put on a captured stream becomes a node, which comes after
+// the last nodes of that stream and of the events that the stream waited for.
 #include "cudart.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     std::vector<simt::node> nodes;
-    bool node_priority;  // each node has its own
-    simt::task_ref last; // of its newest launch
+    bool node_priority;  // each node keeps its own priority
+    simt::task_ref last; // the end of its newest launch
 };
 
 namespace simt
@@ -20,7 +20,7 @@ namespace simt
 static std::vector<capture_ref> &captures = *new std::vector<capture_ref>; // open ones
 static std::vector<CUstream_st *> &members = *new std::vector<CUstream_st *>;
 
-// Reports a capture that the program left open, when it ends.
+// When the program ends, reports captures that it left open.
 static struct at_exit {
     ~at_exit()
     {
@@ -35,7 +35,8 @@ cudaError_t spoil(const capture_ref &capture, cudaError_t error)
     return error;
 }
 
-// A capture by a thread forbids calls to that thread, one of global mode to all.
+// A capture forbids calls to the thread that began it; one of global mode forbids them to all
+// threads.
 cudaError_t refuse_while_capturing(void)
 {
     cudaError_t error = cudaSuccess;
@@ -74,7 +75,7 @@ static void join(CUstream_st *stream, const capture_ref &capture)
     members.push_back(stream);
 }
 
-// One of the two is in a capture.
+// Handles a wait where the stream, the event or both are in a capture.
 cudaError_t capture_wait(CUstream_st *stream, CUevent_st *event)
 {
     if (!event->capture)
@@ -95,7 +96,7 @@ cudaError_t capture_wait(CUstream_st *stream, CUevent_st *event)
     return cudaSuccess;
 }
 
-// Whether what the origin's stream waits for in the end leaves out no node.
+// Whether all nodes come before something that the origin's stream waits for in the end.
 static bool all_joined(const capture &capture)
 {
     std::vector<bool> reached(capture.nodes.size());
@@ -197,7 +198,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
     return call([&](guard &) {
         if (!graph || !count)
             return cudaErrorInvalidValue;
-        if (nodes) // what a node is nobody asks
+        if (nodes) // nobody asks what the nodes are
             return cudaErrorNotSupported;
         *count = graph->nodes.size();
         return cudaSuccess;
@@ -221,9 +222,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)
         cudaError_t error = exec ? may_put(stream) : cudaErrorInvalidValue;
         if (error)
             return error;
-        if (stream->capture) // as a graph in a graph, which dtrain has none of
+        if (stream->capture) // CUDA would nest the graphs, which dtrain never does
             return spoil(stream->capture, cudaErrorStreamCaptureUnsupported);
-        // Between two points of the launching stream, after the exec's launch before.
+        // The graph runs between two points of the launching stream, after the launch before.
         task_ref begin = put(NULL, stream->number, {stream->last, exec->last});
         std::vector<task_ref> tasks;
         for (const node &one : exec->nodes) {
@@ -239,7 +240,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)
     });
 }
 
-// A launch under way goes on.
+// A launch that is under way continues.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
     return call([&](guard &) {

@@ -29,7 +29,7 @@ static bool do_move_late(void *context)
     return is_quiet() && do_move(context);
 }
 
-// The bytes lie behind the struct.
+// The bytes follow the struct.
 static bool do_staged(void *context)
 {
     const move *m = static_cast<const move *>(context);

@@ -1,4 +1,4 @@
-// The simulated devices: how many, and what they say of themselves.
+// The simulated devices: how many there are, and their properties.
 #include "cudart.h"
 
 #include <stdio.h>
@@ -8,15 +8,15 @@
 namespace simt
 {
 static thread_local int current;
-static thread_local bool chosen; // by cudaSetDevice
+static thread_local bool chosen; // the thread has called cudaSetDevice
 
 int current_device(void)
 {
     return current;
 }
 
-// Of several devices a thread of the program's must choose one: a GPU that it did not mean would
-// get a context, which takes some 500 MB of its memory.
+// With several devices, a thread of the program must choose one. Otherwise another GPU might get a
+// context, which takes some 500 MB of its memory.
 cudaError_t may_use_device(void)
 {
     const bool first = syscall(SYS_gettid) == getpid();
@@ -107,7 +107,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     });
 }
 
-// Nothing is known about a kernel that runs on the host but that it spills nothing.
+// All that is known about a kernel that runs on the host is that it spills nothing.
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
 {
     return call([&](guard &) {

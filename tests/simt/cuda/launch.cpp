@@ -1,10 +1,10 @@
-// How kernels and the work of stand-in libraries come onto streams.
+// Puts kernels, and the work of libraries, on streams.
 #include "cudart.h"
 #include "enqueue.h"
 
 namespace simt
 {
-// The arguments lie behind the struct.
+// The arguments follow the struct.
 static bool run_kernel(void *context)
 {
     kernel_call kernel = *static_cast<const kernel_call *>(context);

@@ -1,4 +1,5 @@
-// Memory of the devices and pinned memory of the host: both are host memory, NaN until written.
+// Memory of the devices and pinned memory of the host. Both are host memory, and are NaN until they
+// are written.
 #include "cudart.h"
 
 #include <map>
@@ -15,7 +16,7 @@ struct block {
 };
 static std::map<uintptr_t, block> &blocks = *new std::map<uintptr_t, block>;
 
-// Allocations made so far, printed at the end where SIMT_COUNT is set.
+// Counts allocations, and prints their number at the end if SIMT_COUNT is set.
 static struct tally {
     size_t device, pinned;
     ~tally()
@@ -47,7 +48,7 @@ static cudaError_t allocate(void **memory, size_t bytes, int device)
     return cudaSuccess;
 }
 
-// Work under way may use it, so what is there is done first.
+// Work that is under way may use the memory, so it is completed first.
 static cudaError_t release(guard &hold, void *memory, bool pinned)
 {
     cudaError_t error = refuse_while_capturing();

@@ -1,8 +1,7 @@
-// The device: one thread that runs tasks whose predecessors are done, one at a time, in the order
-// that SIMT_ORDER says. Ascending: of the oldest stream first; descending: of the newest; random
-// and warp: drawn, warp with pauses. A GPU may be far behind the host, so in the first two orders
-// the device waits until the host has nothing more to say: until it waits itself, or has put
-// nothing for a moment.
+// The device is one thread. It runs tasks whose predecessors are done, one at a time, in the order
+// of SIMT_ORDER: `ascending` prefers the oldest stream and `descending` the newest; `random` and
+// `warp` draw, `warp` with pauses. A GPU may be far behind the host. So in the first two orders the
+// device waits until the host waits itself or has added nothing for a moment.
 #include "cudart.h"
 #include "enqueue.h"
 
@@ -16,21 +15,21 @@ namespace simt
 using namespace std::chrono_literals;
 using moment = std::chrono::steady_clock::time_point;
 
-static const std::chrono::microseconds HOST_SILENT = 1ms, // then it says no more
-    AT_MOST = 20ms, // behind a host that goes on saying something
+static const std::chrono::microseconds
+    HOST_SILENT = 1ms, // the host then adds no more
+    AT_MOST = 20ms,    // the longest wait while the host keeps adding work
     QUIET = 50ms,
-                                       BETWEEN_TRIES =
-                                           50us; // of tasks that all wait for something outside
+    BETWEEN_TRIES = 50us; // of tasks that wait for something outside the device
 
-// It is never destroyed: the process may end while the device is at work.
+// The device is never destroyed, since it may be working when the process ends.
 struct device {
     std::condition_variable changed;
     std::vector<task_ref> ready;
     uint64_t numbered = 0;
     int pending = 0; // tasks not done
-    int waiting = 0; // host threads that wait for one
+    int waiting = 0; // host threads that wait for a task
     bool stopping = false;
-    moment newest_put, oldest_put; // the latter since there was nothing to do
+    moment newest_put, oldest_put; // oldest_put: since the device had nothing to do
     moment newest_done;
     std::thread thread;
 };
@@ -57,9 +56,9 @@ static void finish(const task_ref &task)
     the.changed.notify_all();
 }
 
-static int priority_now; // of the task in hand
+static int priority_now; // of the task that is running
 
-// What is left on a broken device is never done, and never waited for.
+// Tasks that are left on a broken device are never done, and nobody waits for them.
 static bool tried(guard &hold, const task_ref &task)
 {
     if (!task->what || broken() != cudaSuccess)
@@ -79,7 +78,7 @@ static bool tried(guard &hold, const task_ref &task)
     return done || broken() != cudaSuccess;
 }
 
-// ---- which task
+// ---- the choice of the next task
 
 static bool older(const task_ref &a, const task_ref &b)
 {
@@ -97,7 +96,7 @@ static std::vector<task_ref> in_order(std::vector<task_ref> tasks)
     return tasks;
 }
 
-// Whether the device may begin; waits a little where it may not.
+// Whether the device may begin; if not, waits a little.
 static bool host_is_done(guard &hold)
 {
     if (order_now() == SIMT_RANDOM || order_now() == SIMT_WARP_AHEAD || the.waiting > 0)
@@ -109,7 +108,8 @@ static bool host_is_done(guard &hold)
     return false;
 }
 
-// Ends with the first task that gets done: others may have come before it in the order.
+// Runs tasks until one is done. Those that were tried before it come first in the order, but have
+// to wait.
 static void run_one(guard &hold)
 {
     for (const task_ref &task : in_order(the.ready))
@@ -137,7 +137,8 @@ static void run_device(void)
     }
 }
 
-// At the end of the process, before the kernels' statics go: after the task in hand.
+// Called at the end of the process before the kernels' static variables are destroyed. Waits for
+// the task that is running.
 static void stop(void)
 {
     if (std::this_thread::get_id() == the.thread.get_id())
@@ -203,7 +204,8 @@ template <class Done> static cudaError_t wait_until(guard &hold, Done done)
     the.changed.notify_all();
     the.changed.wait(hold, done);
     the.waiting--;
-    the.oldest_put = the.newest_put = now(); // it may put more: as if nothing had been to do before
+    // The host may add more, as if there had been nothing to do before.
+    the.oldest_put = the.newest_put = now();
     return broken();
 }
 

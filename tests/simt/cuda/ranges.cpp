@@ -1,5 +1,5 @@
-// NVTX of the simulated device: how many ranges were begun, and how many were never ended; printed
-// at the end where SIMT_COUNT is set.
+// NVTX of the simulated device. If SIMT_COUNT is set, prints at the end how many ranges were begun
+// and how many were never ended.
 #include <nvtx3/nvToolsExt.h>
 
 #include <stdio.h>

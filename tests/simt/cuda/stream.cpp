@@ -59,7 +59,7 @@ cudaError_t append(CUstream_st *stream, const work_ref &what)
     return cudaSuccess;
 }
 
-// ---- what waits or asks
+// ---- waits and queries
 
 static cudaError_t may_ask(CUstream_st *stream)
 {
@@ -100,7 +100,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
     return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 
-// Work that it holds is still done.
+// Work that is on the stream is still done.
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     return call([&](guard &) {
