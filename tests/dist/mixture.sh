@@ -51,6 +51,11 @@ by_source() {
 }
 check "losses by source add up to those of steps" adds_up runs/whole/metrics.jsonl train 1e-5
 check "… and to the validation loss" adds_up runs/whole/metrics.jsonl eval 1e-5
+for seed in 1 2; do
+    "$dtrain" pack -o data-$seed --val 0 --rows 64 --length 48 --vocab 256 --items 4 --seed $seed mqar >pack.log 2>&1 || { cat pack.log >&2; exit 1; }
+done
+check "rows of which few tokens have a label" ranks 2 small.ini 'data.train=data-1/train-*.h5:0.5 data-2/train-*.h5:0.5' data.val= run.steps=4 run.name=pairs >pairs.log 2>&1
+check "… and whose losses add up, too: $(by_source pairs | head -n 1)" adds_up runs/pairs/metrics.jsonl train 1e-5
 check "tokens by source are those of the order" cmp \
     <(sed -nE 's/.*"event":"train","step":([0-9]*).*"sources":.*"tokens":([0-9]*),"epochs":[^}]*\}\}\}/\1 \2/p' runs/whole/metrics.jsonl) \
     <(head -n $((24 * 8)) order-1.txt | awk '$3 ~ /^code/ { n[$1] += 48 } END { for (i = 1; i <= 24; i++) print i, n[i] + 0 }')
