@@ -70,6 +70,12 @@ for reduce in fast reproducible; do
     ranks 2 --check small.ini "${two[@]}" >>$reduce.log 2>&1
     check "no memory, $reduce: exit code 3" test $? -eq 3
 done
+"$dtrain" --check --propose small.ini "${huge[@]}" >alone.log 2>&1
+budget() { # output of --propose: the GiB that a rank may use
+    sed -n 's/.*: \([0-9.]*\) GiB for training.*/\1/p' "$1"
+}
+check "two ranks of a machine have half of its memory each: $(budget alone.log), $(budget fast.log) GiB" awk -v alone="$(budget alone.log)" -v half="$(budget fast.log)" \
+    'BEGIN { d = alone - 2 * half; exit !(half > 0 && d <= 0.151 && d >= -0.151) }' # each is rounded to 0.1 GiB
 check "segments are named where they may run" test "$(grep -c 'model.segment = ' fast.log)" -gt 3
 check "and only there: $(grep 'model.segment = ' reproducible.log)" test "$(grep -c 'model.segment = ' reproducible.log)" -eq 0
 check "auto" "$dtrain" --check small.ini "${huge[@]}" model.segment=auto >auto.log 2>&1
