@@ -45,7 +45,9 @@ mkdir long short
 for i in 1 2 3; do
     echo '{"event":"train","step":'$i',"epoch":0,"loss":'$i',"lr":1,"tokens":'$((i * 1000))',"step_ms":1501166.7,"tokens_per_s":'$((i * 100))',"skipped":false}'
 done | tee long/metrics.jsonl | sed 's/"step_ms":[0-9.]*/"step_ms":1000/' >short/metrics.jsonl
+for i in 1 2 3; do echo '{"event":"eval","step":'$i',"loss":'$((i < 2 ? 7 : 5))',"tokens":1}'; done | tee -a long/metrics.jsonl >>short/metrics.jsonl
 "$launch/curve.sh" --table long short >made.txt
+check "the lowest validation loss, and the first step that has it: $(cat made.txt)" test "$(row lowest made.txt) $(row 'of step' made.txt)" = '5 5 2 2'
 check "the time in steps: $(cat made.txt)" test "$(row 'time in steps' made.txt) $(row 'tokens.s' made.txt) $(row tokens made.txt)" = \
     '1:15:03 0:00:03 200 200 3000 3000'
 
