@@ -58,6 +58,20 @@ ranks() { # n, arguments of dtrain …
     "${local_mpirun[@]}" -np "$n" "$dtrain" "$@"
 }
 
+train() { # name, ranks, key=value …: the run must succeed
+    local name=$1 n=$2
+    shift 2
+    check "$name" ranks "$n" small.ini run.name="$name" "$@" >"$name.log" 2>&1
+}
+
+rejected() { # pattern, override …: dtrain must refuse $ini with these
+    refused "${*:2}" "$1" "$dtrain" "${ini:?}" run.name=refused "${@:2}"
+}
+
+limited() { # KiB, arguments of dtrain …: no file may become larger
+    (ulimit -f "$1" && "$dtrain" "${@:2}")
+}
+
 # Seconds, rounded up, that mpirun takes here before a rank begins, for limits that include it. They are many with a
 # slow name server and no line for localhost in /etc/hosts.
 launch_seconds() {

@@ -38,9 +38,7 @@ done
 check "… the same file" cmp predicted-1.h5 predicted-2.h5
 check "… each window by itself" grep -q 'context: each window by itself, read both ways' predict-1.log
 
-rejected() { # pattern, override …
-    refused "${*:2}" "$1" "$dtrain" both.ini run.name=refused "${@:2}"
-}
+ini=both.ini
 rejected 'data.carry_state: true, but model.direction = both' data.carry_state=true data.shuffle=false
 rejected "model.direction: 'sideways' is not one of the choices \(allowed: forward \| both\)" model.direction=sideways
 rejected 'model.direction: forward, but the model in runs/true-1/.* has both' run.init_from=runs/true-1/$last model.direction=forward

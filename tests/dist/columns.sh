@@ -42,9 +42,7 @@ check "… has the length of windows" grep -q '^training data: .* windows of 40$
 check "… and where they start" grep -q 'a window every 5 frames (data.stride); a frame has 50 values and 2 ids (tables of 17, 17), the targets 13$' plan.txt
 check "one table has both id columns" grep -q '"ids":.*"17=axis 17=axis"' runs/n1/$last/config.json
 
-rejected() { # pattern, override …
-    refused "${*:2}" "$1" "$dtrain" columns.ini run.name=refused "${@:2}"
-}
+ini=columns.ini
 other="frames@-1:1:valid targets/main_x:id*17=axis@-2 targets/main_y:id*17=axis@-1"
 changed='word 2 is targets/main_x\[0:1\]:id\*17=axis@-2, the model has targets/main_x\[0:1\]:id\*17=axis@-1'
 refused "resuming with other inputs" "data.inputs: $changed" "$dtrain" columns.ini run.name=n1 run.steps=9 data.inputs="$other"

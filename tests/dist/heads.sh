@@ -92,9 +92,7 @@ synthetic=(data.train=synthetic:frames data.val= log.eval_every=0)
 check "synthetic frames" "$dtrain" heads.ini run.name=synthetic run.steps=2 "${synthetic[@]}" model.frame_size=7 \
     data.normalize=false >synthetic.log 2>&1
 
-rejected() { # pattern, override …
-    refused "${*:2}" "$1" "$dtrain" heads.ini run.name=refused "${@:2}"
-}
+ini=heads.ini
 tokens=(model.heads=lm model.vocab_size=9 data.train=synthetic:random data.val= log.eval_every=0)
 rejected "buttons:bernouli\*8: unknown kind 'bernouli': did you mean 'bernoulli'" 'model.heads=buttons:bernouli*8'
 rejected 'expected NAME:KIND\(PARAMETERS\)\*N@WEIGHT/POOL, not "buttons\*8"' 'model.heads=buttons*8'

@@ -11,12 +11,7 @@ sed -i 's/^steps = .*/steps = 10/; s/^d_model = .*/d_model = 128/; s/^n_layer = 
 printf '[comm]\nreduce = reproducible\n[checkpoint]\nevery = 5\nkeep = 0\n' >>small.ini
 half=checkpoints/step-00000005 last=checkpoints/step-00000010
 
-train() { # name, ranks, key=value …
-    local name=$1 n=$2
-    shift 2
-    check "$name" ranks "$n" small.ini run.name="$name" "$@" >"$name.log" 2>&1
-}
-same() { # where states are in different files, the losses of later steps compare them
+same() { # a, b: where states are in different files, the losses of later steps compare them
     check "$1 has the weights of $2" cmp "runs/$1/$last/model.safetensors" "runs/$2/$last/model.safetensors"
     check "… and its losses" cmp <(train_lines "runs/$1/metrics.jsonl") <(train_lines "runs/$2/metrics.jsonl")
 }

@@ -106,9 +106,7 @@ EOF2
 check "a run resumes" "$dtrain" numbers.ini "$weights" run.name=n-1 run.steps=22 >resumed.log 2>&1
 check "int8" "$dtrain" export runs/n-1/$last exported --int8 >export.log 2>&1
 
-rejected() { # pattern, override …
-    refused "${*:2}" "$1" "$dtrain" numbers.ini run.name=refused "${@:2}"
-}
+ini=numbers.ini
 rejected 'a:gmm: expected 1 to 32 components and perhaps a range' model.heads=a:gmm
 rejected 'a:gmm\(33\)\*2: expected 1 to 32 components' 'model.heads=a:gmm(33)*2'
 rejected 'a:gmm\(2.5\): expected 1 to 32' 'model.heads=a:gmm(2.5)'

@@ -61,9 +61,7 @@ import json
 heads = json.load(open("eval.json"))["heads"]
 assert sum(map(sum, heads["shoulder"]["confusion"])) == 67, heads'
 
-rejected() { # pattern, override …
-    refused "${*:2}" "$1" "$dtrain" pools.ini run.name=refused "${@:2}"
-}
+ini=pools.ini
 rejected 'model.heads: buttons pools its window \(/max\)' model.autoregressive=true
 for pool in mean last; do
     rejected "model.heads: shoulder pools its window \\(/$pool\\)" model.heads="main_x:categorical*17 shoulder:categorical*5/$pool" model.autoregressive=true

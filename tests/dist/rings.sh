@@ -12,11 +12,6 @@ sed -i 's/^steps = .*/steps = 6/; s/^d_model = .*/d_model = 136/; s/^n_layer = .
 printf '[checkpoint]\nevery = 2\nkeep = 0\n' >>small.ini
 last=checkpoints/step-00000006
 
-train() { # name, ranks, key=value …
-    local name=$1 n=$2
-    shift 2
-    check "$name" ranks "$n" small.ini run.name="$name" "$@" >"$name.log" 2>&1
-}
 same() { # a, b: weights, averages, carried states and losses
     local file
     for file in model ema carried; do

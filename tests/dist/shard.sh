@@ -14,11 +14,6 @@ printf '[checkpoint]\nevery = 2\nkeep = 0\n' >>small.ini
 half=checkpoints/step-00000004
 last=checkpoints/step-00000008
 
-train() { # name, ranks, key=value …
-    local name=$1 n=$2
-    shift 2
-    check "$name" ranks "$n" small.ini run.name="$name" "$@" >"$name.log" 2>&1
-}
 same_curve() { # a, b
     check "$1 and $2 have the same losses" cmp <(train_lines runs/$1/metrics.jsonl) <(train_lines runs/$2/metrics.jsonl)
 }

@@ -51,13 +51,6 @@ prepare() { # run, n
 }
 
 # On one rank without mpirun, to which the limit would apply too.
-limited() { # KiB, arguments …
-    (
-        ulimit -f "$1"
-        shift
-        "$dtrain" "$@"
-    )
-}
 prepare limited-weights 1
 fails limited-weights 'cannot write limited-weights/checkpoints/.*/(model|optimizer).*safetensors: File too large' \
     limited 64 "${common[@]}" run.dir=limited-weights "${weights[@]}"

@@ -72,13 +72,6 @@ if ! is_sanitized; then # which must be loaded first
     check "… with the bits of the whole" cmp space.h5 whole.h5
 fi
 
-limited() { # KiB, arguments …
-    (
-        ulimit -f "$1"
-        shift
-        "$dtrain" "$@"
-    )
-}
 limited 16 predict runs/a -o full.h5 >full.log 2>&1
 check "a full disk: exit code $?, not 3" test $? -eq 3
 check "a full disk: one message: $(cat full.log)" test "$(grep -c '^dtrain: error' full.log)" = 1

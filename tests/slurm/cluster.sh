@@ -129,15 +129,6 @@ restarts() { # name
     scontrol show job "${job[$1]}" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p'
 }
 
-# Waits up to two minutes until a command succeeds.
-wait_until() { # command …
-    for _ in $(seq 1200); do
-        "$@" && return
-        sleep 0.1
-    done
-    return 1
-}
-
 pids() { # name: the processes of dtrain that run it on all nodes
     pgrep -f "^$dtrain .*run.name=$1( |\$)"
 }
