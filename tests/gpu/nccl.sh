@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Every collective by NCCL on one rank, which needs one device, and on a rank for each device. Then two ranks whose
 # gradients are summed by NCCL, with a device each or both on one, which NCCL 2.30 and newer allow: they have the losses
-# of one rank, the same bits twice and with and without graphs, and the sums of every form. Skipped without a device or
-# NCCL.
+# of one rank, the same bits twice and with and without graphs, the sums of every form, and share windows. Skipped
+# without a device or NCCL.
 # Arguments: dtrain, the program of simt/cuda/nccl_test.c.
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -46,4 +46,14 @@ if [ ${#two[@]} -eq 1 ]; then # a device each
         --device cuda --last 1M --seconds 0.02 >bench.log 2>&1
     check "… and goes by NCCL" grep -q nccl bench.log
 fi
+# Two segments of a window: each rank has one.
+windows=(run.device=cuda data.val= model.{d_model=16,n_layer=1,segment=128} data.{seq_len=140,batch=2,micro_batch=1}
+    run.steps=3 optim.warmup_steps=2 comm.timeout_s=60)
+for sums in fast reproducible; do
+    check "windows in segments, $sums sums" train "segments-$sums" "${windows[@]}" comm.reduce=$sums
+    check "two ranks share them" on_ranks 2 "context-$sums" "${windows[@]}" "${two[@]}" comm.reduce=$sums comm.context=2
+    check "… with the losses of one rank" same_losses "$(curve "context-$sums")" "$(curve "segments-$sums")" 1e-5
+done
+check "… and with reproducible sums its bits" same_bits runs/context-reproducible/checkpoints/step-00000003 \
+    runs/segments-reproducible/checkpoints/step-00000003
 finish
