@@ -85,9 +85,9 @@ def numpy_part():
     starts = np.cumsum([0, *lengths[:-1]])
     Path("demos").mkdir()
     for i, e in enumerate(episodes):
-        e["obs"] = np.asfortranarray(e["obs"]) if i == 2 else e["obs"]  # stored by columns
+        e["obs"] = np.asfortranarray(e["obs"]) if i == 2 else e["obs"]  # stored in the order of columns
         (np.savez if i % 2 else np.savez_compressed)(f"demos/demo_{i}.npz", **e, task=["walk", "run"][i == 3])
-    os.rename("demos/demo_3.npz", "demos/demo_10.npz")  # after demo_2
+    os.rename("demos/demo_3.npz", "demos/demo_10.npz")  # sorts after demo_2
     words = ["numpy", "demos", "--ids", "stage", "--inputs", "obs", "image", "task", "stage", "--targets", "action"]
     file, text = convert("npz", *words)
     same("frames", file["frames"], f4(joined(episodes, "obs")))
@@ -123,7 +123,7 @@ def numpy_part():
     same("labels of trials", file["targets/y"], f4(np.repeat([0, 1] * 3, 30)[:, None]))
     same("starts of trials", file["episode_starts"], np.arange(0, 180, 30))
 
-    # Refused, with the file and the row.
+    # Wrong inputs are refused with the file and the row.
     def changed(name, **arrays):
         np.savez(f"{name}.npz", **{**episodes[0], **arrays})
         return f"{name}.npz"
@@ -163,17 +163,17 @@ def numpy_part():
     refused("no argument", "--gap needs --time", "numpy", "demos", "--gap", "3")
     refused("empty", "no rows in empty.npz", "numpy", few("empty", 0))
 
-    # Without a package it names the command that installs it; --help needs none.
+    # If a package is missing, the message names the command that installs it. --help needs no package.
     bare = [subprocess.run([sys.executable, "-S", CONVERT, *words], capture_output=True, text=True)
             for words in (["table", "--help"], ["table", "x.csv", "-o", "none.h5"])]
     check(f"no package: {[done.stderr for done in bare]}", [done.returncode for done in bare] == [0, 2] and
           re.fullmatch(r"convert.py: error: needs the Python package numpy .*: \S+ -m pip install numpy\n", bare[1].stderr))
 
-    # Nothing is lost: an output stays as it was without --force, on a full disk and when it is stopped.
+    # An existing output stays as it was without --force, on a full disk, and when the conversion is stopped.
     before = Path("npy.h5").read_bytes()
     done = run("numpy", "demos", "-o", "npy.h5")
     check(f"no --force: {done.stderr}", done.returncode == 2 and "npy.h5 exists: --force" in done.stderr)
-    np.lib.format.open_memmap("large.npy", "w+", np.float64, (1 << 20, 16))  # 128 MiB that take no place
+    np.lib.format.open_memmap("large.npy", "w+", np.float64, (1 << 20, 16))  # 128 MiB of a sparse file
     done = run("numpy", "large.npy", "-o", "npy.h5", "--force",
                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
     check(f"full disk: {done.returncode} {done.stderr}", done.returncode == 3 and
@@ -187,7 +187,7 @@ def numpy_part():
     check(f"stopped: {stopped.returncode} {message}", stopped.returncode == 130 and "nothing was written" in message)
     check("the output is as it was, alone", Path("npy.h5").read_bytes() == before and not list(Path().glob("npy.h5.*")))
 
-    # How long it takes, on a terminal and elsewhere.
+    # Progress is reported on a terminal and elsewhere.
     sys.path.insert(0, str(CONVERT.parent))
     from converters.shared import Progress
     for live, pattern in (True, r"\r\[#{7} {23}\] 25 % of x.h5, 30 s left  \n"), (False, r"\[#.*\] 25 % of x.h5, 30 s left\n"):
@@ -195,11 +195,11 @@ def numpy_part():
         progress.live, progress.begun, progress.next = live, progress.begun - 10, 0
         with contextlib.redirect_stderr(text):
             progress.show(0.25)
-            progress.show(0.26)  # too soon
+            progress.show(0.26)  # too early for a report
             progress.end()
         check(f"progress {text.getvalue()!r}", re.fullmatch(pattern, text.getvalue()) is not None)
 
-    # Memory does not grow with the file: twice the small conversions would not hold a quarter of it.
+    # Memory does not grow with the file: twice that of the small conversions is less than a quarter of the file.
     small = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     run("numpy", "large.npy", "-o", "large.h5")
     large = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
@@ -221,7 +221,7 @@ def tables_part():
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # A table of numbers, text, missing cells, quoted line breaks; whole numbers that others follow far below.
+    # A table with numbers, text, missing cells and quoted line breaks; whole numbers followed by others far below.
     names, n = ["run", "time", "temp [C]", "place", "count", "power", "mode", "note"], 300000
     count = [i % 7 for i in range(n)]
     count[-1] = 2.5
@@ -240,7 +240,7 @@ def tables_part():
     check(f"csv configuration {text}", "heads = power:regression*1 mode:categorical*2" in text and
           "inputs = frames ids/place:id*2" in text and "val_fraction = 0.1" in text and "eval_every" in text)
 
-    # The tables of another file; gzip, tabs, no header, a gap.
+    # Tables of another file, with gzip, tabs, no header and a gap.
     write_csv("b.csv.gz", names, [[0, i, 1, ["north", ""][i], 2, 3, "on", ""] for i in range(2)])
     file, _ = convert("csv.gz", "table", "b.csv.gz", *words, "--tables", "out.h5", output="b.h5")
     same("ids as in the other file", file["ids/place"], [1, 0])
@@ -254,7 +254,7 @@ def tables_part():
     same("tsv", file["frames"], [[1], [2], [3]])
     same("tsv gap", file["episode_starts"], [0, 2])
 
-    # Text alone, and numbers whose next row is predicted.
+    # A table of text alone, and one of numbers whose next row is predicted.
     write_csv("e.csv", ["word", "x"], [[f"w{i % 3}", i % 2] for i in range(40)])
     file, text = convert("words", "table", "e.csv", "--text", "word", "--inputs", "word", "--targets", "x", output="e.h5")
     same("words", file["ids/word"], [i % 3 for i in range(40)])
@@ -263,7 +263,7 @@ def tables_part():
     _, text = convert("forecast", "table", "e.csv", "--inputs", "x", output="f.h5")
     check(f"forecast: {text}", "heads = next:regression*1" in text and "targets = frames@+1" in text)
 
-    # Parquet: every kind of number, lists, dictionaries, in row groups, of which a piece is one.
+    # Parquet: every kind of number, lists and dictionaries, read one row group at a time.
     n = 1000
     state = rng.normal(size=(n, 4))
     columns = {"state": pa.array(list(state), pa.list_(pa.float32())),
@@ -279,7 +279,7 @@ def tables_part():
     same("parquet ids", file["ids/kind"], [0, 1, 2, 0] * (n // 4))
     check(f"parquet configuration {text}", "heads = flag:bernoulli*1 small:categorical*5" in text and "ids/small:id*5" in text)
 
-    # What LeRobot writes: version 2 a file an episode, version 3 several in each; videos are elsewhere.
+    # LeRobot's files: version 2 writes one file for each episode, version 3 several into one; videos are separate.
     for version in "v2.1", "v3.0":
         folder, lengths = Path(version), [30, 12, 25]
         demos = [episode(n) for n in lengths]
@@ -304,7 +304,7 @@ def tables_part():
     refused("older version", "v3.0: version v1.6", "lerobot", "v3.0")
     refused("no data set", "demos: not a data set of LeRobot", "lerobot", "demos")
 
-    # Refused, with the file and the row; a row of a CSV file as an editor counts it.
+    # Wrong inputs are refused with the file and the row; rows of a CSV file are counted as an editor does.
     def bad_csv(what, pattern, rows, *more, names=("t", "x", "y")):
         refused(what, pattern, "table", "bad.csv", "--targets", "y", *more, **written("bad.csv", names, rows))
     good = [[i, i, i] for i in range(10)]
@@ -400,7 +400,7 @@ def post_event(frame, port, nana, i, k, pad):
 
 
 def slippi_part():
-    # Frame -122 is written twice: netplay played it back, and the second is what happened.
+    # Frame -122 is written twice: netplay rolled it back, and the second one is what happened.
     numbers, n = [-123, -122, -122, -121, -120, -119], 6
     pads = [[(rng.uniform(-1, 1), -1, 1, 0, k / 5, 0x100 << k % 4 | 0x8 * (k == 3)) for k in range(n)],
             [(0, 0.125, -0.5, 0.4, 1, 0x20) for _ in range(n)]]

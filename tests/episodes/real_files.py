@@ -75,7 +75,7 @@ with h5py.File("robomimic.hdf5", "w") as f:
         g.attrs["model_file"] = "<mujoco model='base'/>"
     data.attrs["total"] = sum(lengths)
     data.attrs["env_args"] = json.dumps({"env_name": "Lift", "type": 1, "env_kwargs": {}}, indent=4)
-    names = sorted("demo_%d" % i for i in range(len(demos)))  # as strings: demo_10 before demo_2
+    names = sorted("demo_%d" % i for i in range(len(demos)))  # sorted as strings: demo_10 comes before demo_2
     f.create_dataset("mask/train", data=np.array(names[3:], dtype="S"))
     f.create_dataset("mask/valid", data=np.array(names[:3], dtype="S"))
 train = [demos[i] for i in sorted(int(name[5:]) for name in names[3:])]
@@ -85,7 +85,7 @@ for stride in 20, 7:
     compare("robomimic, mask", "robomimic.hdf5", "obs/eef obs/image[7:9] obs/stage:id*5", "actions",
             train, stride, "train")
 
-# Minari: a frame more than actions, resizable datasets, nested observations, booleans.
+# Minari: one frame more than actions, resizable datasets, nested observations, booleans.
 with h5py.File("minari.hdf5", "w") as f:
     f.attrs.update({"total_episodes": len(lengths), "total_steps": sum(lengths),
                     "dataset_id": "room/test-v0", "minari_version": "0.5.1"})
@@ -106,7 +106,7 @@ with h5py.File("minari.hdf5", "w") as f:
         put(g, "truncations", np.zeros(n, dtype=bool))
         g.create_group("infos").create_dataset("success", data=np.zeros(n + 1, dtype=bool))
         g["infos/eef"] = np.concatenate([e["eef"], e["eef"][-1:]])
-    # Strings are no inputs, but may be there.
+    # Strings may exist, but are no inputs.
     f["episode_0/infos"].create_dataset("text", data=["a"] * 3, dtype=h5py.string_dtype())
 compare("Minari", "minari.hdf5",
         "observations/eef observations/camera/_index_0[7:9] observations/stage:id*5", "actions",
@@ -115,7 +115,7 @@ compare("Minari", "minari.hdf5",
 compare("Minari, infos", "minari.hdf5",
         "infos/eef observations/camera/_index_0[7:9] observations/stage:id*5", "actions", episodes, 20)
 
-# D4RL: everything compressed, flat, float32; the last episode has no end.
+# D4RL: all data are compressed, flat and float32; the last episode has no end.
 with h5py.File("d4rl.hdf5", "w") as f:
     episodes = [arrays(n) for n in lengths]
     total = np.cumsum(lengths)

@@ -70,7 +70,7 @@ with open("c.jsonl.zst", "wb") as file:  # two frames
         file.write(zstandard.ZstdCompressor().compress(half.encode()))
 pa.parquet.write_table(pa.table({"text": docs}), "d.parquet", row_group_size=70)
 
-# A tokenizer is learned, and travels; every format gives its tokens.
+# A tokenizer is learned and stored with the shards, and every format gives its tokens.
 run("a.jsonl", "-o", "bpe", "--train-bpe", "330")
 tokenizer = tokenizers.Tokenizer.from_file("bpe/tokenizer/tokenizer.json")
 eos = tokenizer.token_to_id("<|endoftext|>")
@@ -123,7 +123,7 @@ for source in ["f.bin", "g.npy", "m.bin"]:
     check(f"{source}: its documents", found == ((pointers // 2).tolist() if source == "m.bin" else []))
     check(f"{source}: its checksums", subprocess.run([DTRAIN, "verify", folder], capture_output=True).returncode == 0)
 
-# A conversion that is killed continues, and ends with the same bytes.
+# A killed conversion continues and ends with the same bytes.
 options = ["g.npy", "--vocab-size", "50257", "--shard-mb", "1", "--val", "0.5"]
 run(*options, "-o", "whole")
 modified = os.stat("g.npy").st_mtime_ns
@@ -143,7 +143,7 @@ for name in names:
         check(f"{name}: the same bytes", a.read() == b.read())
 run(*options, "-o", "killed", says="is complete already")
 
-# Shards of other options or inputs are not continued.
+# A conversion does not continue shards that other options or inputs made.
 os.utime("g.npy", (1, 1))
 run(*options, "-o", "whole", code=2, says="shards of other inputs or options")
 os.utime("g.npy", ns=(modified, modified))
@@ -152,7 +152,7 @@ for other in ["--vocab-size=50258", "--shard-mb=2", "--val=0.4", "--seed=2", "--
               "--train-mb=9", "--field=content", "--eos=x", "--no-eos"]:
     run(*options, other, "-o", "whole", code=2, says="shards of other inputs or options")
 
-# What is refused, with file and offset.
+# Wrong inputs are refused with file and offset.
 run("a.jsonl", "-o", "bpe", "--tokenizer", "bpe/tokenizer", code=2, says="--force replaces them")
 run("a.jsonl", "-o", "of-a.jsonl", "--tokenizer", "bpe/tokenizer", "--force", "--val", "0.5")
 run("a.jsonl", "-o", "bpe", "--tokenizer", "bpe/tokenizer", "--force")

@@ -66,10 +66,10 @@ class Attention:
     def forward(c, w, x, reset, state):
         H, G, E, W = sizes(c)
         q, k, v = (x @ w["mixer.in_proj.weight"].T).split([H * E, G * E, G * E], dim=-1)
-        keys, values = (torch.cat([before, now], dim=1) for before, now in zip(state, (k, v)))  # position j at j + W - 1
+        keys, values = (torch.cat([before, now], dim=1) for before, now in zip(state, (k, v)))  # position j is at j + W - 1
         out, last = [], []
         for b in range(x.shape[0]):
-            first, rows = W - 1 - int(state[2][b]), []  # row of the first position that counts
+            first, rows = W - 1 - int(state[2][b]), []  # index of the first position that counts
             for t in range(x.shape[1]):
                 if reset is not None and reset[b, t]:
                     first = t + W - 1

@@ -83,7 +83,7 @@ def batches(c):
         for first in range(0, n, c["T"]):
             pad = max(first + c["T"] - n, 0)
             windows.append({name: np.pad(x[first:first + c["T"]], [(0, pad)] + [(0, 0)] * (x.ndim - 1)) for name, x in episode.items()})
-    each = len(windows) // c["B"]  # a slot reads so many in a row, in each epoch
+    each = len(windows) // c["B"]  # windows that a slot reads one after another in each epoch
     rows = [windows[slot * each + step % each] for step in range(c["steps"]) for slot in range(c["B"])]
     return {name: np.stack([row[name] for row in rows]).reshape(c["steps"], c["B"], *rows[0][name].shape) for name in rows[0]}
 
@@ -100,7 +100,7 @@ def main():
     write(folder / "start.model", {name: w.detach() for name, w in model.w.items()}, {"format": "pt"})
     make(folder / "plain.safetensors", model, generator)
     golden = load_file(folder / "plain.safetensors")
-    with open(folder / "steps.jsonl", "w") as f:  # as metrics.jsonl has them
+    with open(folder / "steps.jsonl", "w") as f:  # as in metrics.jsonl
         for step, (loss, norm) in enumerate(zip(golden["golden.loss"].tolist(), golden["golden.grad_norm"].tolist()), 1):
             f.write('{"event":"train","step":%d,"epoch":0,"loss":%.9g,"grad_norm":%.9g,"lr":%g}\n' % (step, loss, norm, CASE["lr"]))
     with h5py.File(folder / "data.h5", "w") as f:

@@ -28,7 +28,7 @@ try:
 except ImportError:  # older than 5.3
     NemotronHConfig = None
 
-# Both sides compute in fp32 with sums in another order: 1e-4 of logits of size one, as promised.
+# Both compute in fp32, with sums in another order: 1e-4 for logits of about 1, as dtrain promises.
 TOLERANCE = 1e-4
 STEPS, LR, TOKENS = 3, 0.01, 200
 

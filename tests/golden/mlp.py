@@ -22,7 +22,7 @@ class Mlp:
 
     @staticmethod
     def width(c):
-        gated = -(-(-(-8 * c["d_model"] // 3)) // 8) * 8  # 8/3 d rounded up to 8
+        gated = -(-(-(-8 * c["d_model"] // 3)) // 8) * 8  # 8/3 d, rounded up to a multiple of 8
         return c["d_mlp"] if c["d_mlp"] != "auto" else gated if c["mlp_gated"] else 4 * c["d_model"]
 
     @staticmethod

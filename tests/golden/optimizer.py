@@ -11,7 +11,7 @@ from mamba import DEFAULTS as MAMBA, Mamba
 from mlp import Mlp
 from reference import make_family, orthogonal
 
-# Matrices of both shapes: in_proj is tall, out_proj wide, and so are an mlp's.
+# Matrices of both shapes: in_proj is tall and out_proj wide, and an mlp has one of each.
 SMALL = dict(MAMBA, layers="mamba mlp", d_mlp=24, mlp_gated=False, d_model=16, d_state=4, vocab_size=11, T=24, B=2)
 MUON = dict(momentum=0.95)
 GROUPS = {"*.in_proj.weight": 0.5, "*.layers.1.*": 0.25, "*embeddings*": 2.0, "*.A_log": 0.0}

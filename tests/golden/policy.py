@@ -77,7 +77,7 @@ class Policy:
 
     @staticmethod
     def head_shapes(c):
-        d, before, r = c["d_model"], 0, -(-(-(-c["d_model"] // 2)) // 8) * 8  # d / 2 rounded up to 8
+        d, before, r = c["d_model"], 0, -(-(-(-c["d_model"] // 2)) // 8) * 8  # d / 2, rounded up to a multiple of 8
         for o in outputs(c):
             if c["autoregressive"]:
                 yield f"heads.{o.name}.up.weight", (r, d + before)

@@ -67,7 +67,7 @@ class Pooled(Policy):
                     z = rows @ x + w["heads.bias"][first:first + width]
                     loss = Pooled.one(c, kind, z, batch["targets"][b, t, target:end])
                     total = total + weight * weights[b, t, 1 + k] * loss
-                    if pool:  # a window counts once, as the latest row that an output learns from
+                    if pool:  # a window counts once, with the latest row that an output learns from
                         windows[b] = max(windows.get(b, -1), t)
                     else:
                         counted[b, t] = weights[b, t, 0]

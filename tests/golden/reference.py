@@ -34,7 +34,7 @@ RUN = dict(B=1, T=77, steps=STEPS, reset=False, state=False, ignored=False, lr=4
 # For Muon its momentum; factors of the rate, pattern to factor, in order; how many batches there are, which the steps use in
 # turn; lengths of segments. Not written where a case has none.
 CHOSEN = ("momentum", "lr_groups", "batches", "segments")
-NEVER_DECAYED = ("A_log",)  # of two or more dimensions
+NEVER_DECAYED = ("A_log",)  # tensors of two or more dimensions
 MUON = (3.4445, -4.7750, 2.0315)
 
 
@@ -90,7 +90,7 @@ class Language:
         ids, labels = tokens[..., :-1].clone(), tokens[..., 1:].clone()
         if c["ignored"]:
             labels[torch.rand(labels.shape, generator=generator) < 0.3] = IGNORED
-            labels[::3, c["B"] - 1] = IGNORED  # a sequence with nothing to count
+            labels[::3, c["B"] - 1] = IGNORED  # a sequence in which no position counts
         return {"input_ids": ids, "labels": labels}
 
 
@@ -145,7 +145,7 @@ class Model:
         return [torch.zeros((self.c["B"], *shape), dtype=torch.float64) for _, shape in block.states(self.c)]
 
     def random_state(self, generator):
-        """The same at every step."""
+        """The same initial states at every step."""
         if not self.c["state"]:
             return None
         return [block.random_state(self.c, generator) if hasattr(block, "random_state") else

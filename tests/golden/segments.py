@@ -34,7 +34,7 @@ CASES["pooled"] = POLICY | LONG | KINDS["mamba"] | dict(
     layers="mamba*2", heads="a:categorical*3/mean b:categorical*4/last c:bernoulli*2/max", frame_size=2, vocab_size=1,
     T=4091, steps=10)
 CASES["groups"] = LONG | KINDS["mamba"] | KINDS["attention"] | dict(layers="mamba attention", B=4, T=4091, reset=True)
-# Models that read both ways; 4,091 positions with documents, and 4,096.
+# Models that read in both directions: 4,091 positions with documents, and 4,096.
 BOTH = LONG | dict(direction="both", heads="mlm", mask_token=10, tie_embeddings=True)
 CASES["both_whole"] = BOTH | KINDS["mamba"] | KINDS["gru"] | dict(layers="mamba gru", B=2, tie_directions=False)
 CASES["both_pooled"] = CASES["pooled"] | KINDS["mamba2"] | dict(layers="mamba2*2", direction="both", reset=True)

@@ -107,7 +107,7 @@ def tokens(options, step):
 
 
 def peak_resident():
-    """MiB."""
+    """The most resident memory so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

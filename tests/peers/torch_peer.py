@@ -31,7 +31,7 @@ def finish():
 
 
 def peak_memory():
-    """MiB."""
+    """The most memory that was used so far, in MiB."""
     return torch.cuda.max_memory_allocated() / 2**20 if on_gpu else common.peak_resident()
 
 

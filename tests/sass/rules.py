@@ -103,4 +103,4 @@ CONSTANTS = [
     (r"SCAN_%s_COSTS = \{\w+, \{(\d+), (\d+)\}, \{(\d+), (\d+)\}\}" % way.upper(),
      [("scan_%s scan_%s_%s<16,%d," % (way, way, part, lanes), lanes / 2)
       for part in ("registers", "ends") for lanes in (1, 2)]) for way in ("forward", "backward")]
-CONSTANTS_NEAR = 0.1  # and the best cut changes little
+CONSTANTS_NEAR = 0.1  # smaller differences change the best cut little
