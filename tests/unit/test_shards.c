@@ -161,7 +161,7 @@ static void test_integers(void)
     } types[] = {{H5T_STD_U8LE, 255, "255"},
                  {H5T_STD_I8LE, -1, "-1"},
                  {H5T_STD_U16LE, 300, "300"},
-                 {H5T_STD_I16LE, -100, "-100"}, // also out of range for an id
+                 {H5T_STD_I16LE, -100, "-100"}, // only labels may be -100: none
                  {H5T_STD_U32LE, 0x1p31, "2147483648"},
                  {H5T_STD_I32LE, -101, "-101"},
                  {H5T_STD_U64LE, 0x1p63, "9223372036854775808"},
