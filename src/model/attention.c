@@ -80,13 +80,7 @@ static dt_status check(const struct dt_model_config *c)
     if (v->n_head % v->n_kv_head != 0)
         return DT_FAIL(DT_USER, hint, "model.n_kv_head is %lld; it must divide model.n_head = %lld",
                        (long long)v->n_kv_head, (long long)v->n_head);
-    if (c->segment > 0 && c->direction == DT_DIRECTION_BOTH)
-        return DT_FAIL(
-            DT_USER, "set model.segment = 0, or use other kinds of blocks",
-            "model.segment is %lld, but with model.direction = both attention also looks "
-            "at positions of later segments",
-            (long long)c->segment);
-    if (c->segment > 0 && v->attn_window > c->segment) {
+    if (c->segment > 0 && v->attn_window > c->segment && c->direction == DT_DIRECTION_FORWARD) {
         char fits[64];
         snprintf(
             fits, sizeof fits, "use model.segment = %lld or more, or 0",
@@ -234,4 +228,5 @@ const struct dt_block_kind dt_attention_block = {
     .inner = attend,
     .inner_backward = inner_backward,
     .once = true,
+    .whole = true,
 };

@@ -134,6 +134,9 @@ struct dt_block_kind {
     // both directions itself. Other kinds read from the first position to the last and run once per
     // direction.
     bool once;
+    // With model.direction = both a position may see all others, so where the model runs windows
+    // part by part, such a block runs over the window of its one sequence at once.
+    bool whole;
 };
 
 // A block between two linear layers begins with this, and uses these functions.

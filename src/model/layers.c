@@ -85,3 +85,15 @@ const struct dt_kind *dt_layers_kind(const struct dt_layers *layers, int64_t lay
         layer -= layers->runs[run++].times;
     return layers->runs[run].kind;
 }
+
+bool dt_model_runs_whole(const struct dt_model_config *config)
+{
+    struct dt_layers layers;
+    bool whole = false;
+    if (dt_layers_parse(config->layers, config->n_layer, &layers) != DT_OK)
+        dt_error_clear(); // dt_model_config_normalize reports it
+    else if (config->direction == DT_DIRECTION_BOTH)
+        for (int i = 0; i < layers.n; i++)
+            whole |= ((const struct dt_block_kind *)layers.runs[i].kind)->whole;
+    return whole;
+}

@@ -178,8 +178,11 @@ static void plan_block(struct dt_part *block, struct dt_plan *plan)
 {
     struct dt_arena *scratch = &plan->arenas[DT_MEMORY_SCRATCH];
     struct dt_part *reverse = block->reverse;
-    int64_t d = plan->net->config->d_model, mark = dt_arena_mark(scratch);
+    int64_t d = plan->net->config->d_model, mark = dt_arena_mark(scratch), rows = plan->rows;
+    if (((const struct dt_block_kind *)block->kind)->whole)
+        plan->rows = rows_between(plan);
     plan_part(block, plan, false);
+    plan->rows = rows;
     if (!reverse)
         return;
     int64_t end = dt_arena_mark(scratch);

@@ -16,12 +16,38 @@ static bool by_part(const struct dt_model *model)
     return model->shape.window > 0;
 }
 
+// Whether a block runs over the whole window in its second sweep; the first one computes its h.
+static bool runs_whole(const struct dt_model *model, const struct dt_part *part)
+{
+    return by_part(model) && part->layer >= 0 && part != model->parts.head_part &&
+           ((const struct dt_block_kind *)part->kind)->whole;
+}
+
+// The first of the pass's rows in an array between parts.
+static int64_t first_row(const struct dt_model *model, const struct dt_pass *pass)
+{
+    return by_part(model) ? pass->input.sequences * pass->own_at : 0;
+}
+
 // The pass's rows of an array between parts.
 static struct dt_view rows_of(const struct dt_model *model, const struct dt_pass *pass,
                               struct dt_view view)
 {
-    int64_t first = by_part(model) ? pass->input.sequences * pass->own_at : 0;
+    int64_t first = first_row(model, pass);
     return dt_view_rows(view, first, first + pass->rows);
+}
+
+// The pass's rows of an array of a block: of one that runs whole, among those of all segments.
+static struct dt_view rows_within(const struct dt_model *model, const struct dt_pass *pass,
+                                  const struct dt_part *part, struct dt_view view)
+{
+    return runs_whole(model, part) ? rows_of(model, pass, view) : dt_view_rows(view, 0, pass->rows);
+}
+
+static float *rstd_of(const struct dt_model *model, const struct dt_pass *pass,
+                      const struct dt_part *part)
+{
+    return part->rstd && runs_whole(model, part) ? part->rstd + first_row(model, pass) : part->rstd;
 }
 
 // The norm before layer i, or before the head: adds the previous layer's output to the stream and
@@ -37,8 +63,8 @@ static dt_status norm_forward(const struct dt_model *model, const struct dt_pass
         .x = adds ? rows_of(model, pass, model->out) : (struct dt_view){0},
         .weight = dt_net_weight(pass->net, part->norm),
         .residual_out = adds ? rows_of(model, pass, model->residual[i]).data : NULL,
-        .y = dt_view_rows(part->h, 0, pass->rows),
-        .rstd = part->rstd};
+        .y = rows_within(model, pass, part, part->h),
+        .rstd = rstd_of(model, pass, part)};
     return DT_RUN(pass, rmsnorm_residual_forward, &args);
 }
 
@@ -47,7 +73,8 @@ static dt_status norm_forward(const struct dt_model *model, const struct dt_pass
 static struct dt_view gradient_of(const struct dt_model *model, const struct dt_pass *pass,
                                   const struct dt_part *part)
 {
-    return part->reverse ? rows_of(model, pass, part->dh) : dt_view_rows(part->dh, 0, pass->rows);
+    return part->reverse ? rows_of(model, pass, part->dh)
+                         : rows_within(model, pass, part, part->dh);
 }
 
 // Adds the contribution of h's gradient to the stream's gradient, which the head's norm
@@ -59,7 +86,7 @@ static dt_status norm_backward(const struct dt_model *model, const struct dt_pas
     struct dt_rmsnorm_residual_backward_args args = {
         .dy = gradient_of(model, pass, part),
         .residual = rows_of(model, pass, model->residual[i]).data,
-        .rstd = part->rstd,
+        .rstd = rstd_of(model, pass, part),
         .weight = dt_net_weight(pass->net, part->norm),
         .dresidual = rows_of(model, pass, model->dresidual).data,
         .first = i == model->parts.layers,
@@ -72,6 +99,23 @@ static dt_status norm_backward(const struct dt_model *model, const struct dt_pas
 static dt_status begin(const struct dt_pass *pass, const struct dt_part *part, bool backward)
 {
     return pass->part_begins ? pass->part_begins(pass->context, part->first_row, backward) : DT_OK;
+}
+
+// The pass over all segments of a window, of one sequence.
+static struct dt_pass whole_of(const struct dt_model *model, const struct dt_pass *pass)
+{
+    struct dt_pass whole = *pass;
+    if (pass->window)
+        whole.input = *pass->window;
+    else // memory is being measured
+        whole.input.length = model->shape.window;
+    whole.rows = whole.input.sequences * whole.input.length;
+    whole.before = whole.dafter = NULL;
+    whole.after = whole.dbefore = NULL;
+    whole.window = NULL;
+    whole.at = whole.own_at = 0;
+    whole.grad_ready = NULL;
+    return whole;
 }
 
 // y = or += the reversed rows of x.
@@ -132,7 +176,12 @@ static dt_status forward_layer(const struct dt_model *model, const struct dt_pas
     if (sweep == 0) {
         DT_TRY(begin(pass, block, false));
         DT_TRY(norm_forward(model, pass, i, false));
-        return run_forward(block, pass, out);
+        return runs_whole(model, block) ? DT_OK : run_forward(block, pass, out);
+    }
+    if (runs_whole(model, block)) {
+        const struct dt_pass whole = whole_of(model, pass);
+        const bool first = !pass->window || pass->at + pass->input.length == pass->window->length;
+        return first ? run_forward(block, &whole, model->out) : DT_OK;
     }
     if (by_part(model))
         DT_TRY(norm_forward(model, pass, i, true));
@@ -168,7 +217,8 @@ int64_t dt_model_parts(const struct dt_model *model)
 
 int dt_model_sweeps(const struct dt_model *model, int64_t part)
 {
-    return model->parts.all[part]->reverse ? 2 : 1;
+    const struct dt_part *of = model->parts.all[part];
+    return of->reverse || runs_whole(model, of) ? 2 : 1;
 }
 
 dt_status dt_model_part_forward(const struct dt_model *model, const struct dt_pass *caller,
@@ -237,7 +287,6 @@ static dt_status run_backward(struct dt_part *block, const struct dt_pass *pass,
                    dt_view_rows(dout, 0, pass->rows), dh);
 }
 
-// The second direction finishes shared rows, so the rows of both are announced after it.
 static dt_status backward_reversed(const struct dt_model *model, const struct dt_pass *pass,
                                    struct dt_part *block)
 {
@@ -246,7 +295,18 @@ static dt_status backward_reversed(const struct dt_model *model, const struct dt
     DT_TRY(turn(model, pass, block, &reversed));
     DT_TRY(reverse(pass, rows_of(model, pass, model->out), model->reversed, false));
     DT_TRY(run_backward(twin, &reversed, model->reversed, dt_view_rows(twin->dh, 0, pass->rows)));
-    DT_TRY(reverse(pass, twin->dh, gradient_of(model, pass, block), true));
+    return reverse(pass, twin->dh, gradient_of(model, pass, block), true);
+}
+
+// The block's rows are announced after its last pass.
+static dt_status second_sweep(const struct dt_model *model, const struct dt_pass *pass,
+                              struct dt_part *block)
+{
+    const struct dt_pass whole = whole_of(model, pass);
+    if (!runs_whole(model, block))
+        DT_TRY(backward_reversed(model, pass, block));
+    else if (pass->at == 0)
+        DT_TRY(run_backward(block, &whole, model->out, dt_view_rows(block->dh, 0, whole.rows)));
     for (int row = block->first_row; row < block->norm; row++)
         DT_TRY(dt_pass_ready(pass, row));
     return DT_OK;
@@ -262,9 +322,11 @@ static dt_status backward_layer(const struct dt_model *model, const struct dt_pa
     if (by_part(model) || (sweep == 0 && model->config.recompute >= DT_RECOMPUTE_BLOCK))
         DT_TRY(norm_forward(model, pass, i, true));
     if (sweep > 0) {
-        DT_TRY(backward_reversed(model, pass, block));
+        DT_TRY(second_sweep(model, pass, block));
         return norm_backward(model, pass, i);
     }
+    if (runs_whole(model, block))
+        return DT_OK;
     if (block->reverse)
         first.grad_ready = NULL;
     DT_TRY(run_backward(block, &first, rows_of(model, pass, model->out),

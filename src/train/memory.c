@@ -297,6 +297,23 @@ static dt_status check_context(const struct dt_job *job)
                                   (long long)length, (long long)segment);
 }
 
+// Blocks that run over whole windows take one sequence at a time, all of it on one rank.
+static dt_status check_whole(const struct dt_job *job)
+{
+    static const char why[] = "model.layers has blocks that look both ways over a whole window";
+    if (!dt_model_runs_whole(&job->model) || dt_job_segment(job) == job->settings.data.seq_len)
+        return DT_OK;
+    if (job->settings.comm.context > 1)
+        return dt_config_reject(job->config, "comm.context", "set comm.context = 1",
+                                "%lld, but %s, which ranks cannot share",
+                                (long long)job->settings.comm.context, why);
+    return job->micro_batch == 1
+               ? DT_OK
+               : dt_config_reject(job->config, "data.micro_batch", "set data.micro_batch = 1",
+                                  "%lld, but %s, with model.segment one sequence at a time",
+                                  (long long)job->micro_batch, why);
+}
+
 static dt_status check_turns(const struct dt_job *job)
 {
     return job->model.segment == 0 || dt_job_may_segment(job)
@@ -312,6 +329,7 @@ static dt_status check_turns(const struct dt_job *job)
 static dt_status check_segment(const struct dt_job *job)
 {
     int64_t segment = job->model.segment, unit = dt_segment_unit(&job->backend);
+    DT_TRY(check_whole(job));
     if (job->settings.comm.context > 1)
         DT_TRY(check_context(job));
     char hint[64];

@@ -102,6 +102,11 @@ for variant in "1" "1 model.segment=128" "1 data.micro_batch=2 model.segment=64"
     check "$name: the losses of whole windows" same_losses runs/long-1/metrics.jsonl "runs/$name/metrics.jsonl" 1e-6
     check "$name: and in validation" near <(evals long-1) <(evals "$name") 1e-6
 done
+# Attention sees all of a window from each position: it runs over the whole window, the other blocks in segments.
+seeing=("${short[@]}" data.seq_len=300 data.micro_batch=1 model.layers="attention mamba mlp attention" model.d_state=4 model.attn_window=300)
+check "attention: whole windows" "$dtrain" "${seeing[@]}" run.name=seeing >seeing.log 2>&1
+check "attention: segments" ranks 2 "${seeing[@]}" model.segment=64 optim.shard=weights run.name=seeing-64 >seeing.log 2>&1
+same_training "attention over all segments" seeing seeing-64
 first_loss() { train_lines "runs/$1/metrics.jsonl" | head -n 1 | grep -o '"loss":[^,]*'; }
 for segment in 0 64; do
     check "whole chunks, $segment" "$dtrain" "${short[@]}" data.seq_len=256 model.layers="mamba mamba2" model.segment=$segment \
@@ -117,7 +122,10 @@ check "the plan has segments" grep -q '^segments: 5 of 64 tokens a window' plan.
 segments_rejected() { # what, pattern, override …
     refused "$1" "$2" ranks 2 "${short[@]}" data.seq_len=300 model.segment=64 run.name=refused "${@:3}"
 }
-segments_rejected "attention" 'model.segment is 64, but with model.direction = both attention also looks at' model.layers="mamba attention"
+segments_rejected "attention, two sequences at a time" 'data.micro_batch: 2, but model.layers has blocks that look both ways over' \
+    model.layers="mamba attention"
+segments_rejected "attention, a window on two ranks" 'comm.context: 2, but model.layers .*, which ranks cannot share' \
+    model.layers="mamba attention" comm.context=2
 segments_rejected "reproducible sums over segments" 'reproducible .*needs windows that are read from one end' comm.context=2 comm.reduce=reproducible \
     data.micro_batch=1
 refused "text of an mlm" 'model.direction is both' "$dtrain" sample runs/mlm-1/$last --prompt 1

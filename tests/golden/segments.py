@@ -14,7 +14,7 @@ import mamba2
 import torch
 import torch.nn.functional as F
 from attention import Attention, sizes, turn
-from both import Both, BothWays, Masked, documents
+from both import Both, BothWays, Masked, Unmasked, documents
 from pool import Pooled
 from policy import DEFAULTS as POLICY
 from reference import Language, Model, make
@@ -40,6 +40,7 @@ CASES["both_whole"] = BOTH | KINDS["mamba"] | KINDS["gru"] | dict(layers="mamba 
 CASES["both_pooled"] = CASES["pooled"] | KINDS["mamba2"] | dict(layers="mamba2*2", direction="both", reset=True)
 CASES |= {f"both_{kind}": BOTH | keys | dict(layers=f"{kind}*2", T=4091, reset=True)
           for kind, keys in KINDS.items() if kind != "attention"}
+CASES["both_attention"] = BOTH | KINDS["attention"] | dict(layers="attention*2", T=4091, reset=True)
 
 
 class LongPooled(Pooled):
@@ -121,12 +122,27 @@ class Windowed(Documents):
         return torch.einsum("bthw,bthew->bthe", p, v).flatten(2) @ w["mixer.out_proj.weight"].T
 
 
+class Seeing(Unmasked):
+    """Attention both ways, all positions of a document at once."""
+
+    @staticmethod
+    def read(c, w, x):
+        H, G, E, W = sizes(c)
+        q, k, v = (y.unflatten(-1, (-1, E)) for y in (x[0] @ w["mixer.in_proj.weight"].T).split([H * E, G * E, G * E], dim=-1))
+        at = torch.arange(x.shape[1], dtype=torch.float64)
+        q, k = (turn(y, at[:, None, None], c["rope_base"]) for y in (q, k))
+        k, v = (y.repeat_interleave(H // G, 1) for y in (k, v))
+        scores = torch.einsum("the,jhe->htj", q, k) / math.sqrt(E)
+        p = scores.masked_fill((at[:, None] - at).abs() >= W, -torch.inf).softmax(-1)
+        return torch.einsum("htj,jhe->the", p, v).flatten(1)[None] @ w["mixer.out_proj.weight"].T
+
+
 SEQUENTIAL = {"mamba": mamba.Mamba, "mamba2": mamba2.Mamba2, "gru": Rnn, "lstm": Lstm, "attention": Attention}
 AT_ONCE = {"mamba": Documents(mamba.Mamba), "mamba2": Documents(mamba2.Mamba2), "gru": Recurrent(Rnn), "lstm": Recurrent(Lstm),
            "attention": Windowed(Attention)}
 
 
-BOTH_WAYS = {kind: Both(kind, AT_ONCE[kind]) for kind in ("mamba", "mamba2", "gru", "lstm")}
+BOTH_WAYS = {kind: Both(kind, AT_ONCE[kind]) for kind in ("mamba", "mamba2", "gru", "lstm")} | {"attention": Seeing()}
 
 
 def models():

@@ -189,7 +189,8 @@ static void check_segments(struct golden_run run)
             const bool many = run.context > 1 && run.golden->length > 32 * run.segment;
             struct golden_trace trace;
             run.steps = many ? 1 : run.golden->steps;
-            if (run.golden->batch % (size / run.context) != 0)
+            if (run.golden->batch % (size / run.context) != 0 ||
+                (run.context > 1 && dt_model_runs_whole(&run.golden->config)))
                 continue;
             snprintf(name, sizeof name, "segments of %d, context %d on %d", (int)run.segment,
                      (int)run.context, (int)size);

@@ -68,7 +68,7 @@ done
 # Windows in segments, forward and both ways. The last segment has 12 positions; 128 is a chunk of mamba2 on GPUs.
 segments=(data.seq_len=140 data.reset_token=10 model.segment=128)
 compare segments "${segments[@]}" model.layers="mamba attention mamba2 gru" model.attn_window=20
-compare both "${segments[@]}" model.layers="mamba mlp mamba2 lstm" model.direction=both model.heads=mlm model.vocab_size=257 \
+compare both "${segments[@]}" model.layers="mamba attention mamba2 lstm" data.micro_batch=1 model.direction=both model.heads=mlm model.vocab_size=257 \
     model.mask_token=256
 sed -i '/^vocab_size/d; s|^train = .*|train = game/train-*.h5|' small.ini
 for layers in "${policies[@]}"; do
