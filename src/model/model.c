@@ -222,7 +222,7 @@ static void arrange(struct dt_model *model, struct dt_plan *plan)
     if (training)
         model->dresidual = dt_plan_view(plan, DT_MEMORY_SCRATCH, M, d, DT_F32);
     if (parts->reverses) {
-        model->resets = dt_plan_view(plan, border, plan->rows, 1, DT_U8).data;
+        model->resets = dt_plan_view(plan, DT_MEMORY_SCRATCH, plan->rows, 1, DT_U8).data;
         model->reversed =
             dt_plan_view(plan, DT_MEMORY_SCRATCH, plan->rows, d, model->config.storage);
     }

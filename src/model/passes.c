@@ -68,8 +68,7 @@ static dt_status norm_forward(const struct dt_model *model, const struct dt_pass
     return DT_RUN(pass, rmsnorm_residual_forward, &args);
 }
 
-// The gradient of h of layer i, or of the head. Only a block of two directions keeps it from one
-// sweep to the next.
+// The gradient of h of a layer, or of the head. Blocks of two sweeps keep it from one to the other.
 static struct dt_view gradient_of(const struct dt_model *model, const struct dt_pass *pass,
                                   const struct dt_part *part)
 {
@@ -128,35 +127,27 @@ static dt_status reverse(const struct dt_pass *pass, struct dt_view x, struct dt
     return DT_RUN(pass, reverse_rows, &args);
 }
 
-// Finds where documents begin in the reversed order.
-static dt_status find_documents(const struct dt_model *model, const struct dt_pass *pass)
+// Makes *reversed the pass over the same rows in reversed order, whose h and borders of documents
+// are computed here, and which announces nothing.
+static dt_status turn(const struct dt_model *model, const struct dt_pass *pass,
+                      struct dt_part *block, struct dt_pass *reversed)
 {
-    const struct dt_parts *parts = &model->parts;
+    const int reset = model->parts.reset;
     const struct dt_model_input *window = pass->window ? pass->window : &pass->input;
     struct dt_reverse_resets_args args = {.batch = pass->input.sequences,
                                           .window = window->length,
                                           .first = pass->at,
                                           .length = pass->input.length,
-                                          .reset = window->arrays[parts->reset],
-                                          .mask = window->arrays[parts->mask],
+                                          .reset = window->arrays[reset],
+                                          .mask = window->arrays[model->parts.mask],
                                           .y = model->resets};
-    return DT_RUN(pass, reverse_resets, &args);
-}
-
-// Makes *reversed the pass over the same rows in reversed order, whose h is computed here, and
-// which announces nothing.
-static dt_status turn(const struct dt_model *model, const struct dt_pass *pass,
-                      struct dt_part *block, struct dt_pass *reversed)
-{
-    const int reset = model->parts.reset, mask = model->parts.mask;
-    const struct dt_model_input *window = pass->window ? pass->window : &pass->input;
-    if (by_part(model))
-        DT_TRY(find_documents(model, pass));
     *reversed = *pass;
     reversed->reversed = true;
     reversed->grad_ready = NULL;
-    if (window->arrays[reset] || window->arrays[mask])
+    if (args.reset || args.mask) {
+        DT_TRY(DT_RUN(pass, reverse_resets, &args));
         reversed->input.arrays[reset] = model->resets;
+    }
     return reverse(pass, block->h, block->reverse->h, false);
 }
 
@@ -193,8 +184,6 @@ static dt_status forward_layer(const struct dt_model *model, const struct dt_pas
 static dt_status open_stream(const struct dt_model *model, const struct dt_pass *pass)
 {
     const struct dt_parts *parts = &model->parts;
-    if (parts->reverses && !by_part(model))
-        DT_TRY(find_documents(model, pass));
     DT_TRY(begin(pass, parts->all[0], false));
     return parts->stem->forward(parts->all[0], pass, rows_of(model, pass, model->residual[0]));
 }
