@@ -415,9 +415,18 @@ static void close_nccl(struct dt_device_comm *comm)
     release(nccl);
 }
 
+// The device's streams share its hardware queues, eight by default, of at most 32. A message that
+// waits for its receiver must not hold up another stream in the same queue. A user's own setting
+// stays.
+static void prepare(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    dt_nccl_exclude_nvls();
+}
+
 const struct dt_device_comm_table dt_nccl_table = {
     .name = "nccl",
-    .prepare = dt_nccl_exclude_nvls,
+    .prepare = prepare,
     .version = version,
     .open = open_nccl,
     .enqueue = enqueue,

@@ -505,7 +505,12 @@ static void check_environment(void)
     }
     set_variable("NCCL_ALGO", NULL);
     set_variable("NCCL_NVLS_ENABLE", NULL);
-    dt_nccl_table.prepare();
+    for (int chosen = 0; chosen < 2; chosen++) {
+        const char *queues = chosen ? "1" : "32";
+        set_variable("CUDA_DEVICE_MAX_CONNECTIONS", chosen ? queues : NULL);
+        dt_nccl_table.prepare();
+        CHECK(strcmp(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), queues) == 0, "not %s queues", queues);
+    }
 }
 
 #ifndef REAL_NCCL
