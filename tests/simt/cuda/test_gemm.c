@@ -259,6 +259,9 @@ static void test_errors(void)
     setenv("SIMT_CUBLASLT_FAIL", "heuristic", 1);
     p.device.c.stride++; // a shape that is not cached
     check_fails(dt_gemm(&cuda, &p.device, NULL), "fp32 -> fp32 nn m5 n6 k7");
+    struct dt_gemm_args pair = p.device; // the second matrices are less aligned than the first
+    pair.batch = 2, pair.a_step = 35, pair.b_step = 42, pair.c_step = 37;
+    check_fails(dt_gemm(&cuda, &pair, NULL), "align 4 8 4 batch 2 steps 35 42 37");
     unsetenv("SIMT_CUBLASLT_FAIL");
     free_product(&cuda, &p);
     take_workspace(&cuda);
