@@ -120,6 +120,8 @@ dt_status dt_make_dirs(const char *path)
             errno = error;
             return DT_FAIL_ERRNO("create folder", folder);
         }
+        if (!error)
+            DT_TRY(dt_fsync_parent(folder));
         *end = next;
     } while (*end);
     return DT_OK;
@@ -403,6 +405,8 @@ dt_status dt_fsync_file(const char *path)
 dt_status dt_fsync_dir(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && errno == EACCES) // a folder that may be written but not read cannot be synced
+        return DT_OK;
     if (fd < 0)
         return DT_FAIL_ERRNO("open folder", path);
     // EINVAL: the file system cannot sync folders, so nothing more can be done.

@@ -34,7 +34,8 @@ const char *dt_errno_hint(int error);
 
 // snprintf into a buffer of DT_PATH bytes; a longer result is a DT_USER error.
 dt_status dt_path(char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// Creates the folder and its parents. An existing folder is no error.
+// Creates the folder and its parents, which last through a power failure. An existing folder is no
+// error.
 dt_status dt_make_dirs(const char *path);
 // Removes a file, or a folder with all in it. A missing path is no error.
 dt_status dt_remove_tree(const char *path);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # durable.sh DTRAIN INTERPOSE MAKE_EPISODES: when a command ends, what it wrote is on the disk: each file was synced
-# after its last write, and each folder after the last file was created or renamed in it.
+# after its last write, and each folder after the last file was created or renamed in it; the folder that a new one is in,
+# too.
 library=$2 make_episodes=$(realpath "$3")
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh" "$1"
@@ -17,6 +18,7 @@ lacking() { # log of calls, then the files and folders that must be on the disk:
     awk '
         function plain(path,   name) { name = path; sub(/.*\//, "", name); sub(/^\./, "", name); sub(/\.(tmp|part|old)(-.*)?$/, "", name); return name }
         function folder(path) { sub(/\/[^\/]*$/, "", path); return plain(path) }
+        NR == FNR && $3 ~ /\.log$/ { next } # what the command prints
         NR == FNR {
             name = plain($3)
             if ($2 == "fsync") synced[name] = NR
@@ -30,15 +32,16 @@ lacking() { # log of calls, then the files and folders that must be on the disk:
         entered[name] > synced[name] { print $0 " got a name after its sync" }' "$1" <(printf '%s\n' "${@:2}")
 }
 durable() { # folder, command …: checks the files and folders that the command leaves there
-    local folder=$PWD/$1 name=$1 code left lacking
+    local folder=$PWD/$1 name=$1 code left lacking parent=()
     shift
+    [ -d "$folder" ] || parent=("$PWD")
     rm -f calls.log
-    FAULT_LOG=$PWD/calls.log FAULT="call=write,put,fsync,rename path=$folder" LD_PRELOAD=$library "$@" >"$name.log" 2>&1
+    FAULT_LOG=$PWD/calls.log FAULT="call=write,put,fsync,rename path=$PWD" LD_PRELOAD=$library "$@" >"$name.log" 2>&1
     code=$?
     check "$name: exit code $code: $(tail -n 2 "$name.log")" test $code -eq 0
     mapfile -t left < <(find "$folder" ! -name .lock ! -name .ended)
     check "$name: has files: ${left[*]}" test ${#left[@]} -gt 1
-    lacking=$(lacking calls.log "${left[@]}")
+    lacking=$(lacking calls.log "${left[@]}" "${parent[@]}")
     check "$*: $lacking" test -z "$lacking"
 }
 durable packed "$dtrain" pack -o packed --val 0.2 text

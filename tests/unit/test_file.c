@@ -262,6 +262,8 @@ static void test_no_rights(void)
     chmod(in_scratch("locked"), 0500);
     CHECK_FAILS(dt_make_dirs(in_scratch("locked/x")), DT_USER, "locked/x: Permission denied");
     CHECK_FAILS(dt_write_file_atomic(in_scratch("locked/x"), "", 0), DT_USER, "Permission denied");
+    chmod(in_scratch("locked"), 0300);
+    CHECK_OK(dt_make_dirs(in_scratch("locked/x")));
     chmod(in_scratch("locked"), 0700);
 }
 
@@ -354,6 +356,10 @@ static void test_sync(void)
 static void test_durable(void)
 {
     int fd;
+    CHECK_OK(dt_make_dirs(in_scratch("firm")));
+    durable[0] = 0;
+    CHECK_OK(dt_make_dirs(in_scratch("firm/new")));
+    CHECK_STR(durable, "fsync firm\n"); // which the new folder is in
     CHECK_OK(dt_make_dirs(in_scratch("lasting")));
     durable[0] = 0;
     put("lasting/state", "x");
