@@ -71,6 +71,9 @@ dt_status dt_bench_rig_open(const struct dt_bench_options *options, bool times_o
 void dt_bench_rig_close(struct dt_bench_rig *rig);
 dt_status dt_bench_rig_launch(struct dt_bench_rig *rig); // the next step (dt_stepper_launch)
 
+// FLOPs of the steps that dt_bench_estimate times: a fraction of a second. Tests lower it.
+extern double dt_bench_step_flops;
+
 // Seconds of one rank of the job, alone on its CPUs, for a step's forward and backward passes and
 // its update, measured now in a few steps of the same model on synthetic data. Long steps are
 // shortened to *tokens tokens.

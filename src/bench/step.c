@@ -130,13 +130,14 @@ dt_status dt_bench_step(const struct dt_bench_options *options)
     return status;
 }
 
+double dt_bench_step_flops = 2e10;
+
 dt_status dt_bench_estimate(const struct dt_job *job, double *seconds, int64_t *tokens)
 {
     enum { STEPS = 3, LEAST_LENGTH = 64 };
-    static const double budget = 2e10; // FLOPs per timed step: a fraction of a second
     const struct dt_model_config *model = &job->model;
     int64_t length = job->settings.data.seq_len,
-            most = (int64_t)(budget / dt_model_flops_per_token(model));
+            most = (int64_t)(dt_bench_step_flops / dt_model_flops_per_token(model));
     struct dt_device_info info;
     struct dt_bench_rig rig;
     struct dt_step_result result = {0};

@@ -54,20 +54,22 @@ static void check_medians(void)
     CHECK_NEAR(dt_bench_median_of(times, 0), 0, 0);
 }
 
-// Returns the estimated seconds of a step of a rank that runs `sequences` of its sequences, two at
-// a time, in segments of `segment` positions (0: in whole windows).
-static double estimate(const struct small_model *model, int64_t sequences, int64_t segment)
+// Returns the estimated seconds of a step of a rank that runs `sequences` of its sequences of
+// `length` tokens, two at a time, in segments of `segment` positions (0: in whole windows). The
+// timed steps have `timed` tokens.
+static double estimate(const struct small_model *model, int64_t length, int64_t sequences,
+                       int64_t segment, int64_t timed)
 {
     struct dt_job job = {.model = model->config,
                          .local_batch = sequences,
                          .micro_batch = 2,
-                         .settings.data = {.seq_len = 64, .batch = 12}};
+                         .settings.data = {.seq_len = length, .batch = 12}};
     double seconds = 0;
     int64_t tokens = 0;
     job.model.segment = segment;
     CHECK_OK(dt_backend_open("cpu", 0, 1, &job.backend));
     CHECK_OK(dt_bench_estimate(&job, &seconds, &tokens));
-    CHECK_INT(tokens, 2 * 64);
+    CHECK_INT(tokens, timed);
     dt_backend_close(&job.backend);
     return seconds;
 }
@@ -76,11 +78,15 @@ static void check_estimates(void)
 {
     struct small_model model = small_model_make(true);
     look_s = 1;
-    double micro_batch = estimate(&model, 2, 0);
+    double micro_batch = estimate(&model, 64, 2, 0, 128);
     CHECK(micro_batch >= 1, "a micro-batch takes %g s", micro_batch);
-    CHECK_NEAR(estimate(&model, 12, 0), 6 * micro_batch, 1e-9);
-    CHECK_NEAR(estimate(&model, 4, 0), 2 * micro_batch, 1e-9);        // one of three ranks
-    CHECK_NEAR(estimate(&model, 2, 32), 4.0 / 3 * micro_batch, 1e-9); // runs forward twice
+    CHECK_NEAR(estimate(&model, 64, 12, 0, 128), 6 * micro_batch, 1e-9);
+    CHECK_NEAR(estimate(&model, 64, 4, 0, 128), 2 * micro_batch, 1e-9);        // one of three ranks
+    CHECK_NEAR(estimate(&model, 64, 2, 32, 128), 4.0 / 3 * micro_batch, 1e-9); // forward runs twice
+    // A step of fewer sequences, and one of a shorter window.
+    dt_bench_step_flops = 100.5 * dt_model_flops_per_token(&model.config);
+    CHECK_NEAR(estimate(&model, 64, 2, 0, 64), 2 * micro_batch, 1e-9);
+    CHECK_NEAR(estimate(&model, 256, 2, 0, 100), 5.12 * micro_batch, 1e-9);
     look_s = 0;
     small_model_free(&model);
 }
