@@ -46,7 +46,9 @@ static struct dt_device_comm *open_nccl(void)
                                                  .tree_bytes = comm->info.size * MOST * 4,
                                                  .ring = comm->info.size,
                                                  .channels = 2};
+    dt_comm_set_timeout(comm, 40); // ranks that wait for each other are named
     need(dt_nccl_table.open(&nccl_config, &device_comm));
+    dt_comm_set_timeout(comm, 600);
     return device_comm;
 }
 
