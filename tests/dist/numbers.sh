@@ -150,6 +150,18 @@ follows "the batch" '/^batch: / { is("ranks x micro-batches x sequences", $13 * 
     /^training data/ { windows = $(NF - 3) }
     /^steps: / { is("an epoch", $3, int(windows / 24), 0); is("total tokens", $6, $2 * tokens, 5e-3) }' <<<"$(tr -d , <whole.txt)"
 
+# --- the duration of the steps that are left, from the end of metrics that are longer than what is read of them
+mkdir runs/long
+cp -r runs/one/checkpoints runs/one/config.resolved.ini runs/long/
+for ((step = 1; step <= 900; step++)); do
+    printf '{"event":"train","step":%d,"loss":1.23456789,"grad_norm":1.23456789,"lr":0.000123456789,"tokens":123456,"step_ms":%d,"tokens_per_s":1234.56789,"memory_mb":12.3456789}\n' $step $step
+done >runs/long/metrics.jsonl
+"$dtrain" --check small.ini data.train=small.h5 data.micro_batch=2 run.name=long run.steps=145 >long.txt 2>&1
+follows "$(grep ^duration long.txt)" '
+    { is("steps left", $3, 100, 0); is("the last step", $6, 900, 0); is("the first is not the run\047s", $5 > 1 && $5 < 800, 1, 0)
+      is("the median", $4, ($5 + $6) / 2, 5e-3); is("seconds", 60 * $1 + $2, $3 * $4 / 1000, 0.02) }' <<<"$(sed -n \
+    's/^duration: about \([0-9]*\):\([0-9]*\) for \([0-9]*\) steps of \([0-9]*\) ms: the median of steps \([0-9]*\) to \([0-9]*\) of.*/\1 \2 \3 \4 \5 \6/p' long.txt)"
+
 # --- waits: for data under slow reads, for gradients and sharded weights under slow messages of the other rank
 slow() { # what FAULT says, n, arguments …
     FAULT="$1 at=1 times=0" LD_PRELOAD=$library ranks "${@:2}"
