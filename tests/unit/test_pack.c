@@ -341,19 +341,24 @@ static void test_leftovers(void)
     CHECK(!dt_file_exists(in_scratch("left/.train-00007.h5.tmp")), "a leftover stays");
 }
 
-// Shards survive a power failure. Their bytes are synced, and again when the vocabulary is known;
-// then they are renamed, and the folder is synced.
+// Shards survive a power failure. The folder that their own is created in is synced, then their
+// bytes, and again when the vocabulary is known; then they are renamed, and their folder is synced.
 static void test_durable(void)
 {
     struct dt_pack_result result;
+    char expected[512];
     struct dt_pack_config config = config_of(NULL, 0, in_scratch("lasting"));
     put_bytes(in_scratch("some"), "some text", 9);
     config.val_fraction = 0.5;
     durable[0] = 0;
     CHECK_INT(pack_one(config, in_scratch("some"), &result), DT_OK);
-    CHECK_STR(durable, "fsync .train-00000.h5.tmp\nfsync .val-00000.h5.tmp\n"
-                       "fsync .train-00000.h5.tmp\nfsync .val-00000.h5.tmp\n"
-                       "rename train-00000.h5\nrename val-00000.h5\nfsync lasting\n");
+    snprintf(expected, sizeof expected,
+             "fsync %s\n"
+             "fsync .train-00000.h5.tmp\nfsync .val-00000.h5.tmp\n"
+             "fsync .train-00000.h5.tmp\nfsync .val-00000.h5.tmp\n"
+             "rename train-00000.h5\nrename val-00000.h5\nfsync lasting\n",
+             strrchr(scratch, '/') + 1);
+    CHECK_STR(durable, expected);
 }
 
 static void expect_damage(const char *path, const char *phrase)
