@@ -35,34 +35,33 @@ static dt_status enqueue(struct dt_relay_state *r, bool sum, bool sends, bool on
     return dt_event_record(d->backend, channel->sent[r->side], channel->sends);
 }
 
-static dt_status move(void *context, bool sends, bool onward, uint32_t name, void *array,
-                      int64_t bytes)
+// Sends or receives a state, or a sum, by MPI or between devices.
+static dt_status transfer(struct dt_relay_state *r, bool sum, bool sends, bool onward,
+                          uint32_t name, void *array, int64_t bytes)
 {
-    struct dt_relay_state *r = context;
     if (r->device.comm)
-        return enqueue(r, false, sends, onward, array, bytes);
+        return enqueue(r, sum, sends, onward, array, bytes);
     return exchange(r, &(struct dt_collective){.operation = DT_EXCHANGE,
                                                .dtype = DT_U8,
                                                .peer = onward ? r->next : r->previous,
                                                .count = bytes,
                                                .mine = sends ? array : NULL,
                                                .data = sends ? NULL : array,
-                                               .signature = name + r->window});
+                                               .signature = name + r->window,
+                                               .overtakes = sum});
 }
 
+static dt_status move(void *context, bool sends, bool onward, uint32_t name, void *array,
+                      int64_t bytes)
+{
+    return transfer(context, false, sends, onward, name, array, bytes);
+}
+
+// Sums go from each segment to the one before.
 dt_status dt_relay_sum(struct dt_relay_state *r, bool sends, uint32_t name, void *array,
                        int64_t bytes)
 {
-    if (r->device.comm)
-        return enqueue(r, true, sends, !sends, array, bytes);
-    return exchange(r, &(struct dt_collective){.operation = DT_EXCHANGE,
-                                               .dtype = DT_U8,
-                                               .peer = sends ? r->previous : r->next,
-                                               .count = bytes,
-                                               .mine = sends ? array : NULL,
-                                               .data = sends ? NULL : array,
-                                               .signature = name + r->window,
-                                               .overtakes = true});
+    return transfer(r, true, sends, !sends, name, array, bytes);
 }
 
 void dt_relay_create(struct dt_comm *comm, int64_t context, struct dt_relay_state *r)
