@@ -287,14 +287,31 @@ static dt_status backward_reversed(const struct dt_model *model, const struct dt
     return reverse(pass, twin->dh, gradient_of(model, pass, block), true);
 }
 
-// The block's rows are announced after its last pass.
-static dt_status second_sweep(const struct dt_model *model, const struct dt_pass *pass,
-                              struct dt_part *block)
+static dt_status first_sweep(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
 {
+    struct dt_part *block = model->parts.all[i + 1];
+    struct dt_pass first = *pass;
+    DT_TRY(begin(pass, block, true));
+    if (model->config.recompute >= DT_RECOMPUTE_BLOCK)
+        DT_TRY(norm_forward(model, pass, i, true));
+    if (runs_whole(model, block))
+        return DT_OK;
+    if (block->reverse) // the second sweep announces the rows of both
+        first.grad_ready = NULL;
+    return run_backward(block, &first, rows_of(model, pass, model->out),
+                        gradient_of(model, pass, block));
+}
+
+// The first sweep has left h of a block that runs whole.
+static dt_status second_sweep(const struct dt_model *model, const struct dt_pass *pass, int64_t i)
+{
+    struct dt_part *block = model->parts.all[i + 1];
     const struct dt_pass whole = whole_of(model, pass);
-    if (!runs_whole(model, block))
+    if (!runs_whole(model, block)) {
+        if (by_part(model))
+            DT_TRY(norm_forward(model, pass, i, true));
         DT_TRY(backward_reversed(model, pass, block));
-    else if (pass->at == 0)
+    } else if (pass->at == 0)
         DT_TRY(run_backward(block, &whole, model->out, dt_view_rows(block->dh, 0, whole.rows)));
     for (int row = block->first_row; row < block->norm; row++)
         DT_TRY(dt_pass_ready(pass, row));
@@ -304,23 +321,8 @@ static dt_status second_sweep(const struct dt_model *model, const struct dt_pass
 static dt_status backward_layer(const struct dt_model *model, const struct dt_pass *pass, int64_t i,
                                 int sweep)
 {
-    struct dt_part *block = model->parts.all[i + 1];
-    struct dt_pass first = *pass;
-    if (sweep == 0)
-        DT_TRY(begin(pass, block, true));
-    if (by_part(model) || (sweep == 0 && model->config.recompute >= DT_RECOMPUTE_BLOCK))
-        DT_TRY(norm_forward(model, pass, i, true));
-    if (sweep > 0) {
-        DT_TRY(second_sweep(model, pass, block));
-        return norm_backward(model, pass, i);
-    }
-    if (runs_whole(model, block))
-        return DT_OK;
-    if (block->reverse)
-        first.grad_ready = NULL;
-    DT_TRY(run_backward(block, &first, rows_of(model, pass, model->out),
-                        gradient_of(model, pass, block)));
-    return block->reverse ? DT_OK : norm_backward(model, pass, i);
+    DT_TRY(sweep == 0 ? first_sweep(model, pass, i) : second_sweep(model, pass, i));
+    return sweep == dt_model_sweeps(model, i + 1) - 1 ? norm_backward(model, pass, i) : DT_OK;
 }
 
 dt_status dt_model_part_backward(const struct dt_model *model, const struct dt_pass *caller,
