@@ -40,6 +40,23 @@ refused() { # what, pattern of the message, command of dtrain …: it must end w
     check "$what: one message, not $(grep -ac '^dtrain: error' refused.log)" test "$(grep -ac '^dtrain: error' refused.log)" -eq "${messages:-1}"
 }
 
+# A rank that waits for another one's state reports that rank, which was killed or stopped.
+reports_fates() { # arguments of a run that shares windows between two ranks …
+    local host signal code word name
+    host=$(uname -n)
+    export OMPI_MCA_odls_base_sigkill_timeout=1 # as launched by hand
+    for fate in KILL:137:died STOP:3:'is suspended \(SIGSTOP\)'; do
+        IFS=: read -r signal code word <<<"$fate"
+        name=fate-$signal
+        start 2 "$@" run.name="$name" run.steps=1000000 checkpoint.on_signal=false
+        check "$name: trains" wait_until grep -q '"step":5,' "runs/$name/metrics.jsonl"
+        kill -"$signal" "$(rank_pid 1)"
+        wait "$job"
+        check "$name: exit code $?, not $code" test $? -eq "$code"
+        check "$name: last words" grep -qE "rank 1 on host $host \(pid [0-9]+\) $word at step [0-9]+" "$name.log"
+    done
+}
+
 finish() {
     # Open MPI leaves its own files if a rank is killed.
     check "temporary files are left: $(ls -A "$temporary")" test -z "$(find "$temporary" -mindepth 1 -maxdepth 1 ! -name 'ompi.*')"

@@ -100,19 +100,7 @@ check "the plan" ranks 2 --check small.ini "${long[@]}" "${common[@]}" comm.cont
 check "the plan has them: $(grep ^segments check.log)" grep -q '^segments: 8 of 64 tokens a window, shared by 2 ranks, ' check.log
 check "eval by one rank" "$dtrain" eval small.ini run.name=$first-2 "${long[@]}" "${common[@]}" comm.context=2 >eval.json 2>eval.log
 
-# A rank that waits for a state reports the rank that does not send it.
-host=$(uname -n)
-export OMPI_MCA_odls_base_sigkill_timeout=1 # as launched by hand
-for fate in KILL:137:died STOP:3:'is suspended \(SIGSTOP\)'; do
-    IFS=: read -r signal code word <<<"$fate"
-    name=fate-$signal
-    start 2 small.ini run.name="$name" "${long[@]}" "${common[@]}" comm.context=2 run.steps=1000000 checkpoint.on_signal=false comm.timeout_s=3
-    check "$name: trains" wait_until grep -q '"step":5,' "runs/$name/metrics.jsonl"
-    kill -"$signal" "$(rank_pid 1)"
-    wait "$job"
-    check "$name: exit code $?, not $code" test $? -eq "$code"
-    check "$name: last words" grep -qE "rank 1 on host $host \(pid [0-9]+\) $word at step [0-9]+" "$name.log"
-done
+reports_fates small.ini "${long[@]}" "${common[@]}" comm.context=2 comm.timeout_s=3
 
 rejected() { # what, pattern, ranks, overrides …
     messages=1 refused "$1" "$2" ranks "$3" small.ini run.name=bad "${long[@]}" "${@:4}"

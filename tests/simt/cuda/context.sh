@@ -115,19 +115,7 @@ run both 1 "${both[@]}"
 run both-2 2 "${both[@]}" comm.context=2
 check "both ways: losses and norms" same_losses runs/both/metrics.jsonl runs/both-2/metrics.jsonl 1e-6 2e-6
 
-# A rank that waits for a state names who does not send it.
-host=$(uname -n)
-export OMPI_MCA_odls_base_sigkill_timeout=1 # as launched by hand
-for fate in KILL:137:died STOP:3:'is suspended \(SIGSTOP\)'; do
-    IFS=: read -r signal code word <<<"$fate"
-    name=fate-$signal
-    start 2 pools.ini data.seq_len=140 run.name="$name" comm.context=2 run.steps=1000000 data.val= log.eval_every=0 checkpoint.on_signal=false comm.timeout_s=5
-    check "$name: trains" wait_until grep -q '"step":3,' "runs/$name/metrics.jsonl"
-    kill -"$signal" "$(rank_pid 1)"
-    wait "$job"
-    check "$name: exit code $?, not $code" test $? -eq "$code"
-    check "$name: last words" grep -qE "rank 1 on host $host \(pid [0-9]+\) $word at step [0-9]+" "$name.log"
-done
+reports_fates pools.ini data.seq_len=140 comm.context=2 data.val= log.eval_every=0 comm.timeout_s=5
 
 rejected() { # what, pattern, arguments …
     messages=1 refused "$1" "$2" ranks 2 kinds.ini run.name=bad comm.context=2 "${@:3}"
