@@ -22,7 +22,7 @@ struct dt_device_comm_config {
     int channels;       // of a ring, 1 or 2: messages of one do not wait for those of another
 };
 
-// Where a message goes or comes from, in the ring of this rank.
+// These are the ways that a message takes between this rank and its neighbours in the ring.
 enum dt_device_way { DT_TO_NEXT, DT_TO_PREVIOUS, DT_FROM_PREVIOUS, DT_FROM_NEXT, DT_DEVICE_WAYS };
 
 // Bytes of scratch device memory for sums of `tree_bytes`.

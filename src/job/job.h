@@ -124,8 +124,8 @@ enum dt_sharding dt_job_sharding(const struct dt_job *job);
 // Whether the ranks take turns in the slots of a batch, one micro-batch each; otherwise a rank's
 // micro-batches are consecutive.
 bool dt_job_takes_turns(const struct dt_job *job);
-// Whether windows may be run in segments: each sends its gradients at once, which ranks that take
-// turns cannot.
+// Whether windows may be run in segments. Ranks that take turns send the gradients of a micro-batch
+// once. So does a model that reads both ways, but others send those of each segment.
 bool dt_job_may_segment(const struct dt_job *job);
 // Adds to the rules the target columns of a policy's heads, and the values that they may have.
 dt_status dt_job_targets(const struct dt_model_config *model, struct dt_scan_rules *rules);

@@ -32,7 +32,7 @@ struct dt_model {
                               // and at the head's; in inference one array
     struct dt_view out;       // [M, d] storage: output of a block; in backward its gradient
     struct dt_view dresidual; // [M, d] fp32
-    // For blocks with two directions, of a pass: where documents begin in reversed order
+    // Blocks with two directions use these in a pass: where documents begin in reversed order
     // (kernels/reverse.h), and `out` reversed.
     uint8_t *resets;         // [M]
     struct dt_view reversed; // [M, d] storage

@@ -260,21 +260,18 @@ static dt_status choose_segment(const struct dt_job *job, int64_t *segment)
     return search_segment(job, budget.bytes - budget.bytes / 64, segment, &bytes);
 }
 
+// Between devices states travel by NCCL alone.
 static dt_status check_messages(const struct dt_job *job)
 {
-    static const char key[] = "comm.context";
-    const char *backend = dt_config_find(job->config, "comm.backend")->text;
-    if (job->backend.table->unified)
+    if (job->backend.table->unified || dt_job_uses_device_comm(job))
         return DT_OK;
-    return dt_job_uses_device_comm(job)
-               ? DT_OK
-               : dt_config_reject(
-                     job->config, key,
-                     "give each rank its own GPU and comm.backend = auto, or use run.device = cpu",
-                     "%lld ranks share each window, between GPUs by NCCL alone, which this run "
-                     "does not use (comm.backend = %s, run.share_device = %s)",
-                     (long long)job->settings.comm.context, backend,
-                     job->settings.run.share_device ? "true" : "false");
+    return dt_config_reject(
+        job->config, "comm.context",
+        "give each rank its own GPU and comm.backend = auto, or use run.device = cpu",
+        "%lld ranks share each window, between GPUs by NCCL alone, which this run does not use "
+        "(comm.backend = %s, run.share_device = %s)",
+        (long long)job->settings.comm.context, dt_config_find(job->config, "comm.backend")->text,
+        job->settings.run.share_device ? "true" : "false");
 }
 
 // Every rank of a group runs as many segments, so all take part in the same collectives.
