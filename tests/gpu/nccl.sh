@@ -3,7 +3,7 @@
 # gradients are summed by NCCL, with a device each or both on one, which NCCL 2.30 and newer allow: they have the losses
 # of one rank, the same bits twice and with and without graphs, the sums of every form, and share windows. Skipped
 # without a device or NCCL.
-# Arguments: dtrain, the program of simt/cuda/nccl_test.c.
+# Arguments: dtrain, the program of simt/cuda/test_nccl.c.
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
 collectives=$(realpath "$2")
