@@ -9,8 +9,6 @@
 // nothing.
 #include "model/kinds.h"
 
-#include "base/round.h"
-
 #include <math.h>
 
 // The arrays of a pass, M rows of storage type.
@@ -80,17 +78,6 @@ static dt_status check(const struct dt_model_config *c)
     if (v->n_head % v->n_kv_head != 0)
         return DT_FAIL(DT_USER, hint, "model.n_kv_head is %lld; it must divide model.n_head = %lld",
                        (long long)v->n_kv_head, (long long)v->n_head);
-    if (c->segment > 0 && v->attn_window > c->segment && c->direction == DT_DIRECTION_FORWARD) {
-        char fits[64];
-        snprintf(
-            fits, sizeof fits, "use model.segment = %lld or more, or 0",
-            (long long)dt_round_up(v->attn_window, DT_SSD_CHUNK_CUDA)); // the longest chunk of all
-        return DT_FAIL(
-            DT_USER, fits,
-            "model.segment is %lld, shorter than model.attn_window = %lld: the keys that "
-            "each border keeps would be more than a segment has",
-            (long long)c->segment, (long long)v->attn_window);
-    }
     if (v->attn_window == 0)
         return DT_FAIL(DT_USER, "set it to the number of positions that each one attends to",
                        "model.attn_window is auto, but no data.seq_len gives its value");

@@ -227,15 +227,12 @@ dt_status dt_fit_segment(dt_segment_plan plan, void *context,
                 return DT_OK;
             continue;
         }
-        dt_status status = plan(context, tried, &needed);
-        if (status != DT_OK && *segment > 0) { // attention sees further than that
-            dt_error_clear();
-            return DT_OK;
+        DT_TRY(plan(context, tried, &needed));
+        if (*segment == 0 || needed < *bytes) {
+            *segment = tried > 0 && tried < length ? tried : length;
+            *bytes = needed;
         }
-        DT_TRY(status);
-        *segment = tried > 0 && tried < length ? tried : length;
-        *bytes = needed;
-        if (needed <= choice->free || *segment <= choice->unit)
+        if (*bytes <= choice->free || tried == choice->unit)
             return DT_OK;
     }
 }
@@ -364,11 +361,7 @@ dt_status dt_job_settle_segment(struct dt_job *job)
     if (context > 1 && *segment == 0) // one for each rank
         *segment = dt_round_up(dt_ceil_div(job->settings.data.seq_len, context),
                                dt_segment_unit(&job->backend));
-    DT_TRY(dt_agree(job->comm, check_segment(job)));
-    return context > 1 // its attention may see further
-               ? dt_agree(job->comm,
-                          dt_job_name_origin(job->config, dt_model_config_check(&job->model)))
-               : DT_OK;
+    return dt_agree(job->comm, check_segment(job));
 }
 
 static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *plan, int64_t needed,

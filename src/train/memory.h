@@ -46,8 +46,9 @@ struct dt_segment_choice {
     int64_t ranks;  // that share a window: each has as many segments
     int64_t free;   // bytes
 };
-// The longest segment that fits into `free` bytes, of as few segments as that allows, or the
-// shortest that the model can have; `length` where the whole window fits. *bytes: what is then
-// needed, more than `free` where none fits. *segment is 0 where ranks cannot share the window.
+// The longest segment that fits into `free` bytes; `length` where the whole window fits. Where
+// nothing fits, the segment that needs the fewest bytes: the shortest is not always it, since each
+// border keeps a state, which is large where attention sees far. *bytes: what *segment needs.
+// *segment is 0 where ranks cannot share the window.
 dt_status dt_fit_segment(dt_segment_plan plan, void *context,
                          const struct dt_segment_choice *choice, int64_t *segment, int64_t *bytes);

@@ -91,6 +91,11 @@ run split 4 "${common[@]}" comm.context=4 optim.shard=weights checkpoint.every=6
 check "it resumed" grep -q 'resuming from .*step-00000006' split.log
 same_training "half on two ranks, the rest on four" $first split
 
+seeing=(model.layers="attention mamba" model.attn_window=460 model.segment=64)
+run seeing 1 "${seeing[@]}"
+run seeing-4 4 "${seeing[@]}" comm.context=4
+same_training "attention that sees the whole window" seeing seeing-4
+
 mix=("${common[@]}" "data.train=data/train-*.h5:0.7 data/val-*.h5:0.3" data.val= log.eval_every=0)
 run mixture 1 "${mix[@]}"
 run mixture-2 2 "${mix[@]}" comm.context=2
@@ -119,6 +124,4 @@ huge=(data.train=synthetic:random data.val= log.eval_every=0 data.seq_len=167772
 check "auto, a window that does not fit" ranks 2 --check small.ini "${huge[@]}" comm.context=2 model.segment=auto >auto.log 2>&1
 check "auto gives ranks as many segments: $(grep '^segments' auto.log)" \
     awk '/^segments: / { found = $2 > 2 && $2 % 2 == 0 } END { exit !found }' auto.log
-rejected "a longer window of attention" 'model.segment is 256, shorter than model.attn_window = 300' 2 comm.context=2 model.layers=attention \
-    model.attn_window=300
 finish

@@ -25,6 +25,10 @@ for layers in "mamba mamba" "mamba2 mamba2" "gru lstm" "mamba attention mlp"; do
         same_training "$layers in segments of $segment" "$name" "$name-$segment"
     done
 done
+seeing=("${long[@]}" model.layers="attention mamba" model.attn_window=300)
+run seeing "${seeing[@]}"
+run seeing-64 "${seeing[@]}" model.segment=64
+same_training "attention that sees the whole window, in segments" seeing seeing-64
 run mamba-512 "${long[@]}" model.segment=512
 check "a segment as long as a window changes no bit" diff <(train_lines runs/mamba-mamba/metrics.jsonl) <(train_lines runs/mamba-512/metrics.jsonl)
 run recompute "${long[@]}" model.segment=64 model.recompute=block
@@ -86,8 +90,6 @@ override() { # what, pattern, overrides …
     refused "$1" "$2" "$dtrain" small.ini run.name=bad "${long[@]}" "${@:3}"
 }
 override "no whole chunks" 'model.segment: 100 is not a multiple of 64, the chunk of the scans on cpu' model.segment=100
-override "a longer window of attention" 'model.segment is 64, shorter than model.attn_window = 100' model.segment=64 model.layers=attention \
-    model.attn_window=100
 override "auto with reproducible sums" 'model.segment: auto follows the memory, .*needs a number' model.segment=auto comm.reduce=reproducible \
     data.micro_batch=1
 

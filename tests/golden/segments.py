@@ -30,6 +30,7 @@ KINDS = {
 }
 CASES = {"plain" if kind == "mamba" else kind: LONG | keys | dict(layers=f"{kind}*2") for kind, keys in KINDS.items()}
 CASES |= {f"{kind}_documents": LONG | keys | dict(layers=f"{kind}*2", T=4091, reset=True) for kind, keys in KINDS.items()}
+CASES["attention_far"] = CASES["attention_documents"] | dict(attn_window=700)
 CASES["pooled"] = POLICY | LONG | KINDS["mamba"] | dict(
     layers="mamba*2", heads="a:categorical*3/mean b:categorical*4/last c:bernoulli*2/max", frame_size=2, vocab_size=1,
     T=4091, steps=10)

@@ -385,6 +385,37 @@ static void test_scores(void)
     }
 }
 
+// Bytes of a segment's activations, 1 a position, and of the states at borders.
+static dt_status bytes_of_segment(void *context, int64_t segment, int64_t *bytes)
+{
+    const int64_t length = 1000, state = *(const int64_t *)context;
+    int64_t borders = segment > 0 ? dt_ceil_div(length, segment) - 1 : 0;
+    *bytes = (segment > 0 ? segment : length) + borders * state;
+    return DT_OK;
+}
+
+// Segments of a window of 1,000 positions.
+static void test_fit_segment(void)
+{
+    static const struct {
+        int64_t state, free, ranks, segment, bytes;
+    } cases[] = {
+        {0, 1000, 1, 1000, 1000}, {0, 999, 1, 512, 512}, {0, 300, 1, 256, 256},
+        {0, 10, 1, 64, 64}, // nothing fits: the shortest needs least
+        {0, 1000, 2, 512, 512},   {0, 500, 4, 256, 256}, {1, 260, 1, 256, 259},
+        {100, 10, 1, 256, 556}, // nothing fits: shorter ones have more borders
+        {600, 10, 1, 1000, 1000},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t state = cases[i].state, segment, bytes;
+        const struct dt_segment_choice choice = {
+            .length = 1000, .unit = 64, .ranks = cases[i].ranks, .free = cases[i].free};
+        CHECK_OK(dt_fit_segment(bytes_of_segment, &state, &choice, &segment, &bytes));
+        CHECK_INT(segment, cases[i].segment);
+        CHECK_INT(bytes, cases[i].bytes);
+    }
+}
+
 // The number of segments that are predicted at a time: as many as 4096 rows, 2^28 logits, 64
 // streams and an eighth of all segments allow.
 static void test_predict_streams(void)
@@ -407,7 +438,7 @@ static void test_predict_streams(void)
 
 int main(void)
 {
-    RUN(test_search, test_plan, test_logits, test_predict_streams, test_settings, test_scores,
-        test_job);
+    RUN(test_search, test_plan, test_logits, test_fit_segment, test_predict_streams, test_settings,
+        test_scores, test_job);
     return test_end();
 }
