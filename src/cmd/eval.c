@@ -211,8 +211,7 @@ static dt_status evaluate(struct dt_job *job, const struct options *o)
     DT_TRY_GOTO(status, out, dt_model_create(&job->backend, &job->model, &shape, &model));
     DT_TRY_GOTO(status, out,
                 dt_input_create(&job->backend, dt_model_arrays(model), &step.batch, &input));
-    DT_TRY_GOTO(status, out,
-                dt_segments_create(&job->backend, model, &shape, &step.batch, &segments));
+    DT_TRY_GOTO(status, out, dt_segments_create(&job->backend, model, &step.batch, &segments));
     if (job->settings.data.carry_state)
         DT_TRY_GOTO(status, out, dt_carry_create(&job->backend, model, &step.batch, NULL, &carry));
     DT_TRY_GOTO(

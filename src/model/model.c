@@ -444,6 +444,11 @@ const struct dt_model_config *dt_model_config(const struct dt_model *model)
     return &model->config;
 }
 
+const struct dt_model_shape *dt_model_shape(const struct dt_model *model)
+{
+    return &model->shape;
+}
+
 const struct dt_params *dt_model_params(const struct dt_model *model)
 {
     return &model->parts.params;

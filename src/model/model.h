@@ -66,6 +66,7 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
                           const struct dt_model_shape *shape, struct dt_model **model);
 void dt_model_destroy(struct dt_model *model); // NULL is fine
 const struct dt_model_config *dt_model_config(const struct dt_model *model);
+const struct dt_model_shape *dt_model_shape(const struct dt_model *model);
 const struct dt_params *dt_model_params(const struct dt_model *model);
 const struct dt_array_list *dt_model_arrays(const struct dt_model *model); // that it reads
 // Index of the array of token ids, where a model can run on tokens alone; else DT_USER.

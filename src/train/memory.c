@@ -45,7 +45,6 @@ struct dt_stepper_config dt_job_stepper(const struct dt_job *job)
         .storage = job->model.storage,
         .shard = dt_job_sharding(job),
         .graphs = s->run.cuda_graph != DT_TOGGLE_FALSE,
-        .losses = job->train && job->train->mixture.n > 1,
         .carry_steps = s->data.carry_state ? job->steps_per_epoch : 0};
 }
 
@@ -67,7 +66,7 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan)
     DT_TRY_GOTO(status, out, dt_segments_plan(&job->model, &arrays, &shape, &stepper.batch, plan));
     DT_TRY_GOTO(status, out, dt_stepper_plan(backend, &params, &arrays, &stepper, plan));
     dt_memory_plan_add(plan, "host batches", dt_loader_bytes(&loader), true);
-    if (stepper.losses)
+    if (shape.losses)
         dt_memory_plan_add(plan, "host losses",
                            DT_STEPS_IN_FLIGHT * stepper.batch.sequences * stepper.batch.length *
                                (int64_t)(sizeof(float) + sizeof(int32_t)),

@@ -22,17 +22,16 @@ static int64_t borders_of(const struct dt_model_shape *shape, const struct dt_in
     return shape->training ? n : dt_min_i64(n, 2);
 }
 
-// Whether a window is run part by part.
-static bool runs_by_part(const struct dt_model_config *config, const struct dt_input_config *batch)
+// How many directions have states of their own: part by part both do.
+static int directions_of(const struct dt_model_shape *shape)
 {
-    return config->direction == DT_DIRECTION_BOTH && segments_of(batch) > 1;
+    return shape->window > 0 ? 2 : 1;
 }
 
 // All states: those of each direction; in a group two more, which are sent.
-static int64_t states_of(const struct dt_model_shape *shape, const struct dt_input_config *batch,
-                         bool by_part)
+static int64_t states_of(const struct dt_model_shape *shape, const struct dt_input_config *batch)
 {
-    return borders_of(shape, batch) * (by_part ? 2 : 1) + (ranks_of(batch) > 1 ? 2 : 0);
+    return borders_of(shape, batch) * directions_of(shape) + (ranks_of(batch) > 1 ? 2 : 0);
 }
 
 dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt_array_list *arrays,
@@ -47,8 +46,7 @@ dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt
     for (int i = 0; i < arrays->n && batch->micro > 1; i++)
         input += dt_array_bytes(&arrays->arrays[i], batch->micro * batch->segment);
     dt_memory_plan_add(plan, "border states",
-                       states_of(shape, batch, runs_by_part(config, batch)) * state +
-                           (shape->training ? 2 * gradient : 0),
+                       states_of(shape, batch) * state + (shape->training ? 2 * gradient : 0),
                        false);
     dt_memory_plan_add(plan, "segment input", input, false);
     if (shape->losses)
@@ -58,18 +56,16 @@ dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt
 }
 
 dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *model,
-                             const struct dt_model_shape *shape,
                              const struct dt_input_config *batch, struct dt_segments *s)
 {
+    const struct dt_model_shape *shape = dt_model_shape(model);
     const struct dt_array_list *arrays = dt_model_arrays(model);
-    const bool by_part = runs_by_part(dt_model_config(model), batch);
     int64_t n = segments_of(batch), window = batch->micro * batch->length,
-            states = states_of(shape, batch, by_part);
+            states = states_of(shape, batch);
     *s = (struct dt_segments){.backend = backend,
                               .model = model,
                               .config = *batch,
-                              .shape = *shape,
-                              .by_part = by_part,
+                              .by_part = shape->window > 0,
                               .n = n / ranks_of(batch),
                               .step = ranks_of(batch)};
     if (n == 1)
@@ -82,7 +78,7 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
     DT_TRY(DT_NEW(&s->states, states, "%lld states", (long long)states));
     for (int64_t i = 0; i < states; i++)
         DT_TRY(dt_model_state_create(model, batch->micro, &s->states[i]));
-    s->sent = s->states + s->kept * (by_part ? 2 : 1);
+    s->sent = s->states + s->kept * directions_of(shape);
     for (int i = 0; i < 2 && shape->training; i++)
         DT_TRY(dt_model_state_create_gradient(model, batch->micro, &s->gradients[i]));
     for (int i = 0; i < arrays->n && batch->micro > 1; i++)
@@ -103,7 +99,8 @@ dt_status dt_segments_connect(struct dt_segments *s, struct dt_device_comm *devi
 
 void dt_segments_destroy(struct dt_segments *s)
 {
-    for (int64_t i = 0; s->states && i < states_of(&s->shape, &s->config, s->by_part); i++)
+    int64_t states = s->states ? states_of(dt_model_shape(s->model), &s->config) : 0;
+    for (int64_t i = 0; i < states; i++)
         dt_model_state_destroy(s->model, s->states[i]);
     dt_relay_destroy(&s->relay);
     for (int i = 0; i < 2; i++)

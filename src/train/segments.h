@@ -19,11 +19,10 @@ struct dt_segments {
     const struct dt_backend *backend;
     struct dt_model *model; // borrowed
     struct dt_input_config config;
-    struct dt_model_shape shape; // of the model
-    bool by_part;                // a model that reads both ways
-    int64_t n;                   // segments of a window that this rank runs
-    int64_t place, step;         // these are segments place, place + step, … of the window
-    int64_t kept;                // states that backward needs; all that there are without training
+    bool by_part;        // a model that reads both ways
+    int64_t n;           // segments of a window that this rank runs
+    int64_t place, step; // these are segments place, place + step, … of the window
+    int64_t kept;        // states that backward needs; all that there are without training
     // A rank that runs all segments keeps the state at border i, after segment i, in states[i %
     // kept], and that of the second direction in states[kept + i % kept]. In a group the state
     // before this rank's segment k is states[k % kept] likewise, and the state after it is sent
@@ -48,13 +47,12 @@ static inline int64_t dt_segment_unit(const struct dt_backend *backend)
 {
     return dt_max_i64(backend->op->scan_chunk, backend->op->ssd_chunk);
 }
-// Adds what dt_segments_create allocates. `shape`: of the model.
+// Adds what dt_segments_create allocates for a model of this shape.
 dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt_array_list *arrays,
                            const struct dt_model_shape *shape, const struct dt_input_config *batch,
                            struct dt_memory_plan *plan);
 // Where it fails, destroy it all the same.
 dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *model,
-                             const struct dt_model_shape *shape,
                              const struct dt_input_config *batch, struct dt_segments *segments);
 // Before the first pass, where ranks share windows and their device communicator is not NULL.
 dt_status dt_segments_connect(struct dt_segments *segments, struct dt_device_comm *device_comm);

@@ -193,9 +193,7 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
         DT_TRY_GOTO(
             status, fail,
             dt_carry_create(backend, model, &config->batch, &config->comm->info, &s->carry));
-    const struct dt_model_shape shape = {.training = true, .losses = config->losses};
-    DT_TRY_GOTO(status, fail,
-                dt_segments_create(backend, model, &shape, &config->batch, &s->segments));
+    DT_TRY_GOTO(status, fail, dt_segments_create(backend, model, &config->batch, &s->segments));
     struct dt_tree_sum own = {s->optimizer.gradients, s->optimizer.sum};
     if (!has_ring(s))
         own.gradients = dt_model_gradients(model);
@@ -213,7 +211,7 @@ dt_status dt_stepper_create(const struct dt_backend *backend, struct dt_model *m
     DT_TRY_GOTO(
         status, fail,
         dt_alloc_host(backend, DT_STEPS_IN_FLIGHT * (int64_t)sizeof *s->reports, &s->reports));
-    if (config->losses) {
+    if (dt_model_shape(model)->losses) {
         int64_t n = config->batch.sequences * config->batch.length * DT_STEPS_IN_FLIGHT;
         DT_TRY_GOTO(status, fail,
                     dt_alloc_host(backend, n * (int64_t)sizeof *s->losses, &s->losses));

@@ -30,7 +30,6 @@ struct dt_stepper_config {
     bool selftest;             // check communicators first
     enum dt_sharding shard;    // with several ranks
     bool graphs;               // if the device has them
-    bool losses;               // report each sequence's losses, if the model keeps them
     struct dt_op_times *times; // borrowed; NULL: ops are not timed
     int64_t carry_steps;       // carry state, reset after this many steps; 0: carry nothing
 };

@@ -124,7 +124,7 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
         for (int64_t i = 0; i < t->n_micro; i++)
             t->before[i] = load_state(t, t->first + i * run->micro, run->micro);
     }
-    golden_must(dt_segments_create(run->backend, t->model, &shape, &batch, &t->segments));
+    golden_must(dt_segments_create(run->backend, t->model, &batch, &t->segments));
     golden_must(dt_optimizer_create(run->backend, t->model, &optimizer,
                                     &(struct dt_pieces){&t->all, 1, 0, t->elements},
                                     &t->optimizer));

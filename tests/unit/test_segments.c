@@ -14,13 +14,12 @@ enum { B = 3, L = 171, ROWS = B * L };
 static void run_segments(struct random_pass *p, int64_t segment, float *streams,
                          struct dt_loss_sum *sum)
 {
-    const struct dt_model_shape shape = {.training = true};
     const struct dt_input_config batch = {
         .sequences = B, .length = L, .micro = B, .segment = segment};
     int64_t d = dt_model_config(p->model)->d_model;
     struct dt_segments segments;
     struct dt_pass part;
-    CHECK_OK(dt_segments_create(&p->backend, p->model, &shape, &batch, &segments));
+    CHECK_OK(dt_segments_create(&p->backend, p->model, &batch, &segments));
     const int64_t n = segments.n;
     for (int64_t turn = 0; turn < 2 * n; turn++) {
         if (turn < n)
@@ -103,7 +102,6 @@ static void test_model(const char *layers, const char *heads, enum dt_recompute 
 static void test_group(void)
 {
     const struct dt_model_config config = random_pass_config("tokens", "mamba*2", "lm");
-    const struct dt_model_shape shape = {.training = true};
     struct random_pass p;
     random_pass_open(&p, 1);
     random_pass_create(&p, &config, B, L);
@@ -113,7 +111,7 @@ static void test_group(void)
             .sequences = B, .length = L, .micro = B, .segment = 29, .context = 2, .comm = &comm};
         struct dt_segments segments;
         struct dt_pass part[3];
-        CHECK_OK(dt_segments_create(&p.backend, p.model, &shape, &batch, &segments));
+        CHECK_OK(dt_segments_create(&p.backend, p.model, &batch, &segments));
         CHECK_INT(segments.n, 3);
         for (int k = 0; k < 3; k++) {
             const struct dt_pass *a = &part[k];
@@ -177,13 +175,12 @@ static dt_status recorded(struct dt_comm *comm, struct dt_request *request)
 // Runs two windows of six segments as one of two ranks.
 static void run_turns(struct random_pass *p, struct dt_comm *comm)
 {
-    const struct dt_model_shape shape = {.training = true};
     const struct dt_input_config batch = {
         .sequences = B, .length = L, .micro = B, .segment = 29, .context = 2, .comm = comm};
     struct dt_segments segments;
     struct dt_loss_sum sum = {0};
     struct dt_pass part;
-    CHECK_OK(dt_segments_create(&p->backend, p->model, &shape, &batch, &segments));
+    CHECK_OK(dt_segments_create(&p->backend, p->model, &batch, &segments));
     for (int window = 0; window < 2; window++) {
         for (int k = 0; k < 3; k++)
             CHECK_OK(dt_segments_forward(&segments, &p->pass, k, &part));
@@ -246,8 +243,9 @@ int main(void)
         // Segments of no whole chunks, then of whole ones.
         for (int64_t segment = 50; segment <= 64; segment += 14)
             test_model(layers[i], "lm", DT_RECOMPUTE_NONE, segment, 8, DT_DIRECTION_FORWARD);
-    // A window of attention that is longer than a segment.
+    // Windows of attention that are longer than a segment: of two segments, and of all.
     test_model("attention*2", "lm", DT_RECOMPUTE_NONE, 64, 100, DT_DIRECTION_FORWARD);
+    test_model("attention*2", "lm", DT_RECOMPUTE_NONE, 64, L, DT_DIRECTION_FORWARD);
     for (enum dt_recompute recompute = DT_RECOMPUTE_NONE; recompute <= DT_RECOMPUTE_BLOCK;
          recompute++)
         test_model("mamba attention mlp gru mamba2 lstm", "lm", recompute, 64, 8,
