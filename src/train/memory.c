@@ -86,6 +86,11 @@ out:
     return status;
 }
 
+bool dt_job_takes_one_sequence(const struct dt_job *job)
+{
+    return dt_model_runs_whole(&job->model) && dt_job_segment(job) < job->settings.data.seq_len;
+}
+
 dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch,
                         enum dt_sum_order order, int64_t free, struct dt_fit found[RECOMPUTE_KINDS],
                         int *n_found)
@@ -94,7 +99,7 @@ dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch,
     *n_found = 0;
     for (int kind = 0; kind < RECOMPUTE_KINDS; kind++)
         for (int64_t micro = local_batch; micro > enough; micro--) {
-            int64_t bytes;
+            int64_t bytes = 0;
             if (local_batch % micro != 0 ||
                 (order == DT_SUM_TREE && !dt_is_power_of_two(local_batch / micro)))
                 continue;
@@ -148,23 +153,14 @@ static void name_largest(const struct dt_memory_plan *plan, char *text, size_t s
 }
 
 // "data.micro_batch = 4 with model.recompute = scan needs 61.2 GiB; …"
-// `segment` 0: no segment fits, or the job has one.
-static void name_fits(const struct dt_fit *fits, int n, int64_t segment, int64_t segment_bytes,
-                      char *text, size_t size)
+static void name_fits(const struct dt_fit *fits, int n, char *text, size_t size)
 {
     char bytes[BYTES_TEXT];
     text[0] = 0;
-    if (n == 0 && segment == 0)
-        snprintf(text, size,
-                 "no data.micro_batch or model.recompute would fit: use a smaller model or "
-                 "data.seq_len, or a device with more free memory");
     for (int i = 0; i < n; i++)
         dt_append(text, size, "%sdata.micro_batch = %lld with model.recompute = %s needs %s",
                   i ? "; " : "", (long long)fits[i].micro_batch,
                   dt_recompute_name[fits[i].recompute], bytes_text(fits[i].bytes, bytes));
-    if (segment > 0)
-        dt_append(text, size, "%smodel.segment = %lld needs %s", n > 0 ? "; " : "",
-                  (long long)segment, bytes_text(segment_bytes, bytes));
 }
 
 // How much memory the rank may use.
@@ -211,7 +207,8 @@ static dt_status plan_of_segment(void *context, int64_t segment, int64_t *bytes)
 {
     struct dt_job trial = *(const struct dt_job *)context;
     trial.model.segment = segment;
-    return plan_of_job(&trial, trial.model.recompute, trial.micro_batch, bytes);
+    return plan_of_job(&trial, trial.model.recompute,
+                       dt_job_takes_one_sequence(&trial) ? 1 : trial.micro_batch, bytes);
 }
 
 dt_status dt_fit_segment(dt_segment_plan plan, void *context,
@@ -294,7 +291,7 @@ static dt_status check_context(const struct dt_job *job)
 static dt_status check_whole(const struct dt_job *job)
 {
     static const char why[] = "model.layers has blocks that look both ways over a whole window";
-    if (!dt_model_runs_whole(&job->model) || dt_job_segment(job) == job->settings.data.seq_len)
+    if (!dt_job_takes_one_sequence(job))
         return DT_OK;
     if (job->settings.comm.context > 1)
         return dt_config_reject(job->config, "comm.context", "set comm.context = 1",
@@ -368,15 +365,28 @@ static dt_status refuse(const struct dt_job *job, const struct dt_memory_plan *p
 {
     char largest[256], hint[DT_ERROR_HINT], needed_text[BYTES_TEXT], free_text[BYTES_TEXT];
     struct dt_fit fits[RECOMPUTE_KINDS];
-    int64_t free = budget->bytes - budget->bytes / 64, segment = 0, segment_bytes = 0;
+    struct dt_job trial = *job;
+    int64_t free = budget->bytes - budget->bytes / 64, length = job->settings.data.seq_len,
+            bytes = 0;
     int n;
     // Proposals leave room for what is not planned.
-    DT_TRY(dt_fit_search(plan_of_job, (void *)job, job->local_batch, dt_job_sum_order(job), free,
-                         fits, &n));
-    if (dt_job_segment(job) == job->settings.data.seq_len && dt_job_may_segment(job))
-        DT_TRY(search_segment(job, free, &segment, &segment_bytes));
+    DT_TRY(dt_fit_search(plan_of_job, (void *)job,
+                         dt_job_takes_one_sequence(job) ? 1 : job->local_batch,
+                         dt_job_sum_order(job), free, fits, &n));
+    name_fits(fits, n, hint, sizeof hint);
+    if (dt_job_segment(job) == length && dt_job_may_segment(job)) {
+        DT_TRY(search_segment(job, free, &trial.model.segment, &bytes));
+        bool one = job->micro_batch > 1 && dt_job_takes_one_sequence(&trial);
+        if (dt_job_segment(&trial) < length && bytes <= free)
+            dt_append(hint, sizeof hint, "%smodel.segment = %lld%s needs %s", n > 0 ? "; " : "",
+                      (long long)trial.model.segment, one ? " with data.micro_batch = 1" : "",
+                      bytes_text(bytes, needed_text));
+    }
+    if (!hint[0])
+        snprintf(hint, sizeof hint,
+                 "no data.micro_batch or model.recompute would fit: use a smaller model or "
+                 "data.seq_len, or a device with more free memory");
     name_largest(plan, largest, sizeof largest);
-    name_fits(fits, n, segment_bytes <= free ? segment : 0, segment_bytes, hint, sizeof hint);
     return DT_FAIL(DT_MACHINE, hint, "training needs %s of %s, and %s has %s%s; most of it for %s",
                    bytes_text(needed, needed_text), budget->memory, budget->owner,
                    bytes_text(budget->bytes, free_text), budget->note, largest);

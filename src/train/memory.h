@@ -14,6 +14,9 @@ dt_status dt_job_memory(const struct dt_job *job, struct dt_memory_plan *plan);
 // Bytes of device memory reserved for what no plan counts: code loaded in the first steps, graphs,
 // NCCL. 0 for unified memory.
 int64_t dt_job_reserved_memory(const struct dt_job *job, const struct dt_device_info *info);
+// Whether a micro-batch must be one sequence: windows are run in segments, but some blocks run over
+// the whole window.
+bool dt_job_takes_one_sequence(const struct dt_job *job);
 // If job->model.segment is auto, chooses the fewest segments per window that fit, the same on all
 // ranks; otherwise checks it. Collective, before anything is planned.
 dt_status dt_job_settle_segment(struct dt_job *job);

@@ -122,8 +122,8 @@ dt_status dt_propose(const struct dt_job *job, const char *device, struct dt_pro
             search.storage = DT_BF16;
     }
     p->storage = search.storage;
-    DT_TRY(dt_fit_search(of_batch, &search, job->local_batch, dt_job_sum_order(job), p->bytes,
-                         p->batches, &p->n_batches));
+    DT_TRY(dt_fit_search(of_batch, &search, dt_job_takes_one_sequence(job) ? 1 : job->local_batch,
+                         dt_job_sum_order(job), p->bytes, p->batches, &p->n_batches));
     for (int kind = 0; kind <= DT_RECOMPUTE_BLOCK; kind++) {
         int64_t length = 0, bytes;
         DT_TRY(longest_window(&search, (enum dt_recompute)kind, p->bytes, &length, &bytes));

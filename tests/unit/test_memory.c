@@ -4,6 +4,7 @@
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/predict.h"
+#include "train/propose.h"
 
 #include "small_model.h"
 
@@ -264,6 +265,50 @@ static void test_job(void)
     close_job(&job, &model);
 }
 
+// Whatever is proposed must be accepted. Attention that sees both ways takes any number of whole
+// windows at a time, but in segments one sequence.
+static void test_proposals(void)
+{
+    struct dt_job job;
+    struct small_model model;
+    struct dt_proposal proposal;
+    int segments = 0;
+    open_job(&job, &model);
+    job.model = default_model("mamba attention", 12, 37);
+    job.model.direction = DT_DIRECTION_BOTH;
+    snprintf(job.model.heads, sizeof job.model.heads, "mlm");
+    WHOLE_OF(job.model, mask_token) = 1;
+    CHECK_OK(dt_model_config_normalize(&job.model));
+    CHECK_OK(dt_model_config_resolve(&job.model, 512));
+    job.settings.data.seq_len = 512;
+    const int64_t whole = device_bytes(&job, DT_RECOMPUTE_NONE, 12);
+    for (memory_free = whole - 1; memory_free > whole / 4; memory_free -= whole / 64) {
+        struct dt_job other = job;
+        CHECK_INT(dt_job_check_memory(&job), DT_MACHINE);
+        const char *hint = strstr(dt_error_current()->hint, "model.segment");
+        long long segment, micro = job.micro_batch;
+        double mib = 0;
+        if (hint && sscanf(hint, "model.segment = %lld with data.micro_batch = %lld needs %lf MiB",
+                           &segment, &micro, &mib) > 0) {
+            segments++;
+            other.micro_batch = micro, other.model.segment = segment;
+            CHECK_OK(dt_job_settle_segment(&other));
+            CHECK_OK(dt_job_check_memory(&other));
+            CHECK_NEAR(mib, (double)device_bytes(&other, DT_RECOMPUTE_NONE, micro) / 0x1p20, 0.06);
+        }
+        dt_error_clear();
+    }
+    CHECK(segments > 4, "%d proposals have segments", segments);
+    CHECK_OK(dt_propose(&job, "h100-80", &proposal));
+    CHECK_INT(proposal.batches[0].micro_batch, 12);
+    job.micro_batch = 1, job.model.segment = 128;
+    CHECK_OK(dt_job_settle_segment(&job));
+    CHECK_OK(dt_propose(&job, "h100-80", &proposal));
+    CHECK_INT(proposal.n_batches, 1);
+    CHECK_INT(proposal.batches[0].micro_batch, 1);
+    close_job(&job, &model);
+}
+
 // The number of rows in a tile of logits is what the backend likes, from 128 to 4096, but at most
 // the number of rows and at least one for each sequence.
 static void test_logits(void)
@@ -439,6 +484,6 @@ static void test_predict_streams(void)
 int main(void)
 {
     RUN(test_search, test_plan, test_logits, test_fit_segment, test_predict_streams, test_settings,
-        test_scores, test_job);
+        test_scores, test_job, test_proposals);
     return test_end();
 }
