@@ -153,9 +153,10 @@ static void print_batch(const struct dt_job *job)
 // The median time of the last steps in the metrics of the resumed run; false: none.
 static bool measured_step(const struct dt_job *job, double *ms, int64_t *first, int64_t *last)
 {
-    enum { TAIL = 1 << 16, MOST = TAIL / 128 };
+    static const char event[] = "\"event\":\"train\",\"step\":", field[] = "\"step_ms\":";
+    enum { TAIL = 1 << 16 };
     char path[DT_PATH], tail[TAIL];
-    double list[MOST];
+    double list[TAIL / (sizeof event + sizeof field - 2)]; // no line is shorter
     int n = 0;
     FILE *f = job->resume[0] && dt_path(path, "%s/metrics.jsonl", job->run_path) == DT_OK
                   ? fopen(path, "r")
@@ -166,9 +167,8 @@ static bool measured_step(const struct dt_job *job, double *ms, int64_t *first, 
         rewind(f);
     tail[fread(tail, 1, sizeof tail - 1, f)] = 0;
     fclose(f);
-    static const char event[] = "\"event\":\"train\",\"step\":", field[] = "\"step_ms\":";
-    for (const char *at = tail; n < MOST && (at = strstr(at, event)); at++) {
-        const char *value = strstr(at, field);
+    for (const char *at = tail, *value; (at = strstr(at, event)); at = value) {
+        value = strstr(at, field);
         if (!value)
             break;
         *last = strtoll(at + sizeof event - 1, NULL, 10);
