@@ -44,6 +44,12 @@ for layout in episodes robomimic minari d4rl groups; do
     check "$layout: order" "$dtrain" order policy.ini "${lines[@]}" --steps 1:3 >order.log
     check "$layout: a line a window" test "$(grep -c . order.log)" = 24
 done
+"$make_episodes" groups one.h5 0 1 # of five frames
+for after in 0 1 2; do # rows after a frame that its target is: so many frames at the end have none
+    missing=$([ $after = 0 ] || echo "frames with a target missing: $after, ")
+    check "verify counts $after frames without a target" grep -q "^good  one.h5: 5 frames, .* targets: 3, ${missing}no checksums, data.train$" \
+        <("$dtrain" verify policy.ini "${lines[1]}" "${lines[3]}" data.train=one.h5 data.val= log.eval_every=0 data.batch=1 data.targets=actions@$after 2>&1)
+done
 refused "verify where no target is" 'all targets of data.train are missing' "$dtrain" verify policy.ini \
     "${lines[@]/targets=actions/targets=actions@5000}"
 check "verify of datasets that it does not know" grep -q '^bad   train.h5 has neither .*; dtrain verify CONFIG checks other datasets' \
