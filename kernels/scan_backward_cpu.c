@@ -25,11 +25,9 @@ static struct scan_scratch take_scratch(struct dt_arena *arena, int64_t n_state,
     dt_take_arrays(arena, n_state, DT_PITCH, (float **[]){&scratch.carry, &scratch.da, NULL});
     dt_take_arrays(arena, blocks * n_state, DT_PITCH, (float **[]){&scratch.starts, NULL});
     dt_take_arrays(arena, 1, DT_PITCH, (float **[]){&scratch.dd_skip, &scratch.ddt_bias, NULL});
-    dt_take_arrays(arena, DT_BLOCK, DT_PITCH,
-                   (float **[]){&scratch.u, &scratch.slope, &scratch.ds, &scratch.dz, &scratch.dh_b,
-                                &scratch.dh_a, NULL});
-    dt_take_arrays(arena, DT_BLOCK, SCAN_TILE,
-                   (float **[]){&scratch.decay, &scratch.before, &scratch.db, &scratch.dc, NULL});
+    scratch.slope = scan_take_steps(arena, sizeof *scratch.slope);
+    scratch.kept = dt_arena_take(arena, (DT_BLOCK + 1) * (int64_t)sizeof *scratch.kept);
+    scratch.sums = dt_arena_take(arena, DT_BLOCK * (int64_t)sizeof *scratch.sums);
     return scratch;
 }
 
@@ -66,31 +64,31 @@ DT_CLONES
 static void stage(const struct dt_scan_backward_args *args, const struct dt_piece *piece,
                   int64_t row, int64_t steps, const struct scan_scratch *scratch)
 {
-    float raw[DT_GROUP], z[DT_GROUP], dy[DT_GROUP];
+    float u[DT_GROUP], raw[DT_GROUP], z[DT_GROUP], dy[DT_GROUP];
     for (int64_t t = 0; t < steps; t++) {
-        int64_t at = t * DT_PITCH;
-        float *restrict u = scratch->u + at, *restrict delta = scratch->in.delta + at;
-        float *restrict du = scratch->in.du + at, *restrict slope = scratch->slope + at;
-        float *restrict ds = scratch->ds + at, *restrict dz = scratch->dz + at;
-        float *restrict s = scratch->in.s + at, *restrict dh_b = scratch->dh_b + at;
-        float *restrict dh_a = scratch->dh_a + at;
         dt_load_piece(piece, &args->in.u, row + t, u);
         dt_load_piece(piece, &args->in.delta, row + t, raw);
         dt_load_piece(piece, &args->in.z, row + t, z);
         dt_load_piece(piece, &args->dy, row + t, dy);
+        for (int64_t lane = 0; lane < piece->padded; lane += DT_LANES) {
+            struct scan_step *restrict step = scratch->in.step + scan_steps_at(lane) + t;
+            struct scan_slope *restrict slope = scratch->slope + scan_steps_at(lane) + t;
 #pragma omp simd
-        for (int64_t i = 0; i < piece->padded; i++) {
-            float x = raw[i] + scratch->in.dt_bias[i], e = dt_expf(x < 0.0f ? x : -x);
-            float gate = dt_sigmoidf(z[i]);
-            delta[i] =
-                (x < 0.0f ? 0.0f : x) + dt_log1pf_unit(e); // softplus, e shared with its slope
-            slope[i] = (x < 0.0f ? e : 1.0f) / (1.0f + e);
-            du[i] = delta[i] * u[i];
-            ds[i] = dy[i] * z[i] * gate;
-            dz[i] = dy[i] * gate * (1.0f + z[i] * (1.0f - gate));
-            s[i] = scratch->in.d_skip[i] * u[i];
-            dh_b[i] = 0.0f;
-            dh_a[i] = 0.0f;
+            for (int l = 0; l < DT_LANES; l++) {
+                int64_t i = lane + l;
+                float x = raw[i] + scratch->in.dt_bias[i], e = dt_expf(x < 0.0f ? x : -x);
+                float gate = dt_sigmoidf(z[i]);
+                // softplus, e shared with its slope
+                step->delta[l] = (x < 0.0f ? 0.0f : x) + dt_log1pf_unit(e);
+                step->du[l] = step->delta[l] * u[i];
+                step->s[l] = scratch->in.d_skip[i] * u[i];
+                slope->u[l] = u[i];
+                slope->slope[l] = (x < 0.0f ? e : 1.0f) / (1.0f + e);
+                slope->ds[l] = dy[i] * z[i] * gate;
+                slope->dz[l] = dy[i] * gate * (1.0f + z[i] * (1.0f - gate));
+                slope->dh_b[l] = 0.0f;
+                slope->dh_a[l] = 0.0f;
+            }
         }
     }
 }
@@ -103,18 +101,18 @@ static void finish(const struct dt_scan_backward_args *args, const struct dt_pie
     float du[DT_GROUP], ddelta[DT_GROUP], dz[DT_GROUP];
     float skip_sum[DT_GROUP] = {0}, bias_sum[DT_GROUP] = {0};
     for (int64_t t = 0; t < steps; t++) {
-        int64_t at = t * DT_PITCH;
-        const float *restrict u = scratch->u + at, *restrict delta = scratch->in.delta + at;
-        const float *restrict slope = scratch->slope + at, *restrict ds = scratch->ds + at;
-        const float *restrict gate = scratch->dz + at, *restrict s = scratch->in.s + at;
-        const float *restrict dh_b = scratch->dh_b + at, *restrict dh_a = scratch->dh_a + at;
+        for (int64_t lane = 0; lane < piece->padded; lane += DT_LANES) {
+            const struct scan_step *restrict step = scratch->in.step + scan_steps_at(lane) + t;
+            const struct scan_slope *restrict slope = scratch->slope + scan_steps_at(lane) + t;
 #pragma omp simd
-        for (int64_t i = 0; i < piece->padded; i++) {
-            du[i] = ds[i] * scratch->in.d_skip[i] + delta[i] * dh_b[i];
-            ddelta[i] = (dh_a[i] * ln2 + u[i] * dh_b[i]) * slope[i];
-            dz[i] = gate[i] * s[i];
-            skip_sum[i] += ds[i] * u[i];
-            bias_sum[i] += ddelta[i];
+            for (int l = 0; l < DT_LANES; l++) {
+                int64_t i = lane + l;
+                du[i] = slope->ds[l] * scratch->in.d_skip[i] + step->delta[l] * slope->dh_b[l];
+                ddelta[i] = (slope->dh_a[l] * ln2 + slope->u[l] * slope->dh_b[l]) * slope->slope[l];
+                dz[i] = slope->dz[l] * step->s[l];
+                skip_sum[i] += slope->ds[l] * slope->u[l];
+                bias_sum[i] += ddelta[i];
+            }
         }
         dt_store_piece(piece, &args->du, row + t, du);
         dt_store_piece(piece, &args->ddelta, row + t, ddelta);
@@ -149,14 +147,13 @@ static void run_block(const struct backward *job, const struct dt_piece *piece, 
         block.ahead[3] = dt_ahead(piece, &args->dy, next);
     }
     for (int64_t n0 = 0; n0 < n_state; n0 += SCAN_STATES) {
-        memset(scratch->db, 0, (size_t)(steps * SCAN_TILE) * sizeof *scratch->db);
-        memset(scratch->dc, 0, (size_t)(steps * SCAN_TILE) * sizeof *scratch->dc);
+        memset(scratch->sums, 0, (size_t)steps * sizeof *scratch->sums);
         for (int64_t lane = 0; lane < piece->padded; lane += DT_LANES) {
             scan_replay(&block, scratch, start, n0, lane);
             scan_sweep(&block, scratch, out, n0, lane);
         }
-        scan_sum_lanes(scratch->db, steps, n_state, job->db + partial + n0);
-        scan_sum_lanes(scratch->dc, steps, n_state, job->dc + partial + n0);
+        scan_sum_lanes(scratch->sums, steps, n_state, job->db + partial + n0,
+                       job->dc + partial + n0);
     }
     finish(args, piece, row, steps, scratch);
 }
@@ -180,7 +177,7 @@ static void make_starts(const struct backward *job, const struct dt_piece *piece
         struct scan_block block =
             scan_open_block(&args->in, piece, job->n_state, sequence + t, DT_BLOCK, &scratch->in);
         memcpy(start + size, start, (size_t)size * sizeof *start);
-        scan_advance(&block, start + size, scratch->in.s);
+        scan_advance(&block, start + size);
     }
 }
 

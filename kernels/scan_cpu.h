@@ -3,8 +3,9 @@
 //
 // A piece of work is one sequence and a group of up to DT_GROUP neighbouring channels; it walks
 // the sequence in blocks of up to DT_BLOCK tokens. Per block the group's inputs are widened to
-// fp32 rows once; then vectors of DT_LANES channels take the tokens in order, SCAN_STATES of the
-// N states at a time, so that these states and their A stay in registers. N is padded to a multiple
+// fp32 once; then vectors of DT_LANES channels take the tokens in order, SCAN_STATES of the N
+// states at a time, so that these states and their A stay in registers, and what backward keeps of
+// each step and adds up for it in the L1 cache. N is padded to a multiple
 // of SCAN_STATES by columns of B and C that are zero, channels to a multiple of DT_LANES by
 // inputs that are zero: padding only adds zeros, and every shape takes one path.
 //
@@ -18,23 +19,44 @@
 #include "kernels/scan.h"
 #include "kernels/workspace_cpu.h"
 
-enum { SCAN_STATES = 8 };
+enum {
+    SCAN_STATES = 4,
+    SCAN_STEPS = DT_BLOCK + 1, // steps between vectors; not a power of two (cache conflicts)
+};
+
+// Δ, Δ · u and s of a vector of channels at one token.
+struct scan_step {
+    float delta[DT_LANES], du[DT_LANES], s[DT_LANES];
+};
 
 // What a piece keeps in cache in both directions; rows are DT_PITCH apart.
 struct scan_rows {
     float *a;                // [n_state] rows: A · log2(e)
     float *d_skip, *dt_bias; // one row each
-    float *delta, *du, *s;   // [DT_BLOCK] rows: Δ, Δ · u, s
+    struct scan_step *step;  // [vectors, SCAN_STEPS]
     float *b, *c;            // [DT_BLOCK, n_state]
 };
 
 // The recurrence's inputs for one block.
 struct scan_block {
     int64_t steps, padded, n_state;
-    const float *a, *delta, *du, *b, *c; // as in scan_rows
-    const uint8_t *reset;                // [steps], or NULL
+    const float *a, *b, *c; // as in scan_rows
+    struct scan_step *step;
+    const uint8_t *reset; // [steps], or NULL
     struct dt_ahead ahead[DT_AHEAD];
 };
+
+// Where the steps of the vector of channels from `lane` on start.
+static inline int64_t scan_steps_at(int64_t lane)
+{
+    return lane / DT_LANES * SCAN_STEPS;
+}
+
+// Carves the steps of a group's vectors; `bytes` is the size of one.
+static inline void *scan_take_steps(struct dt_arena *arena, size_t bytes)
+{
+    return dt_arena_take(arena, scan_steps_at(DT_GROUP) * (int64_t)bytes);
+}
 
 static inline int64_t scan_padded_state(int64_t state)
 {
@@ -113,5 +135,5 @@ void scan_open_piece(const struct dt_scan_inputs *in, const struct dt_piece *pie
 struct scan_block scan_open_block(const struct dt_scan_inputs *in, const struct dt_piece *piece,
                                   int64_t n_state, int64_t row, int64_t steps,
                                   const struct scan_rows *rows);
-// scan_sweep_cpu.c. Runs a block: advances h ([n_state] rows); s ([steps] rows) += C · h.
-void scan_advance(const struct scan_block *block, float *h, float *s);
+// scan_sweep_cpu.c. Runs a block: advances h ([n_state] rows); s += C · h.
+void scan_advance(const struct scan_block *block, float *h);

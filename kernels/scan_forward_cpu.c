@@ -17,7 +17,7 @@ struct scan_rows scan_take_rows(struct dt_arena *arena, int64_t n_state)
     struct scan_rows rows;
     dt_take_arrays(arena, n_state, DT_PITCH, (float **[]){&rows.a, NULL});
     dt_take_arrays(arena, 1, DT_PITCH, (float **[]){&rows.d_skip, &rows.dt_bias, NULL});
-    dt_take_arrays(arena, DT_BLOCK, DT_PITCH, (float **[]){&rows.delta, &rows.du, &rows.s, NULL});
+    rows.step = scan_take_steps(arena, sizeof *rows.step);
     dt_take_arrays(arena, DT_BLOCK, n_state, (float **[]){&rows.b, &rows.c, NULL});
     return rows;
 }
@@ -67,8 +67,7 @@ struct scan_block scan_open_block(const struct dt_scan_inputs *in, const struct 
                                .padded = piece->padded,
                                .n_state = n_state,
                                .a = rows->a,
-                               .delta = rows->delta,
-                               .du = rows->du,
+                               .step = rows->step,
                                .b = rows->b,
                                .c = rows->c,
                                .reset = in->reset ? in->reset + row : NULL};
@@ -82,27 +81,28 @@ static void stage(const struct dt_scan_forward_args *args, const struct dt_piece
 {
     float u[DT_GROUP], raw[DT_GROUP];
     for (int64_t t = 0; t < steps; t++) {
-        float *restrict delta = rows->delta + t * DT_PITCH;
-        float *restrict du = rows->du + t * DT_PITCH;
-        float *restrict s = rows->s + t * DT_PITCH;
         dt_load_piece(piece, &args->in.u, row + t, u);
         dt_load_piece(piece, &args->in.delta, row + t, raw);
+        for (int64_t lane = 0; lane < piece->padded; lane += DT_LANES) {
+            struct scan_step *restrict step = rows->step + scan_steps_at(lane) + t;
 #pragma omp simd
-        for (int64_t i = 0; i < piece->padded; i++) {
-            delta[i] = dt_softplusf(raw[i] + rows->dt_bias[i]);
-            du[i] = delta[i] * u[i];
-            s[i] = rows->d_skip[i] * u[i];
+            for (int l = 0; l < DT_LANES; l++) {
+                step->delta[l] = dt_softplusf(raw[lane + l] + rows->dt_bias[lane + l]);
+                step->du[l] = step->delta[l] * u[lane + l];
+                step->s[l] = rows->d_skip[lane + l] * u[lane + l];
+            }
         }
     }
 }
 
 DT_CLONES
 static void gate(const struct dt_scan_forward_args *args, const struct dt_piece *piece, int64_t row,
-                 int64_t steps, const float *s_rows)
+                 int64_t steps, const struct scan_step *step)
 {
-    float z[DT_GROUP], y[DT_GROUP];
+    float z[DT_GROUP], s[DT_GROUP], y[DT_GROUP];
     for (int64_t t = 0; t < steps; t++) {
-        const float *restrict s = s_rows + t * DT_PITCH;
+        for (int64_t lane = 0; lane < piece->padded; lane += DT_LANES)
+            dt_load_lanes(step[scan_steps_at(lane) + t].s, s + lane);
         dt_load_piece(piece, &args->in.z, row + t, z);
         if (args->s)
             memcpy(args->s + (row + t) * args->in.u.cols + piece->first, s,
@@ -129,8 +129,8 @@ static void run_block(const struct dt_scan_forward_args *args, const struct dt_p
         block.ahead[2] = dt_ahead(piece, &args->in.u, next);
         block.ahead[3] = dt_ahead(piece, &args->in.delta, next);
     }
-    scan_advance(&block, scratch->h, scratch->in.s);
-    gate(args, piece, row, steps, scratch->in.s);
+    scan_advance(&block, scratch->h);
+    gate(args, piece, row, steps, scratch->in.step);
 }
 
 // Runs a piece from h0 to h_last; `states` gets h before each chunk.
