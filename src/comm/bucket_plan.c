@@ -6,8 +6,9 @@
 // The embedding is the last row. With a small vocabulary it is sent with a few other rows; if it is
 // larger than a bucket, it is sent last and alone (130M: 154 of 516 MB, 0.73 ms at the 211 GB/s
 // below, in a step of about 35 ms). comm.dtype = bf16 halves that. Alternatives between devices are
-// no better: - With tied weights the head's part of its gradient is ready when backward begins.
-// Sending that
+// no better:
+//
+// - With tied weights the head's part of its gradient is ready when backward begins. Sending that
 //   part early leaves the embedding's part, which is as large: more bytes, no fewer at the end.
 // - A row that is complete before the embedding must not join it: it would wait for it.
 // - The weight gradients of layer 0 could be computed after it. The GEMM of in_proj would hide

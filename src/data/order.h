@@ -1,13 +1,17 @@
 // Which window is trained when: a pure function of the shards, seed, batch, block, shuffle and
 // mixture. Windows of all shards are numbered in file order; blocks of `block` consecutive windows
-// never cross a shard, and are numbered through all sources. Shuffled, epoch e of source i: the
-// list of its blocks is permuted by dt_philox_shuffle from Philox stream (seed, e, i * 2^40), the
-// windows inside block b by (seed, e, b + 1). The permuted list has W windows and S = floor(W /
-// batch) steps; where slot k has read n windows of the source before, it trains list position k * S
-// + n mod S, in epoch floor(n / S). With a single source n is the step, with a mixture see
-// mixture.h. Unshuffled: the list is in file order. Sequential (validation): one pass in file
-// order, source after source, each in S = ceil(W / batch) steps; slot k reads at a source's step s
-// list position s * batch + k or, with `parts`, k * S + s, and nothing after the last window.
+// never cross a shard, and are numbered through all sources.
+//
+// Each source has a list of its windows. With `shuffle`, dt_philox_shuffle permutes the blocks of
+// the list in epoch e of source i, from Philox stream (seed, e, i * 2^40), and the windows inside
+// block b, from (seed, e, b + 1); otherwise the list is in file order. A list of W windows has S =
+// floor(W / batch) steps. If slot k has read n windows of the source before, it trains list
+// position k * S + n mod S, in epoch floor(n / S). With a single source n is the step; mixture.h
+// says what n is in a mixture.
+//
+// A sequential order (validation) is one pass in file order, source after source, each in S =
+// ceil(W / batch) steps: at step s of a source slot k reads list position s * batch + k or, with
+// `parts`, k * S + s, and nothing after the last window.
 #pragma once
 
 #include "data/dataset.h"

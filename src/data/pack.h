@@ -1,10 +1,10 @@
 // Writes shards: text files or folders become byte tokens (u8, vocabulary 256), raw little-endian
 // u8/u16/u32 files become tokens, FASTA files (also .gz) become bases (u8, vocabulary 12, attribute
-// complement). Each shard holds /tokens (contiguous, unfiltered, attribute
-// vocab_size), /tokens_xxh3 (uint64 per block of block_bytes, an attribute, 16 KiB) and, for text,
-// /doc_starts (one document per file). All shards are written under temporary names and renamed
-// when the last is complete: a failure leaves no new file and does not change old shards. A
-// synthetic task becomes pairs: /input_ids and /labels, rows in place of tokens.
+// complement). Each shard holds /tokens (contiguous, unfiltered, attribute vocab_size),
+// /tokens_xxh3 (uint64 per block of block_bytes, an attribute, 16 KiB) and /doc_starts, except for
+// raw tokens (a document is a text file or a sequence). All shards are written under temporary
+// names and renamed when the last is complete: a failure leaves no new file and does not change old
+// shards. A synthetic task becomes pairs: /input_ids and /labels, rows in place of tokens.
 #pragma once
 
 #include "data/dataset.h"

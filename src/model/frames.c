@@ -1,11 +1,11 @@
 // The stem of a policy: frames of numbers, and ids with one table each, open the residual stream:
 //   residual = frames · Wᵀ + bias + Σ_n table_n[ids[…, n]]
-// Reads "frames" [B, L, F] of the storage type, normalised by the loader; or, where some columns
-// are bytes, "bytes" u8 and "frames" fp32, the other columns, both as stored, and "mask", and
-// normalises them here. With model.ids "ids" [B, L, n] i32; without numbers (F = 0) ids alone.
-// Rows: stem.weight [d, F], stem.bias [d], stem.ids.N.weight [size, d], of tables with a name,
-// which columns share, stem.ids.NAME.weight; stem.mean and stem.deviation [F], which are not
-// trained: what the frames were normalised by.
+// Reads "frames" [B, L, F] of the storage type, normalised by the loader. If some columns are
+// bytes, it reads "bytes" u8, "frames" fp32 (the other columns) and "mask", and normalises both
+// here. With model.ids it also reads "ids" [B, L, n] i32; without numbers (F = 0) it reads ids
+// alone. Rows: stem.weight [d, F], stem.bias [d]; for each id column stem.ids.N.weight [size, d],
+// or for a named table, which columns share, stem.ids.NAME.weight; stem.mean and stem.deviation
+// [F], which are not trained, and by which frames are normalised.
 #include "base/log.h"
 #include "base/text.h"
 #include "model/kinds.h"

@@ -38,7 +38,7 @@ bool dt_block_is_twofold(const struct dt_model_config *config, const struct dt_k
 // Adds an array that the part reads and returns its index; a failure sets params->failed.
 int dt_build_array(const struct dt_build *build, const char *name, enum dt_dtype type,
                    int64_t width, bool optional);
-// Adds an array of a block's recurrent state, likewise.
+// Adds an array of a block's recurrent state and returns its index; a failure sets params->failed.
 int dt_build_state(const struct dt_build *build, struct dt_part *block, const char *name,
                    enum dt_dtype type, int64_t width);
 

@@ -26,7 +26,7 @@ static void draw_bits(const struct dt_output *output, const float *logits, doubl
                         : dt_philox_uniform(rng) < 1 / (1 + exp(-(double)logits[i] / temperature));
 }
 
-// Draws the prediction without noise; of several levels the one nearest to the median.
+// Draws the prediction without noise; with several levels, that of the level nearest to the median.
 static void draw_nothing(const struct dt_output *output, const float *predicted, double temperature,
                          struct dt_philox *rng, float *values)
 {

@@ -37,7 +37,8 @@ static struct dt_view rows_of(const struct dt_model *model, const struct dt_pass
     return dt_view_rows(view, first, first + pass->rows);
 }
 
-// The pass's rows of an array of a block: of one that runs whole, among those of all segments.
+// The pass's rows in an array of a block. The array of a block that runs whole has the rows of all
+// segments.
 static struct dt_view rows_within(const struct dt_model *model, const struct dt_pass *pass,
                                   const struct dt_part *part, struct dt_view view)
 {

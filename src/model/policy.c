@@ -34,7 +34,7 @@ struct policy {
     int targets, mask, weights;
     int64_t target_width;
     bool pools[DT_POOLS];              // pools in use, including DT_POOL_NONE
-    int pool_state[DT_POOLS], counted; // states: of each pool, and common to all
+    int pool_state[DT_POOLS], counted; // states: one for each pool, one for all
     // If an output pools: the pools, and the targets of positions, then of windows.
     struct dt_view pooled[DT_POOLS], dpooled[DT_POOLS]; // [B, d] storage
     struct dt_view chosen, chosen_weights;              // [M, W], [M, 1 + n] fp32

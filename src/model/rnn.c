@@ -11,7 +11,7 @@
 
 struct arrays {
     struct dt_view x; // [M, G·H], before the recurrence and without bias
-    struct dt_view p; // [M, G·H], only gradients, GRU: of the recurrent product
+    struct dt_view p; // [M, G·H], GRU, only gradients: that of the recurrent product
     struct dt_view y; // [M, H]; without out_proj the block's output itself
     struct dt_view previous, gates, cells; // [M, H], [M, 4H], [M, H], for backward
 };

@@ -49,8 +49,8 @@ void dt_streams_destroy(struct dt_player *player);
 // until then the streams keep the old ones.
 dt_status dt_streams_begin(struct dt_player *player, int64_t first, int64_t n);
 void dt_streams_end(struct dt_player *player, int64_t first, int64_t n);
-// The targets of a stream's step that is `back` steps before the next (0: of the next step, until
-// dt_streams_end).
+// The targets of a stream's step that is `back` steps before the next one; 0: those of the next
+// step, until dt_streams_end.
 float *dt_streams_memory(const struct dt_player *player, int64_t stream, int64_t back);
 // Whether the stream's next step plays a row of the previous chunk.
 bool dt_streams_in_chunk(const struct dt_player *player, int64_t stream);

@@ -1,10 +1,11 @@
 // Checks on a job's shards and model that documents packed into one window do not see each other.
-// In windows of data.train in which documents start, each document is computed twice more, and the
-// loss of each of its tokens must stay the same: - after the tokens of every other document were
-// changed. Within 1e-5 in fp32: only mamba2 differs
-//   at all, whose decays are differences of sums over a whole chunk. Within 0.1 in bf16, to whose
-//   2^-9 such a difference may be rounded up.
-// - apart, alone at the start of a window: within 1e-4 and 0.1, since sums are cut elsewhere.
+// In windows of data.train in which documents start, each document is computed twice more:
+//   changed   after the tokens of all other documents were changed
+//   apart     alone, at the start of a window
+// The loss of each of its tokens must stay the same. With other documents changed it may differ by
+// 1e-5 in fp32, because the decays of mamba2 are differences of sums over a whole chunk (no other
+// block differs at all), and by 0.1 in bf16, which may round such a difference up to 2^-9. Apart it
+// may differ by 1e-4 and 0.1, because sums are cut at other places.
 #pragma once
 
 #include "job/job.h"

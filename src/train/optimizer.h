@@ -86,8 +86,9 @@ dt_status dt_optimizer_refresh(struct dt_optimizer *optimizer, struct dt_stream 
 // Swaps the weights (including bf16 copies) and their moving average; a second call undoes it. Call
 // between steps; zeroes the gradients. Collective if sharded.
 dt_status dt_optimizer_swap_ema(struct dt_optimizer *optimizer, struct dt_stream *stream);
-// Computes norm and control. The gradients (sharded: of these pieces) and optimizer->sum must be
-// those of the global batch, and optimizer->lr that of the step. `expected`: the batch's tokens.
+// Computes norm and control. The gradients (if sharded, those of this rank's pieces) and
+// optimizer->sum must be those of the global batch, and optimizer->lr that of the step. `expected`:
+// the batch's tokens.
 dt_status dt_optimizer_control(struct dt_optimizer *optimizer, double expected,
                                struct dt_stream *stream);
 // Updates the weights; call after dt_optimizer_control. Sharded: updates this rank's pieces, and

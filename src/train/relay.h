@@ -20,7 +20,7 @@ struct dt_relay_state {
     struct dt_comm *comm; // NULL: one rank runs all segments
     struct dt_relay relay;
     int next, previous; // ranks of the segments after and before this rank's
-    // What is on its way: of segments with an even number, and of those with an odd one.
+    // What is on its way from segments with an even number, and from those with an odd number.
     struct dt_relay_sends {
         struct dt_request **requests;
         int64_t n;

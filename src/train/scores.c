@@ -12,8 +12,9 @@
 
 #include <math.h>
 
-// Sums of weights per column and class: of its rows that are predicted correctly, of all its rows,
-// and of all rows predicted as it. Per column of numbers: of all rows, |y - t|, (y - t)², t, t².
+// Sums per column and class: the weights of its rows that are predicted correctly, of all its rows,
+// and of all rows predicted as it. Sums per column of numbers, over all rows: the weight, and the
+// weight times |y - t|, (y - t)², t and t².
 enum { FOUND, ACTUAL, PREDICTED, CLASS_SUMS };
 enum { ALL, ABSOLUTE, SQUARE, TARGET, TARGET_SQUARE, NUMBER_SUMS };
 

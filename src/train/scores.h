@@ -7,12 +7,12 @@
 // `size` classes (categorical), or a column of two classes per number (bernoulli); its score is the
 // mean over its columns:
 //   balanced_accuracy   the mean, over the classes that targets have, of the share that is found
-//   f1                  2 TP / (2 TP + FP + FN) of class 1 of two; of more the mean over the
-//                       classes that targets or predictions have
+//   f1                  2 TP / (2 TP + FP + FN): with two classes that of class 1, with more the
+//                       mean over the classes that targets or predictions have
 //   auc                 the probability that a row of a class has a higher score for it than a row
-//                       of others, ties counted half: of class 1 of two, by the difference of
-//                       logits; of more the mean over the classes that some rows are of and some
-//                       are not, each by the logarithm of its probability
+//                       of another class, ties counted half. With two classes that of class 1, by
+//                       the difference of logits; with more the mean over the classes that some
+//                       rows have and some do not, each by the logarithm of its probability
 // Other heads predict numbers t by y:
 //   mae, rmse           mean |y - t|, and the root of mean (y - t)², over all columns
 //   r2                  1 - Σ (y - t)² / Σ (t - mean t)², the mean over columns whose t varies

@@ -2,7 +2,7 @@
 // to the last and keeps the states at the borders between them. Backward goes from the last to the
 // first: it runs a segment forward again from its border, and hands the gradient of that state to
 // the segment before. So gradients are those of the whole window. Forward alone needs no more than
-// two states. A window of one segment is its own: nothing is copied or kept. All memory stays at
+// two states. If a window is one segment, nothing is copied or kept. All memory stays at
 // one address, for captured graphs. With comm.context the ranks of a group take turns
 // (train/relay.h): each runs as many segments as the others.
 //
@@ -25,7 +25,7 @@ struct dt_segments {
     int64_t kept;        // states that backward needs; all that there are without training
     // A rank that runs all segments keeps the state at border i, after segment i, in states[i %
     // kept], and that of the second direction in states[kept + i % kept]. In a group the state
-    // before this rank's segment k is states[k % kept] likewise, and the state after it is sent
+    // before this rank's segment k is in states[k % kept], and the state after it is sent
     // from sent[k % 2], the last ones of `states`.
     struct dt_model_state **states, **sent;
     struct dt_relay_state relay;
