@@ -21,13 +21,14 @@ struct weights {
     float bias[DT_PITCH];
 };
 
-// Rows of a block, and which of them lag m of step t reads. For x: LEAD rows before the block, then
-// the block, so x_{t-m} is at LEAD + t - m. For ds: the block, then LEAD rows after it, so ds_{t+m}
-// is at t + m.
+// Rows of a block. Of x: LEAD rows before the block, then the block; x_{t-m} is at LEAD + t - m. Of
+// ds: the block, then LEAD rows after it; ds_{t+m} is at t + m. Lags of step t beyond reach[t] are
+// from K on or cross a document's start.
 struct window {
-    int row[DT_BLOCK][TAPS_MAX];
+    int64_t reach[DT_BLOCK];
     float rows[ROWS][DT_PITCH];
 };
+enum side { BEFORE = -1, AFTER = 1 }; // where lags are: those of x, of ds
 
 static void load_weights(const struct dt_conv1d_silu_inputs *in, const struct dt_piece *piece,
                          struct weights *w)
@@ -69,21 +70,22 @@ static void load_window(const struct dt_conv1d_silu_inputs *in, const struct dt_
             memset(x->rows[LEAD + t], 0, sizeof x->rows[LEAD + t]);
     }
     memset(x->rows[ZEROS], 0, sizeof x->rows[ZEROS]);
+    int64_t reach = 0;
+    while (reach < LEAD && !reset_at(in, piece, begin - 1 - reach))
+        reach++;
     for (int64_t t = 0; t < steps; t++) {
-        bool cut = false; // x_{t-m} counts for output t unless a document starts in (t - m, t]
-        for (int64_t m = 0; m < TAPS_MAX; m++) {
-            x->row[t][m] = cut || m >= in->taps ? ZEROS : (int)(LEAD + t - m);
-            cut = cut || reset_at(in, piece, begin + t - m);
-        }
+        reach = reset_at(in, piece, begin + t) ? 0 : reach + 1;
+        x->reach[t] = dt_min_i64(reach, in->taps - 1);
     }
 }
 
 // Finds the rows that the lags of step t read.
-DT_INLINE void find_rows(const struct window *window, int64_t t, int64_t lane, int taps,
-                         const float *row[TAPS_MAX])
+DT_INLINE void find_rows(const struct window *window, enum side side, int64_t t, int64_t lane,
+                         int taps, const float *row[TAPS_MAX])
 {
+    const float *now = window->rows[side == BEFORE ? LEAD + t : t] + lane;
     for (int m = 0; m < taps; m++)
-        row[m] = window->rows[window->row[t][m]] + lane;
+        row[m] = m <= window->reach[t] ? now + side * m * DT_PITCH : window->rows[ZEROS] + lane;
 }
 
 // One step of DT_LANES channels: s = bias + Σ_m w[m] row[m]. `taps` is a constant, so the inner
@@ -117,7 +119,7 @@ DT_INLINE void forward_block(const struct window *x, const struct weights *weigh
         for (int64_t t = 0; t < steps; t++) {
             const float *row[TAPS_MAX];
             dt_prefetch(ahead, t, lane);
-            find_rows(x, t, lane, taps, row);
+            find_rows(x, BEFORE, t, lane, taps, row);
             convolve(row, taps, w, bias, s);
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++)
@@ -140,7 +142,7 @@ DT_INLINE void slope_block(const struct window *x, const struct weights *weights
             const float *row[TAPS_MAX];
             float slope[DT_LANES];
             dt_prefetch(ahead, t, lane);
-            find_rows(x, t, lane, taps, row);
+            find_rows(x, BEFORE, t, lane, taps, row);
             convolve(row, taps, w, bias, s);
 #pragma omp simd
             for (int l = 0; l < DT_LANES; l++) {
@@ -170,7 +172,7 @@ DT_INLINE void dx_block(const struct window *ds, const struct weights *weights, 
         load_lags(weights, lane, taps, w);
         for (int64_t t = 0; t < steps; t++) {
             const float *row[TAPS_MAX];
-            find_rows(ds, t, lane, taps, row);
+            find_rows(ds, AFTER, t, lane, taps, row);
             convolve(row, taps, w, no_bias, dx + t * DT_PITCH + lane);
         }
     }
@@ -286,11 +288,10 @@ static void run_backward(const struct dt_conv1d_silu_backward_args *args,
     }
     load_window(in, piece, begin, steps, &x);
     for (int64_t t = 0; t < steps; t++) {
-        bool cut = false; // ds_{t+m} counts for dx_t unless a document starts in (t, t + m]
-        for (int64_t m = 0; m < TAPS_MAX; m++) {
-            cut = cut || (m > 0 && reset_at(in, piece, begin + t + m));
-            ds->row[t][m] = cut || m >= in->taps ? ZEROS : (int)(t + m);
-        }
+        int64_t reach = 0;
+        while (reach < in->taps - 1 && !reset_at(in, piece, begin + t + reach + 1))
+            reach++;
+        ds->reach[t] = reach;
         dt_load_piece(piece, &args->dy, row + t, dy + t * DT_PITCH);
     }
     if (in->taps <= 4) {
