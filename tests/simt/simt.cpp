@@ -31,6 +31,7 @@ struct thread {
 
 static struct fiber fibers[MAX_THREADS];
 static struct thread threads[MAX_THREADS];
+static dim3 indices[MAX_THREADS]; // threadIdx of each thread
 static int n_threads, current;
 
 static void (*body)(const void *);
@@ -271,10 +272,9 @@ static bool run_warp(int first)
     make_order(lanes, n, order);
     for (unsigned l = 0; l < n; l++)
         if (threads[first + (int)lanes[l]].state == READY) {
-            const unsigned at = (unsigned)(current = first + (int)lanes[l]);
-            threadIdx = {at % blockDim.x, at / blockDim.x % blockDim.y,
-                         at / blockDim.x / blockDim.y};
-            fiber_enter(&fibers[at]);
+            current = first + (int)lanes[l];
+            threadIdx = indices[current];
+            fiber_enter(&fibers[current]);
             any = true;
         }
     return any || exchange_in_warp(first);
@@ -325,6 +325,8 @@ void execute(const kernel_call &call)
     dim3 grid = gridDim = call.grid;
     blockDim = call.block;
     n_threads = (int)(call.block.x * call.block.y * call.block.z);
+    for (unsigned i = 0; i < (unsigned)n_threads; i++)
+        indices[i] = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
     race_begin_launch(call.name, fibers[0].stack, fibers[MAX_THREADS - 1].stack + fibers[0].size);
     int64_t blocks = (int64_t)grid.x * grid.y * grid.z;
     for (int64_t b = 0; b < blocks && !faulty(); b++) {
