@@ -24,26 +24,10 @@ for name, n in ("train", 2400), ("val", 480):
         file["targets/class"] = np.where(missing[:, 0], -100, y[:, 0] > 0).astype("i8")
         file["trust"] = (draws.random(n) + 0.1).astype("f4")
 EOF2
-cat >numbers.ini <<'EOF2'
-[run]
-steps = 20
-precision = fp32
-[model]
-d_model = 32
-layers = mlp
-heads = load:gmm(3)*2 strain:quantile(0.1,0.5,0.9) tiny:regression move:regression(-1,1)*2@0.5 class:categorical*2
-[data]
-train = train.h5
-val = val.h5
-seq_len = 20
-batch = 8
-block = 4
-[optim]
-lr = 1e-2
-[log]
-every = 1
-eval_every = 20
-EOF2
+write_ini numbers.ini run.steps=20 run.precision=fp32 model.d_model=32 model.layers=mlp \
+    'model.heads=load:gmm(3)*2 strain:quantile(0.1,0.5,0.9) tiny:regression move:regression(-1,1)*2@0.5 class:categorical*2' \
+    data.train=train.h5 data.val=val.h5 data.seq_len=20 data.batch=8 data.block=4 optim.lr=1e-2 log.every=1 \
+    log.eval_every=20
 last=checkpoints/step-00000020
 
 weights='data.weights=/trust /trust:load'

@@ -11,25 +11,9 @@ mkdir data
 check "shards" "$make_samples" data/train-0.h5 1 4000
 check "shards" "$make_samples" data/train-1.h5 2 3000
 check "shards" "$make_samples" data/val-0.h5 3 1001
-cat >samples.ini <<'EOF'
-[run]
-steps = 24
-[model]
-d_model = 16
-layers = dense mamba*2 dense
-[data]
-train = data/train-*.h5
-val = data/val-*.h5
-seq_len = 20
-batch = 8
-micro_batch = 2
-block = 3
-[optim]
-lr = 1e-2
-[log]
-every = 1
-eval_every = 8
-EOF
+write_ini samples.ini run.steps=24 model.d_model=16 'model.layers=dense mamba*2 dense' 'data.train=data/train-*.h5' \
+    'data.val=data/val-*.h5' data.seq_len=20 data.batch=8 data.micro_batch=2 data.block=3 optim.lr=1e-2 log.every=1 \
+    log.eval_every=8
 last=checkpoints/step-00000024
 
 for n in 1 2; do
@@ -113,23 +97,8 @@ for name in a b c d e f; do
     head -c 300 /dev/urandom | base64 >text/$name
 done
 check "packs documents" "$plain" pack -o packed --val 0 text
-cat >packed.ini <<'EOF'
-[run]
-steps = 1
-precision = fp32
-[model]
-stem = tokens
-heads = lm
-layers = mamba*2
-d_model = 16
-vocab_size = 256
-[data]
-train = packed/train-*.h5
-seq_len = 512
-batch = 1
-[optim]
-lr = 1e-3
-EOF
+write_ini packed.ini run.steps=1 run.precision=fp32 model.stem=tokens model.heads=lm 'model.layers=mamba*2' model.d_model=16 \
+    model.vocab_size=256 'data.train=packed/train-*.h5' data.seq_len=512 data.batch=1 optim.lr=1e-3
 isolation() { "$dtrain" verify --isolation packed.ini "$@"; }
 check "documents are isolated" isolation >isolation.log
 check "… in numbers" grep -qE '^good  5 documents in [0-9]+ windows of data.train, [0-9]+ tokens, fp32: ' isolation.log

@@ -36,24 +36,8 @@ check "output that cannot be written: exit code $code, not 3" [ $code -eq 3 ]
 says 'cannot write all of the output' error.txt
 
 # Keys of kinds that the model does not have cause a warning if they are in a file, and are refused on the command line.
-cat >mamba.ini <<'EOF'
-[run]
-steps = 2
-device = cpu
-[model]
-d_model = 32
-layers = mamba*2
-vocab_size = 256
-n_head = 4
-rope_base = 10000
-d_mlp = auto
-[data]
-train = synthetic:random
-seq_len = 16
-batch = 2
-[optim]
-lr = 1e-3
-EOF
+write_ini mamba.ini run.steps=2 run.device=cpu model.d_model=32 'model.layers=mamba*2' model.vocab_size=256 model.n_head=4 \
+    model.rope_base=10000 model.d_mlp=auto data.train=synthetic:random data.seq_len=16 data.batch=2 optim.lr=1e-3
 
 # A launcher gave GPUs to the job, or says that there are none.
 if ! grep -q 'device *cuda' <("$dtrain" info); then
@@ -63,7 +47,7 @@ if ! grep -q 'device *cuda' <("$dtrain" info); then
     done
 fi
 run 0 --check --all mamba.ini
-says 'the model (tokens, mamba*2, lm) does not read model.n_head (mamba.ini:8; read by attention)' error.txt
+says 'the model (tokens, mamba*2, lm) does not read model.n_head (mamba.ini:9; read by attention)' error.txt
 check "a default value is no mistake" [ "$(grep -cE 'rope_base|d_mlp' error.txt)" -eq 0 ]
 check "--check prints what the model reads" [ "$(grep -cE '^(n_head|rope_base|d_mlp|d_rnn|frame_size) ' out.txt)" -eq 0 ]
 says 'd_state = 16' out.txt

@@ -7,61 +7,15 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../../lib.sh"
 tool=$2 size=${3:-whole}
-cat >pools.ini <<'EOF'
-[run]
-steps = 2
-precision = fp32
-device = cuda
-[model]
-d_model = 4
-layers = mamba attention
-d_state = 2
-expand = 1
-n_head = 2
-attn_window = 100
-stem = frames
-frame_size = 7
-heads = a:categorical*5 b:huber*2 c:categorical*3/max
-segment = 128
-[data]
-train = synthetic:frames
-val = synthetic:frames
-seq_len = 652
-batch = 2
-micro_batch = 1
-normalize = false
-[optim]
-lr = 3e-3
-[log]
-every = 1
-eval_every = 2
-eval_batches = 1
-EOF
-cat >kinds.ini <<'EOF'
-[run]
-steps = 2
-precision = fp32
-device = cuda
-[model]
-d_model = 8
-layers = mamba2 mamba gru lstm attention mlp
-d_mlp = 10
-d_state = 2
-head_dim = 4
-n_head = 2
-attn_window = 100
-vocab_size = 9
-segment = 128
-[data]
-train = synthetic:random
-seq_len = 140
-batch = 1
-reset_token = 5
-[optim]
-lr = 3e-3
-[log]
-every = 1
-EOF
+write_ini pools.ini run.steps=2 run.precision=fp32 run.device=cuda model.d_model=4 'model.layers=mamba attention' \
+    model.d_state=2 model.expand=1 model.n_head=2 model.attn_window=100 model.stem=frames model.frame_size=7 \
+    'model.heads=a:categorical*5 b:huber*2 c:categorical*3/max' model.segment=128 data.train=synthetic:frames \
+    data.val=synthetic:frames data.seq_len=652 data.batch=2 data.micro_batch=1 data.normalize=false optim.lr=3e-3 \
+    log.every=1 log.eval_every=2 log.eval_batches=1
+write_ini kinds.ini run.steps=2 run.precision=fp32 run.device=cuda model.d_model=8 \
+    'model.layers=mamba2 mamba gru lstm attention mlp' model.d_mlp=10 model.d_state=2 model.head_dim=4 model.n_head=2 \
+    model.attn_window=100 model.vocab_size=9 model.segment=128 data.train=synthetic:random data.seq_len=140 data.batch=1 \
+    data.reset_token=5 optim.lr=3e-3 log.every=1
 export SIMT_DEVICES=4
 last=checkpoints/step-00000002
 

@@ -5,41 +5,11 @@
 # possible. If a wait is missing, the bits differ in one of these orders.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../../lib.sh"
-cat >small.ini <<'EOF'
-[run]
-steps = 4
-[model]
-d_model = 16
-layers = mamba mlp
-d_mlp = 300
-d_state = 2
-expand = 1
-stem = frames
-frame_size = 7
-heads = a:categorical*5 b:huber*2 c:categorical*3/max
-[data]
-train = synthetic:frames
-val = synthetic:frames
-seq_len = 5
-batch = 8
-micro_batch = 2
-normalize = false
-shuffle = false
-carry_state = true
-[optim]
-lr = 3e-3
-ema = 0.9
-[comm]
-bucket_mb = 0.05
-verify_replicas = 3
-[checkpoint]
-every = 2
-keep = 0
-best = true
-[log]
-eval_every = 2
-eval_batches = 1
-EOF
+write_ini small.ini run.steps=4 model.d_model=16 'model.layers=mamba mlp' model.d_mlp=300 model.d_state=2 model.expand=1 \
+    model.stem=frames model.frame_size=7 'model.heads=a:categorical*5 b:huber*2 c:categorical*3/max' \
+    data.train=synthetic:frames data.val=synthetic:frames data.seq_len=5 data.batch=8 data.micro_batch=2 \
+    data.normalize=false data.shuffle=false data.carry_state=true optim.lr=3e-3 optim.ema=0.9 comm.bucket_mb=0.05 \
+    comm.verify_replicas=3 checkpoint.every=2 checkpoint.keep=0 checkpoint.best=true log.eval_every=2 log.eval_batches=1
 export SIMT_DEVICES=2
 
 losses() { grep -v '"event":"checkpoint"' "runs/$1/metrics.jsonl" | grep -oE '"(event|step|loss|ema_loss|grad_norm|auc|mae)":[^,}]*'; }
