@@ -1,9 +1,9 @@
-# With DTRAIN_CUDA: nvcc, the architectures, the CUDA runtime (linked statically) and the headers of cuBLASLt
-# and NCCL (opened at run time): the program then needs no CUDA library to start. Without, DT_NVCC alone,
-# for the tests that compile the kernels.
+# With DTRAIN_CUDA, finds nvcc, the architectures, the CUDA runtime and the headers of cuBLASLt and NCCL. The runtime is
+# linked statically and the libraries are opened at run time, so the program needs no CUDA library to start. Without
+# DTRAIN_CUDA, finds only DT_NVCC, for the tests that compile the kernels.
 find_program(DT_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 
-# Every architecture dtrain names that this nvcc knows; for the newest also PTX, for future ones.
+# Lists every architecture of dtrain that this nvcc knows. The newest one also gets PTX, for future architectures.
 function(dt_cuda_architectures out)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code OUTPUT_VARIABLE known)
   set(found)
@@ -27,7 +27,7 @@ function(dt_cuda_header variable file package)
   endif()
 endfunction()
 
-# A macro: a language is enabled in the top folder's scope.
+# This is a macro since a language must be enabled in the scope of the top folder.
 macro(dt_enable_cuda)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     set(CMAKE_CUDA_COMPILER ${DT_NVCC})
@@ -50,7 +50,7 @@ macro(dt_enable_cuda)
   find_package(CUDAToolkit REQUIRED)
   dt_cuda_header(CUBLASLT_INCLUDE_DIR cublasLt.h libcublas-dev)
   dt_cuda_header(NCCL_INCLUDE_DIR nccl.h libnccl-dev)
-  # Where to find libraries that the loader does not know at run time: beside the program, and in the toolkit.
-  # LD_LIBRARY_PATH goes before both.
+  # Libraries that the loader does not know are looked up beside the program and in the toolkit. LD_LIBRARY_PATH comes
+  # before both.
   set(DT_CUDA_RPATH "$ORIGIN/lib;${CUDAToolkit_LIBRARY_DIR}")
 endmacro()

@@ -1,12 +1,12 @@
-# dt_fuzz_test(NAME SOURCES … ROOMS …): a libFuzzer target of SOURCES and of all sources of the rooms that
-# it needs, compiled apart from the rest by clang with ASan and UBSan, and run for 20 s (--long: ten minutes more) from the
-# seeds in corpus/ in the folder of the same name without "fuzz_". Where clang or libFuzzer's runtime
-# is missing the test reports itself as skipped (77). An input that failed is left in the build folder
-# as NAME-crash-… ; `NAME.d/NAME FILE` runs it again.
+# dt_fuzz_test(NAME SOURCES … ROOMS …): adds a libFuzzer test. Its program has SOURCES and all sources of the rooms that
+# they need, compiled separately by clang with ASan and UBSan. It runs for 20 s (with --long also for ten minutes) from
+# the seeds in corpus/NAME, without the "fuzz_" of NAME. Where clang or libFuzzer's runtime is missing, the test reports
+# itself as skipped (77). An input that failed is left in the build folder as NAME-crash-… ; `NAME.d/NAME FILE` runs it
+# again.
 find_program(DT_FUZZ_CLANG NAMES clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14)
 set(DT_FUZZ_FLAGS -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -g -O1)
 
-# Whether a target can be built and run here, asked once by doing it.
+# Finds out whether a target can be built and run here, by doing so once.
 function(dt_fuzz_probe)
   if(DEFINED DT_FUZZ_WORKS)
     return()
@@ -30,7 +30,7 @@ function(dt_fuzz_probe)
   set(DT_FUZZ_WORKS ${works} CACHE INTERNAL "clang builds and runs libFuzzer targets")
 endfunction()
 
-# The sources of a room, as full paths.
+# Lists the sources of a room as full paths.
 function(dt_room_sources room out)
   get_target_property(names ${room} SOURCES)
   get_target_property(folder ${room} SOURCE_DIR)
@@ -42,7 +42,7 @@ function(dt_room_sources room out)
   set(${out} ${paths} PARENT_SCOPE)
 endfunction()
 
-# Compiles each source on its own, so that changed headers are seen, and links them.
+# Compiles each source separately, so that changes of its headers are noticed, and links them.
 function(dt_fuzz_program name program)
   set(objects)
   get_filename_component(folder ${program} DIRECTORY)

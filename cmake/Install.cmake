@@ -1,9 +1,9 @@
-# What `cmake --install` and the packages of `cpack` hold beside the program (src/CMakeLists.txt) and libdtrain_step
-# (src/step/CMakeLists.txt): man page, completion, manual, scripts, ready configurations, converters. The installed folder may be
-# moved. cpack -G TGZ and -G DEB make packages; the latter needs dpkg-dev.
+# What `cmake --install` and the packages of `cpack` contain beside the program (src/CMakeLists.txt) and libdtrain_step
+# (src/step/CMakeLists.txt): the man page, completions, the manual, scripts, a configuration, and converters. The
+# installed folder may be moved. `cpack -G TGZ` and `cpack -G DEB` make packages; the latter needs dpkg-dev.
 set(DT_SHARE ${CMAKE_INSTALL_DATADIR}/dtrain)
 
-# Printed by the program from its own tables.
+# The program prints these files from its own tables.
 set(DT_PRINTED ${PROJECT_BINARY_DIR}/share)
 file(MAKE_DIRECTORY ${DT_PRINTED})
 add_custom_command(

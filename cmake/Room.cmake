@@ -1,6 +1,6 @@
-# dt_room(NAME SOURCES … USES …): the static library of one room. USES names the rooms below it
-# and outside libraries; what a room may use is at the top of its folder's CMakeLists.txt. Objects can
-# be part of a shared library (src/step), which exports nothing of a room.
+# dt_room(NAME SOURCES … USES …): adds the static library of a room. USES names the rooms below it and outside libraries;
+# the top of each room's CMakeLists.txt says what that room may use. The objects may also become part of a shared library
+# (src/step), which exports none of their symbols.
 function(dt_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;USES" ${ARGN})
   add_library(dt_${name} STATIC ${ROOM_SOURCES})

@@ -1,6 +1,6 @@
-# dt_simt_kernels(TARGET SOURCES x.cu …): .cu files as C++ for the host execution model in tests/simt. No
-# contraction: a GPU chooses where to contract, so the host never does. Kernels read memory through vector
-# types, so no strict aliasing either. With sanitizers -Og takes a third of the time that -O1 takes to compile them.
+# dt_simt_kernels(TARGET SOURCES x.cu …): compiles .cu files as C++ for the host execution model in tests/simt. The host
+# does not contract products and sums, since a GPU's compiler chooses where to do so. Kernels read memory through vector
+# types, so strict aliasing is off. With sanitizers, -Og compiles them in a third of the time of -O1.
 function(dt_simt_kernels target)
   cmake_parse_arguments(SIMT "" "" "SOURCES" ${ARGN})
   set_source_files_properties(
@@ -11,12 +11,11 @@ function(dt_simt_kernels target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/simt)
 endfunction()
 
-# Where the libraries that stand in for cuBLASLt and NCCL are built.
+# The folder in which the libraries that stand in for cuBLASLt and NCCL are built.
 set(DT_SIMT_LIBRARIES ${PROJECT_BINARY_DIR}/tests/simt/cuda/libraries)
 
-# dt_simt_script_test(NAME SCRIPT … [ARGS …]): as dt_script_test, over the program
+# dt_simt_script_test(NAME SCRIPT … [ARGS …]): adds a test with label simt, as dt_script_test does, but for the program
 # dtrain_simt, whose devices are simulated, with the libraries that stand in for cuBLASLt and NCCL.
-# Label simt.
 function(dt_simt_script_test name)
   if(DTRAIN_CUDA) # nothing is simulated in that build
     return()

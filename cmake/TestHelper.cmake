@@ -1,14 +1,20 @@
+# dt_program(NAME SOURCES … USES …): adds a program of the tests' folder.
+function(dt_program name)
+  cmake_parse_arguments(PROGRAM "" "" "SOURCES;USES" ${ARGN})
+  add_executable(${name} ${PROGRAM_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
+  target_link_libraries(${name} PRIVATE ${PROGRAM_USES} dt_warnings)
+endfunction()
+
 # dt_test(NAME LABEL … SOURCES … USES … [RANKS n …] [ARGS …])
-# A plain main program over tests/test.h. RANKS runs it under mpirun, as NAME_n for each n. Exit code 77 is reported as
-# skipped, never as passed. Most tests with ranks, and most scripts, wait more than they compute, so that
-# tests/run.sh runs two tests a core.
+# Adds a test that is a plain main program with tests/test.h. RANKS runs it under mpirun, as NAME_n for each n. Exit code
+# 77 is reported as skipped, never as passed. Most tests with ranks and most scripts wait more than they compute, so
+# tests/run.sh runs two tests per core.
 set(DT_MPIRUN ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
 function(dt_test name)
   cmake_parse_arguments(TEST "" "LABEL" "SOURCES;USES;ARGS;RANKS" ${ARGN})
-  add_executable(${name} ${TEST_SOURCES})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-  target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
-  target_link_libraries(${name} PRIVATE ${TEST_USES} dt_said dt_warnings)
+  dt_program(${name} SOURCES ${TEST_SOURCES} USES ${TEST_USES} dt_said)
   foreach(ranks ${TEST_RANKS})
     add_test(NAME ${name}_${ranks} COMMAND ${DT_MPIRUN} -np ${ranks} $<TARGET_FILE:${name}> ${TEST_ARGS})
     dt_test_properties(${name}_${ranks} ${TEST_LABEL})
@@ -19,8 +25,15 @@ function(dt_test name)
   endif()
 endfunction()
 
-# With sanitizers these scripts, which take every path of the program between them, run each time. The others wait for
-# --long there: their runs check figures, texts and scripts, which a sanitizer does not look at.
+# dt_tests(LABEL ROOMS NAME…): adds a test of one source for each name, which uses these rooms.
+function(dt_tests label rooms)
+  foreach(name ${ARGN})
+    dt_test(${name} LABEL ${label} SOURCES ${name}.c USES ${rooms})
+  endforeach()
+endfunction()
+
+# Together these scripts take every path of the program, so they always run with sanitizers. The others run with
+# sanitizers only with --long: they check figures, texts and scripts, in which a sanitizer finds nothing.
 set(DT_SANITIZED_SCRIPTS
     dist_context
     dist_mixture
@@ -41,8 +54,8 @@ function(dt_script_label name label)
   endif()
 endfunction()
 
-# dt_script_test(NAME LABEL … SCRIPT … [ARGS …]): a shell script that gets the path of
-# the dtrain program as its first argument and a fresh scratch folder as its working directory.
+# dt_script_test(NAME LABEL … SCRIPT … [ARGS …]): adds a test that is a shell script. Its first argument is the path of
+# the program dtrain, and its working directory is an empty scratch folder.
 function(dt_script_test name)
   cmake_parse_arguments(TEST "" "LABEL;SCRIPT" "ARGS" ${ARGN})
   set(scratch ${CMAKE_CURRENT_BINARY_DIR}/${name}.d)
@@ -58,11 +71,11 @@ function(dt_script_test name)
   dt_test_properties(${name} "${TEST_LABEL}")
 endfunction()
 
-# A test that hangs is a failure. The limit is for a hang alone: the slowest test takes less than a
-# sixth of it on two busy cores without AVX-512.
+# A test that hangs fails. This limit is only for hangs: the slowest test takes less than a sixth of it on two busy cores
+# without AVX-512.
 set(DT_TEST_TIMEOUT 1200)
-# Tests that last longest start first, so that none runs alone at the end. Some of them check how soon a job ends
-# after a fault: they take two places of the four on two cores, and run again where the machine stalled (timed.sh).
+# The longest tests start first, so that none runs alone at the end. So do those that check how soon a job ends after a
+# fault: they take two places of the four on two cores, and run again if the machine stalled (timed.sh).
 set(DT_LONG_TESTS fault_kills fault_run_lock golden_bf16 simt_faults simt_train)
 set(DT_TIMED_TESTS fault_comm fault_exchange fault_hand_on fault_hosts fault_rank_dies fault_slow_disk fault_start simt_nccl_faults slurm_jobs)
 function(dt_test_properties name label)

@@ -1,13 +1,13 @@
-# label race: the host execution model (race.cpp) and every .cu file built to find races: test_parity linked
-# with them (race_parity) fails where two threads of a launch race. g++'s instrumentation comes late, so
-# these kernels are optimised little: what the compiler moves, merges or turns into memset is not seen
-# as the source has it. Not beside other sanitizers, whose library has the same hooks.
+# Builds the host execution model (race.cpp) and every .cu file to find races (label race): test_parity linked with them
+# (race_parity) fails where two threads of a launch race. g++ adds its instrumentation late, and does not see accesses as
+# in the source once the compiler has moved or merged them or made them memset, so these kernels are optimised little.
+# Other sanitizers have the same hooks in their library, so this is not built with them.
 if(DTRAIN_SANITIZE)
   return()
 endif()
 set(DT_RACE_FLAGS -fsanitize=thread -g -O1)
 
-# dt_race_kernels(TARGET SOURCES x.cu …): compiled with the hooks, as an object library.
+# dt_race_kernels(TARGET SOURCES x.cu …): adds an object library of kernels that are compiled with the hooks.
 function(dt_race_kernels target)
   cmake_parse_arguments(RACE "" "" "SOURCES" ${ARGN})
   add_library(${target} OBJECT)

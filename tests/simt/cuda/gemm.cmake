@@ -1,4 +1,4 @@
-# label simt: tests over the simulated device through the backend's seam.
+# Tests on the simulated device through the op table of the backend (label simt).
 function(dt_gemm_test name)
   dt_test(${name} LABEL simt SOURCES ${ARGN} USES dt_cuda_on_simt dt_cudart)
   dt_on_devices(${name})
@@ -7,7 +7,7 @@ function(dt_gemm_test name)
 endfunction()
 dt_gemm_test(simt_gemm test_gemm.c)
 
-# A library that cannot be loaded, before any real one in the loader's path.
+# A library that cannot be loaded comes before any real one in the path of the loader.
 set(no_library ${CMAKE_CURRENT_BINARY_DIR}/no_library)
 file(WRITE ${no_library}/libcublasLt.so.13 "")
 add_test(NAME simt_no_cublaslt COMMAND simt_gemm no_library)
@@ -15,7 +15,7 @@ dt_test_properties(simt_no_cublaslt simt)
 set_tests_properties(simt_no_cublaslt PROPERTIES ENVIRONMENT_MODIFICATION
                                                  "LD_LIBRARY_PATH=path_list_prepend:${no_library}")
 
-# Where there is a toolkit the backend compiles with its header too.
+# Where there is a toolkit, the backend also compiles with its header.
 find_path(DT_REAL_CUBLASLT cublasLt.h HINTS /usr/local/cuda/include)
 if(DT_REAL_CUBLASLT)
   add_library(cublaslt_header_real OBJECT ${DT_CUDA_BACKEND_SOURCES})

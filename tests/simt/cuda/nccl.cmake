@@ -12,9 +12,7 @@ foreach(n ${ranks})
                               "LD_LIBRARY_PATH=path_list_prepend:${DT_SIMT_LIBRARIES};SIMT_DEVICES=set:${n}")
 endforeach()
 
-add_executable(nccl_victim nccl_victim.c)
-target_compile_definitions(nccl_victim PRIVATE _GNU_SOURCE)
-target_link_libraries(nccl_victim PRIVATE dt_cuda_on_simt dt_nccl_on_simt dt_cudart dt_simt dt_comm dt_warnings)
+dt_program(nccl_victim SOURCES nccl_victim.c USES dt_cuda_on_simt dt_nccl_on_simt dt_cudart dt_simt dt_comm)
 dt_on_devices(nccl_victim)
 dt_script_test(simt_nccl_faults LABEL simt SCRIPT nccl_faults.sh ARGS $<TARGET_FILE:nccl_victim>)
 set_tests_properties(simt_nccl_faults PROPERTIES ENVIRONMENT_MODIFICATION
