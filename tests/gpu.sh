@@ -126,8 +126,7 @@ for name in "${names[@]}"; do
     most=$((share > budget / 5 ? share : budget / 5))
     most=$((most < left ? most : left))
     most=$((most < limit ? most : limit))
-    # The limit is for one program of a test: after a hang there is time for the programs after it or, if there are
-    # none, for the report.
+    # The limit is for one program of a test, so that after a hang there is time for the next program or the report.
     export RUN_SECONDS=$((most / 2 + 1)) STEP_SECONDS=$((most - 2))
     mkdir -p "$scratch"
     command_of "$name"

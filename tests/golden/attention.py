@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden files of attention, as plain code a position at a time: keys are turned by their distance to the query.
+"""Golden files of attention, made by plain code that goes position by position and rotates keys by their distance to the query.
 
     attention.py            rewrites all files
     attention.py --check    compares this reference with transformers' rotary positions and PyTorch's own attention
@@ -27,12 +27,12 @@ CASES = {name: SMALL | case for name, case in {
 
 
 def sizes(c):
-    """H, G, E, W"""
+    """Returns H, G, E, W."""
     return c["n_head"], c["n_kv_head"], c["d_model"] // c["n_head"], c["attn_window"]
 
 
 def turn(x, position, base):
-    """Pairs (x_i, x_{i + E/2}) of the last dimension by the angle position · base^(-2i / E)."""
+    """Rotates pairs (x_i, x_{i + E/2}) of the last dimension by the angle position · base^(-2i / E)."""
     if base == 0:
         return x
     half = x.shape[-1] // 2
@@ -55,7 +55,7 @@ class Attention:
 
     @staticmethod
     def random_state(c, generator):
-        """Sequences with all positions before them, with none, with some; those that do not count are zero."""
+        """Returns states of which all, no, and some previous positions count; those that do not count are zero."""
         _, G, E, W = sizes(c)
         count = torch.tensor([[W - 1, 0, W // 2][b % 3] for b in range(c["B"])], dtype=torch.float64)
         valid = torch.arange(W - 1) >= W - 1 - count[:, None]
@@ -85,7 +85,7 @@ class Attention:
 
 
 def attend(q, k, v, base):
-    """q [H, E] on k, v [n, G, E], the last of which is its own position -> [H * E]"""
+    """Returns the output [H * E] of q [H, E] on k and v [n, G, E], whose last position is that of q."""
     n, shared = k.shape[0], q.shape[0] // k.shape[1]
     k = torch.stack([turn(k[j], j - (n - 1), base) for j in range(n)])
     scores = torch.einsum("he,nhe->hn", q, k.repeat_interleave(shared, dim=1)) / math.sqrt(q.shape[-1])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Golden files of models that read both ways: each document, as far as its window counts, alone. Blocks that go from one position to
-the next read it from each end, and both outputs are added, as BiMamba [Schiff et al. 2024, Caduceus] and Vision Mamba [Zhu et al. 2024]
-have it: fwd(x) + flip(rev(flip(x))). Attention has no causal mask."""
+"""Golden files of models that read both ways. Each document is read alone, as far as its window counts. Blocks that go from one
+position to the next read it from each end, and both outputs are added, as in BiMamba [Schiff et al. 2024, Caduceus] and Vision Mamba
+[Zhu et al. 2024]: fwd(x) + flip(rev(flip(x))). Attention has no causal mask."""
 import math
 import pathlib
 import sys
@@ -38,7 +38,7 @@ CASES = {name: SMALL | case for name, case in {
 
 
 def documents(mask, reset):
-    """[s, e) of a sequence: from one document's start to the next, up to the last position that counts."""
+    """Returns the documents [s, e) of a sequence, up to the last position that counts."""
     n = len(mask)
     while n > 0 and not mask[n - 1]:
         n -= 1
@@ -48,7 +48,7 @@ def documents(mask, reset):
 
 class EachDocument:
     """A block that reads one document at a time."""
-    mask = None  # of the batch
+    mask = None  # the mask of the batch
 
     @staticmethod
     def states(c):
@@ -61,7 +61,7 @@ class EachDocument:
             rows, at = [], 0
             for s, at in documents(mask, None if reset is None else reset[b]):
                 rows.append(self.read(c, w, x[b:b + 1, s:at]))
-            rows.append(torch.zeros_like(x[b:b + 1, at:]))  # padding, which nothing reads
+            rows.append(torch.zeros_like(x[b:b + 1, at:]))  # nothing reads the outputs of padding
             out.append(torch.cat(rows, 1))
         return torch.cat(out), ()
 
@@ -85,7 +85,7 @@ class Unmasked(EachDocument):
 
 
 class Both(EachDocument):
-    """Of a block of one direction; the tensors of each are those within mixer.KIND_fwd and mixer.KIND_rev."""
+    """Makes a block of both directions from a block of one; their tensors are those within mixer.KIND_fwd and mixer.KIND_rev."""
 
     def __init__(self, kind, block):
         self.kind, self.block = kind, block
@@ -114,7 +114,7 @@ class Both(EachDocument):
 
 
 class Masked(Language):
-    """The head `mlm`: of a share of the tokens, of which most are hidden."""
+    """The head `mlm`, which predicts a share of the tokens, most of which are masked."""
 
     @staticmethod
     def batches(c, generator):

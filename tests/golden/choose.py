@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""choose.py > ../unit/choose_cases.h: which classes stay and with what probability, for the options of dt_choose, by plain float64
-arithmetic over sorted probabilities (as transformers' logits processors do): what tests/unit/test_draw.c compares with."""
+"""choose.py > ../unit/choose_cases.h: computes which classes stay with the options of dt_choose, and with what probability, by plain
+float64 arithmetic over sorted probabilities, as transformers' logits processors do. tests/unit/test_draw.c compares with them."""
 import math
 import random
 

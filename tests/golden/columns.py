@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A golden file of a policy whose columns come from other rows than their frame's, with weights, missing targets and targets
-at the ends of a range. Beside it what columns.sh trains (episodes in data.h5, weights in start.model), and the losses and
-gradient norms of its ten steps. The batches are made here by the manual's words alone, not shuffled. Needs h5py."""
+"""Makes a golden file of a policy some of whose columns come from other rows than that of their frame, with weights, missing targets
+and targets at the ends of a range. Also makes what columns.sh trains (episodes in data.h5, weights in start.model), and the losses and
+gradient norms of its ten steps. The batches follow from the manual alone and are not shuffled. Needs h5py."""
 import pathlib
 
 import h5py
@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 LENGTHS = [8, 1, 15, 11]  # episodes: 2 + 1 + 3 + 2 windows, two batches an epoch
 HEADS = "move:gmm(2,-1,1)*16 grip:huber*1@0.5 level:regression*2"
 CASE = dict(DEFAULTS, heads=HEADS, d_model=8, frame_size=12, ids="5=s 5=s", B=4, T=6, steps=10, lr=1e-3, constant=True)
-FLAGS = [3, 7, 10, 11]  # of the frame's numbers
+FLAGS = [3, 7, 10, 11]  # the numbers of a frame that are flags
 SHARED = "stem.ids.s.weight"
 
 
 class Columns(Policy):
-    """Both id columns look their rows up in one table."""
+    """The stem, in which both id columns look up their rows in one table."""
 
     @staticmethod
     def stem_shapes(c):
@@ -47,7 +47,7 @@ def episodes():
 
 
 def at(episode, name, shift, missing):
-    """Row t + shift of every row t; `valid`: whether there is one."""
+    """Returns row t + shift for every row t, and in `valid` whether that row exists."""
     n = len(episode["frames"])
     values = np.ones((n, 1)) if name == "valid" else episode[name].reshape(n, -1).astype(float)
     rows = [values[t + shift] if 0 <= t + shift < n else np.full(values.shape[1], missing) for t in range(n)]
@@ -55,7 +55,7 @@ def at(episode, name, shift, missing):
 
 
 def columns(episode):
-    """The numbers of each frame: frames, ids, targets, weights."""
+    """Returns frames, ids, targets and weights of each frame of an episode."""
     frames = [at(episode, name, shift, 0 if name == "valid" else np.nan)
               for name, shift in [("frames", -2), ("valid", -2), ("frames", -1), ("valid", -1), ("action", -1), ("valid", -1), ("valid", -1)]]
     targets = [*(at(episode, "action", shift, np.nan) for shift in range(8)), at(episode, "label", 0, np.nan)[:, 2:],
@@ -66,7 +66,7 @@ def columns(episode):
 
 
 def statistics(name, plain):
-    """Means and deviations of the columns' numbers that are there; `plain` columns stay as they are."""
+    """Returns means and deviations of columns, without missing numbers; `plain` columns are not normalised."""
     values = np.concatenate([columns(e)[name] for e in episodes()])
     mean, deviation = np.nanmean(values, 0), np.nanstd(values, 0)
     mean[plain], deviation[plain] = 0, 1
@@ -83,7 +83,7 @@ def batches(c):
         for first in range(0, n, c["T"]):
             pad = max(first + c["T"] - n, 0)
             windows.append({name: np.pad(x[first:first + c["T"]], [(0, pad)] + [(0, 0)] * (x.ndim - 1)) for name, x in episode.items()})
-    each = len(windows) // c["B"]  # windows that a slot reads one after another in each epoch
+    each = len(windows) // c["B"]  # windows that a row of the batch reads one after another in each epoch
     rows = [windows[slot * each + step % each] for step in range(c["steps"]) for slot in range(c["B"])]
     return {name: np.stack([row[name] for row in rows]).reshape(c["steps"], c["B"], *rows[0][name].shape) for name in rows[0]}
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """interop.py DTRAIN LOGITS_TOOL: in the working directory, for each small random model
 
-1. transformers writes it (save_pretrained), dtrain reads it: the same logits;
-2. dtrain trains it for three steps (run.init_from): another model, whose checkpoint transformers loads
-   (AutoModelForCausalLM) with nothing missing or left over: the same logits again, and the same 200 most likely tokens;
-3. transformers trains it for a step and saves it: dtrain's first loss is the one that it has there;
-4. dtrain exports the checkpoint in bf16: the same logits of the rounded weights.
+1. transformers writes it (save_pretrained) and dtrain reads it: the logits are the same.
+2. dtrain trains it for three steps (run.init_from). transformers loads the checkpoint (AutoModelForCausalLM) with nothing
+   missing or left over: the logits are the same, and so are the 200 most likely next tokens.
+3. transformers trains it for a step and saves it: dtrain's first loss is that of transformers.
+4. dtrain exports the checkpoint in bf16: the logits are those of the rounded weights.
 """
 import json
 import os
@@ -25,7 +25,7 @@ from transformers import (AutoModelForCausalLM, FalconMambaConfig, FalconMambaFo
 
 try:
     from transformers import NemotronHConfig, NemotronHForCausalLM
-except ImportError:  # older than 5.3
+except ImportError:  # transformers is older than 5.3
     NemotronHConfig = None
 
 # Both compute in fp32, with sums in another order: 1e-4 for logits of about 1, as dtrain promises.
@@ -41,7 +41,7 @@ MODELS = {
     # `expand` as in tiiuae/falcon-mamba-7b, where intermediate_size overrides it.
     "falcon_mamba": dict(vocab_size=51, hidden_size=32, num_hidden_layers=2, tie_word_embeddings=False, expand=16,
                          intermediate_size=64, time_step_rank=6, mixer_rms_eps=1e-3),
-    # As state-spaces publish theirs (one group, tied), and mistralai (several groups, untied).
+    # As published by state-spaces (one group, tied) and by mistralai (several groups, untied).
     "mamba2": dict(vocab_size=51, hidden_size=32, num_hidden_layers=2, tie_word_embeddings=True, num_heads=8,
                    head_dim=8, n_groups=1, state_size=16),
     "mamba2_groups": dict(vocab_size=64, hidden_size=24, num_hidden_layers=2, tie_word_embeddings=False, num_heads=12,
@@ -74,7 +74,7 @@ lr = {lr}
 
 
 def make_model(name, overrides):
-    """A random model with every tensor away from its initial value, so that a forgotten one would be seen."""
+    """Returns a random model in which every tensor differs from its initial value, so that a forgotten one shows."""
     torch.manual_seed(sum(map(ord, name)))
     settings = dict(overrides, use_bias=False, use_cache=False, pad_token_id=0, bos_token_id=0, eos_token_id=0)
     if name.startswith("nemotron_h"):
@@ -133,7 +133,7 @@ def load_checkpoint(directory, kind):
 
 
 def check_moved(name, model, trained):
-    """Every tensor was trained, from where transformers left it: AdamW moves a weight by about lr a step at most."""
+    """Checks that every tensor was trained from the value that transformers wrote: AdamW moves a weight by at most about lr per step."""
     before, after = model.state_dict(), trained.state_dict()
     for key, value in before.items():
         moved = (after[key] - value).abs().max().item()
@@ -141,7 +141,7 @@ def check_moved(name, model, trained):
 
 
 def check_returned(name, dtrain, checkpoint, model):
-    """Trained on there (a step of SGD), it comes back with the loss that it has there."""
+    """Checks that dtrain has the loss of transformers after transformers has trained a step of SGD."""
     ids = torch.randint(0, model.config.vocab_size, (1, 24 * 4 + 1))
     with h5py.File("tokens.h5", "w") as file:
         file["tokens"] = ids[0].numpy().astype("uint16")
@@ -165,8 +165,8 @@ def check_returned(name, dtrain, checkpoint, model):
 
 
 def check_tokens(name, dtrain, checkpoint, model):
-    """The same TOKENS most likely tokens. Random models have logits so close that fp32 decides: where the tokens part,
-    the two are as likely, within TOLERANCE."""
+    """Checks that both give the same TOKENS most likely tokens. Random models have very close logits: where the tokens
+    first differ, both must be equally likely within TOLERANCE."""
     prompt = [3, 1, 4, 1, 5]
     out = subprocess.run([dtrain, "sample", checkpoint, "--temperature", "0", "--tokens", str(TOKENS), "--prompt",
                           " ".join(map(str, prompt))], check=True, capture_output=True, text=True).stdout

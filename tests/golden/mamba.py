@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden files of Mamba-1 [Gu & Dao 2023, Algorithm 2 and Figure 3], as plain sequential code (reference.py).
+"""Golden files of Mamba-1 [Gu & Dao 2023, Algorithm 2 and Figure 3], made by plain sequential code (reference.py).
 
     mamba.py            rewrites all files (same seeds, same files)
     mamba.py --check    compares this reference with transformers' MambaForCausalLM
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from reference import IGNORED, Model, fresh, make_family, rmsnorm
 
-# expand 2 and dt_rank ceil(d / 16) as published.
+# expand is 2 and dt_rank is ceil(d / 16), as published.
 DEFAULTS = dict(layers="mamba*2", d_state=16, d_conv=4, expand=2, dt_rank="auto")
 CASES = {name: DEFAULTS | case for name, case in {
     "length1": dict(T=1, B=1),
@@ -31,7 +31,7 @@ CASES = {name: DEFAULTS | case for name, case in {
 
 
 def sizes(c):
-    """E, N, K, R"""
+    """Returns E, N, K, R."""
     rank = -(-c["d_model"] // 16) if c["dt_rank"] == "auto" else c["dt_rank"]
     return c["expand"] * c["d_model"], c["d_state"], c["d_conv"], rank
 
@@ -72,7 +72,7 @@ class Mamba:
 
 
 def convolution(u, weight, bias, reset, window):
-    """Causal, depthwise. The window of the last K - 1 inputs is emptied where a document starts."""
+    """A causal, depthwise convolution. The window of the last K - 1 inputs is cleared where a document starts."""
     out = []
     for t in range(u.shape[1]):
         taps = torch.cat([fresh(window, reset, t), u[:, t : t + 1]], dim=1)  # [B, K, E]
@@ -104,7 +104,7 @@ def huggingface(c):
 
 
 def compare_with_transformers(cases, blocks, peer_of):
-    """Logits and gradients against transformers' own code. It rounds to fp32 within its norms: hence 1e-5."""
+    """Compares logits and gradients with transformers' own code, which rounds to fp32 in its norms: the tolerance is 1e-5."""
     worst = 0.0
     for name, case in cases.items():
         if case.get("reset") or case.get("state"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden files of Mamba-2 [Dao & Gu 2024, section 7], as the plain recurrence (reference.py).
+"""Golden files of Mamba-2 [Dao & Gu 2024, section 7], made by the plain recurrence (reference.py).
 
     mamba2.py            rewrites all files (same seeds, same files)
     mamba2.py --check    compares this reference with transformers' Mamba2ForCausalLM
@@ -28,7 +28,7 @@ CASES = {name: DEFAULTS | case for name, case in {
 
 
 def sizes(c):
-    """E, H, P, N, G, W"""
+    """Returns E, H, P, N, G, W."""
     E, P = c["expand"] * c["d_model"], c["head_dim"]
     return E, E // P, P, c["d_state"], c["n_groups"], E + 2 * c["n_groups"] * c["d_state"]
 
@@ -68,7 +68,7 @@ class Mamba2:
 
 
 def recurrence(x, delta, a, b, c, reset, h):
-    """x [B, T, H, P], delta [B, T, H], a [H], b and c [B, T, H, N], h [B, H, P, N]"""
+    """Runs the recurrence: x [B, T, H, P], delta [B, T, H], a [H], b and c [B, T, H, N], h [B, H, P, N]."""
     out = []
     for t in range(x.shape[1]):
         step = delta[:, t, :, None, None]

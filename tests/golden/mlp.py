@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden files of the feed-forward block, gated (SwiGLU [Shazeer 2020]) and plain, and of it between Mamba blocks."""
+"""Golden files of the feed-forward block, gated (SwiGLU [Shazeer 2020]) and plain, alone and between Mamba blocks."""
 import torch.nn.functional as F
 from mamba import DEFAULTS as MAMBA, Mamba
 from reference import make_family

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden files of the ways to update: Muon, rates by name, muP, and these together, over ten steps.
+"""Golden files of ten steps with Muon, rates by name, muP, and all of these together.
 
     optimizer.py            rewrites all files (same seeds, same files)
     optimizer.py --check    compares this reference's Muon with torch.optim.Muon
@@ -25,7 +25,7 @@ CASES = {
 
 
 def check():
-    """torch.optim.Muon iterates in bf16, so that one step agrees to its 2^-8 only; its momentum and factors do whole."""
+    """Compares with torch.optim.Muon, which iterates in bf16, so one step agrees only to 2^-8. Momentum and factors agree exactly."""
     generator = torch.Generator().manual_seed(1)
     for shape in (24, 16), (16, 40), (8, 8):
         w = torch.randn(shape, generator=generator)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden files of the stem of frames and the heads of a policy: each kind of head, several at once with weights, label
+"""Golden files of the stem `frames` and the heads of a policy: each kind of head, several at once with weights, label
 smoothing, positions that do not count, weights of positions, missing targets, id columns, ranges, and heads conditioned on
 the targets of those before them. Numbers without a range are normalised by heads.mean and heads.deviation."""
 import re
@@ -35,7 +35,7 @@ DEFAULTS = dict(MAMBA, layers="mlp", d_mlp=6, mlp_gated=False, d_model=10, d_sta
 
 
 class Output:
-    """NAME:KIND(PARAMETERS)*SIZE@WEIGHT of the heads."""
+    """Parses the heads NAME:KIND(PARAMETERS)*SIZE@WEIGHT."""
 
     def __init__(self, word):
         parts = re.fullmatch(r"(\w+):(\w+)(?:\((.*)\))?(?:\*(\d+))?(?:@(.*))?", word)
@@ -97,11 +97,11 @@ class Policy:
         x = batch["frames"] @ w["stem.weight"].T + w["stem.bias"]
         for n in range(len(tables(c))):
             x = x + w[f"stem.ids.{n}.weight"][batch["ids"][..., n]]
-        return x + 0 * (w["stem.mean"].sum() + w["stem.deviation"].sum())  # not trained: a gradient of zeros
+        return x + 0 * (w["stem.mean"].sum() + w["stem.deviation"].sum())  # not trained, so the gradient is zero
 
     @staticmethod
     def loss(c, o, z, t, there):
-        """Of each position: PyTorch's own, the mean over an output's columns that are there; a mixture's over them all."""
+        """Returns PyTorch's loss of each position: the mean over the columns of an output that have a target, or one loss of all columns for a mixture."""
         e, n = c["label_smoothing"], there.sum(-1).clamp(min=1)
         mean = lambda x: (x * there).sum(-1) / n
         if o.kind == "categorical":
@@ -148,7 +148,7 @@ class Policy:
 
     @staticmethod
     def batches(c, generator):
-        """Targets follow from the frame, the one before and noise."""
+        """Makes targets from the frame, the previous frame and noise."""
         shape = (c["steps"], c["B"], c["T"])
         normal = lambda *n: torch.randn(*shape, *n, generator=generator).float().double()
         frames, batch, targets = normal(c["frame_size"]), {}, []
@@ -164,7 +164,7 @@ class Policy:
             batch["mask"] = (torch.rand(shape, generator=generator) > 0.3).double()
             batch["mask"][:, 0, 0] = 1
             batch["mask"][:, -1, c["T"] // 2:] = 0  # a short episode
-        if c.get("missing"):  # single numbers, and all of some rows
+        if c.get("missing"):  # single numbers and whole rows
             some = torch.rand(batch["targets"].shape, generator=generator) < 0.2
             batch["targets"][some | (torch.rand(shape, generator=generator) < 0.1)[..., None]] = torch.nan
         if c.get("weighted"):

@@ -18,7 +18,7 @@ CASES = {
 
 
 def outputs(c):
-    """(name, kind, width, weight, pool) of each head."""
+    """Returns (name, kind, width, weight, pool) of each head."""
     for word in c["heads"].split():
         word, _, pool = word.partition("/")
         name, _, rest = word.partition(":")
@@ -37,7 +37,7 @@ class Pooled(Policy):
 
     @staticmethod
     def pooled(h, mask, pool):
-        """One window [T, d]: of its rows whose mask is 1, in their order; zeros if there is none."""
+        """Pools the rows of a window [T, d] whose mask is 1, in their order; returns zeros if there are none."""
         h = h[mask > 0]
         if len(h) == 0:
             return torch.zeros_like(h.sum(0))
@@ -45,7 +45,7 @@ class Pooled(Policy):
 
     @staticmethod
     def one(c, kind, z, t):
-        """The loss of one row, whose target is there."""
+        """Returns the loss of one row that has a target."""
         e = c["label_smoothing"]
         if kind == "categorical":
             return F.cross_entropy(z, t[0].long(), label_smoothing=e)
@@ -67,7 +67,7 @@ class Pooled(Policy):
                     z = rows @ x + w["heads.bias"][first:first + width]
                     loss = Pooled.one(c, kind, z, batch["targets"][b, t, target:end])
                     total = total + weight * weights[b, t, 1 + k] * loss
-                    if pool:  # a window counts once, with the latest row that an output learns from
+                    if pool:  # a window counts once, with the last row that has a target
                         windows[b] = max(windows.get(b, -1), t)
                     else:
                         counted[b, t] = weights[b, t, 0]
@@ -76,7 +76,7 @@ class Pooled(Policy):
 
     @staticmethod
     def batches(c, generator):
-        """Targets follow from the frames of the whole window, or of the position, and noise."""
+        """Makes targets from the frames of the whole window or of the position, and noise."""
         shape = (c["steps"], c["B"], c["T"])
         normal = lambda *n: torch.randn(*n, generator=generator).float().double()
         frames, batch, targets = normal(*shape, c["frame_size"]), {}, []
@@ -87,7 +87,7 @@ class Pooled(Policy):
             if c.get("missing"):
                 t[torch.rand(shape, generator=generator) < 0.4] = float("nan")
                 t[:, 1, c["T"] // 3:] = float("nan")
-                t[1:3, 2] = float("nan")  # windows without any
+                t[1:3, 2] = float("nan")  # windows without a target
             targets.append(t)
         batch["frames"], batch["targets"] = frames, torch.cat(targets, -1)
         if c.get("masked"):

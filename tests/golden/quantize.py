@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Golden files of training with linear layers in int8 (kernels/quantize.h): inputs per position, weights per output
-channel, gradients straight through. A value that float64 and fp32 round to different sides would differ by 1/127 of
-its row's largest: such models are small, and their seeds have none."""
+channel, straight-through gradients. A value that float64 and fp32 round to different sides would differ by 1/127 of the
+largest in its row: the models are small, and their seeds are chosen so that no value does."""
 import torch
 import torch.nn.functional as F
 from mlp import Mlp
@@ -15,7 +15,7 @@ CASES = {
 
 
 def rounded(x):
-    """Rows of whole multiples of their largest value / 127; the gradient is that of x."""
+    """Rounds each row to multiples of its largest value / 127; the gradient is that of x."""
     scale = x.detach().abs().amax(-1, keepdim=True) / 127
     q = torch.where(scale > 0, torch.round(x.detach() / scale.clamp_min(1e-300)) * scale, torch.zeros_like(scale))
     return x + (q - x).detach()
@@ -35,7 +35,7 @@ class QuantizedMlp(Mlp):
 
 
 class QuantizedLanguage(Language):
-    """The embedding is looked up as it is; as the output layer it is rounded."""
+    """Looks up the embedding as it is, but rounds it where it is the output layer."""
 
     @staticmethod
     def head(c, w, residual, batch):

@@ -1,15 +1,16 @@
-"""Float64 reference of dtrain's models and training step: what the golden files of all families are made with.
+"""The float64 reference of dtrain's models and training step, with which the golden files of all families are made.
 
 A family of kinds is one file FAMILY.py and one folder FAMILY/ of small golden files; nothing else changes. To add one:
-1. A class for each block kind: shapes(c), the tensors within backbone.layers.I. in any order; states(c), its recurrent
-   state, and random_state(c, generator) if normal numbers will not do for one; forward(c, w, x, reset, state) -> (y, state), from the normalised input, as plain sequential code. mlp.py is
-   the smallest. A family of stems and heads gives a class like Language in the argument `ends` instead.
-2. CASES: name -> model keys of dtrain as in [model] (`layers = "gru*2"`), and what DEFAULTS has otherwise.
+1. Write a class for each block kind. shapes(c) gives the tensors within backbone.layers.I. in any order; states(c) its
+   recurrent state, and random_state(c, generator) a state if that must not be normal numbers; forward(c, w, x, reset,
+   state) -> (y, state) is plain sequential code from the normalised input. mlp.py is the smallest. A family of stems and
+   heads passes a class like Language as the argument `ends` instead.
+2. Write CASES: name -> keys of [model] (`layers = "gru*2"`), and of DEFAULTS where a case differs.
 3. FAMILY.py writes FAMILY/NAME.safetensors; commit both. CMake makes them the test golden_FAMILY.
 
-A golden file: metadata model.KEY are the model, B, T, steps and the optimizer; tensors (all F32) are the weights to start
-from by name, batch.ARRAY [steps or batches, B, T, width] for every array that the model reads, before.LAYER.STATE [B, …] if a state
-is carried in, and what must come out: after.LAYER.STATE of the first step (not of segments), golden.loss and golden.grad_norm [steps],
+The metadata model.KEY of a golden file give the model, B, T, the steps and the optimizer. Its tensors (all F32) are the first
+weights by name, batch.ARRAY [steps or batches, B, T, width] for every array that the model reads, before.LAYER.STATE [B, …] if a
+state is carried in, and the results: after.LAYER.STATE of the first step (not of segments), golden.loss and golden.grad_norm [steps],
 golden.grad.NAME of the first step, golden.final_norm.NAME, and golden.logits [B, T, V] of a language model.
 golden.c and test_golden.c read them; the test also runs every file in windows of one position.
 """
@@ -25,16 +26,16 @@ from safetensors.torch import save
 STEPS = 10
 IGNORED = -100
 
-# What a case does not say. The optimizer is as in Mamba's recipe, with a learning rate that moves these tiny models by
-# several percent of their loss in ten steps. ignored: some labels are; reset: documents start within the windows;
-# state: one is carried in.
+# What cases have by default. The optimizer is that of Mamba's recipe, with a learning rate that changes the loss of these
+# tiny models by several percent in ten steps. ignored: some labels are ignored; reset: documents start within windows;
+# state: a state is carried in.
 DEFAULTS = dict(d_model=20, vocab_size=19, norm_eps=1e-5, tie_embeddings=True)
 RUN = dict(B=1, T=77, steps=STEPS, reset=False, state=False, ignored=False, lr=4e-3, beta1=0.9, beta2=0.95, eps=1e-8,
            weight_decay=0.1, grad_clip=1.0)
-# For Muon its momentum; factors of the rate, pattern to factor, in order; how many batches there are, which the steps use in
-# turn; lengths of segments. Not written where a case has none.
+# Written only if a case has them: the momentum of Muon; factors of the rate, from pattern to factor, in order; the number
+# of batches, which the steps use in turn; lengths of segments.
 CHOSEN = ("momentum", "lr_groups", "batches", "segments")
-NEVER_DECAYED = ("A_log",)  # tensors of two or more dimensions
+NEVER_DECAYED = ("A_log",)  # although it may have two dimensions
 MUON = (3.4445, -4.7750, 2.0315)
 
 
@@ -50,7 +51,7 @@ def layer_kinds(layers):
 
 
 def fresh(state, reset, t):
-    """The state before position t: nothing where a document starts there."""
+    """Returns the state before position t: zeros where a document starts there."""
     return state if reset is None else state * (1 - reset[:, t].view(-1, *[1] * (state.dim() - 1)))
 
 
@@ -73,14 +74,14 @@ class Language:
 
     @staticmethod
     def head(c, w, residual, batch):
-        """Mean loss over the counted positions, logits."""
+        """Returns the mean loss over the positions that count, and the logits."""
         x = rmsnorm(residual, w["backbone.norm_f.weight"], c["norm_eps"])
         logits = x @ w["backbone.embeddings.weight" if c["tie_embeddings"] else "lm_head.weight"].T
         return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORED), logits
 
     @staticmethod
     def batches(c, generator):
-        """input_ids and labels [steps, B, T]: a noisy linear sequence, which can be learned."""
+        """Makes input_ids and labels [steps, B, T]: a noisy linear sequence, which can be learned."""
         shape = (c["steps"], c["B"], c["T"] + 1)
         tokens = torch.zeros(shape, dtype=torch.int64)
         noise = torch.randint(0, 3, shape, generator=generator)
@@ -95,7 +96,7 @@ class Language:
 
 
 class Model:
-    """Weights by Hugging Face name and the forward pass."""
+    """The weights by Hugging Face name, and the forward pass."""
 
     def __init__(self, case, blocks, generator, ends=Language):
         self.c = RUN | DEFAULTS | case
@@ -113,7 +114,7 @@ class Model:
 
     @staticmethod
     def initial(name, shape, generator):
-        """Random everywhere, so that no term of the formula is multiplied by 0 or 1; time steps from 0.02 to 1."""
+        """Makes all weights random, so that no term of a formula is multiplied by 0 or 1; time steps are from 0.02 to 1."""
         x = torch.randn(shape, generator=generator, dtype=torch.float64)
         if name.endswith("norm.weight") or name.endswith("norm_f.weight") or name.endswith(".D"):
             x = 1 + 0.2 * x
@@ -130,7 +131,7 @@ class Model:
         return x.float().double().requires_grad_()
 
     def forward(self, batch, state=None):
-        """(mean loss, logits or None, states after) of a batch; state: a list by layer of a block's states, or None."""
+        """Returns (mean loss, logits or None, states after) of a batch; `state` is a list of the states of each layer, or None."""
         residual, reset, after = self.ends.stem(self.c, self.w, batch), batch.get("reset"), []
         for i, block in enumerate(self.blocks):
             layer = f"backbone.layers.{i}."
@@ -145,7 +146,7 @@ class Model:
         return [torch.zeros((self.c["B"], *shape), dtype=torch.float64) for _, shape in block.states(self.c)]
 
     def random_state(self, generator):
-        """The same initial states at every step."""
+        """Makes the initial states, which are the same at every step."""
         if not self.c["state"]:
             return None
         return [block.random_state(self.c, generator) if hasattr(block, "random_state") else
@@ -158,12 +159,12 @@ class Model:
 
 
 def is_hidden(name, w):
-    """Whether it is the matrix of a linear layer of a block."""
+    """Returns whether a tensor is the matrix of a linear layer of a block."""
     return name.startswith("backbone.layers.") and w.dim() == 2 and not name.endswith(NEVER_DECAYED)
 
 
 def width_factors(model):
-    """muP [Yang et al. 2022, table 8], with the output's multiplier in the last norm: fan-in against that of mup_base."""
+    """Returns muP's factor [Yang et al. 2022, table 8] from the fan-in and that of mup_base; the output's multiplier is in the last norm."""
     c = model.c
     if not c.get("mup_base"):
         return dict.fromkeys(model.w, 1.0)
@@ -175,7 +176,7 @@ def width_factors(model):
 
 
 def orthogonal(u):
-    """Five Newton-Schulz iterations [Keller Jordan et al. 2024], in float64."""
+    """Runs five Newton-Schulz iterations [Keller Jordan et al. 2024] in float64."""
     x = u / max(u.norm().item(), 1e-7)
     x = x if u.shape[0] <= u.shape[1] else x.T
     for _ in range(5):
@@ -185,8 +186,8 @@ def orthogonal(u):
 
 
 class AdamW:
-    """Decoupled decay on tensors of two or more dimensions except A_log; gradients clipped by their global norm.
-    With `momentum`, Muon for hidden matrices: Nesterov, updates of AdamW's size [Liu et al. 2025]."""
+    """AdamW with decoupled decay on tensors of two or more dimensions except A_log, and gradients clipped by their global
+    norm. With `momentum`, hidden matrices use Muon: Nesterov momentum, updates of AdamW's size [Liu et al. 2025]."""
 
     def __init__(self, model):
         self.model, self.updates = model, 0
@@ -224,8 +225,8 @@ class AdamW:
 
 
 def resets(c, generator):
-    """[steps, B, T]: at random, and where it is awkward: at 0, twice in a row, closer than the taps, at the end, at borders of
-    segments."""
+    """Returns where documents start [steps, B, T]: at random, and at awkward positions: at 0, twice in a row, closer than the
+    taps, at the end, and at borders of segments."""
     reset = (torch.rand((c["steps"], c["B"], c["T"]), generator=generator) < min(0.05, 4 / c["T"])).double()
     reset[:, 0, 0] = 1
     reset[:, 0, -1] = 1
@@ -237,12 +238,12 @@ def resets(c, generator):
 
 
 def learning_rates(c):
-    """A warm-up of three steps, then a slow fall: every step its own. Or always the same."""
+    """Returns the rate of each step: a warm-up of three steps, then a slow fall; or a constant."""
     return [c["lr"]] * c["steps"] if c.get("constant") else [round(c["lr"] * min(t / 3, 1.0) * (1 - 0.03 * t), 8) for t in range(1, c["steps"] + 1)]
 
 
 def train(model, batches, state, rates):
-    """The steps; returns what the golden file holds besides the inputs."""
+    """Runs the steps; returns what the golden file has besides the inputs."""
     optimizer, losses, norms, out = AdamW(model), [], [], {}
     for k, rate in enumerate(rates):
         loss, logits, after = model.forward({name: array[k % len(array)] for name, array in batches.items()}, state)
@@ -262,7 +263,7 @@ def train(model, batches, state, rates):
 
 
 def write(path, tensors, metadata):
-    """As F32. The library writes metadata in random order: sorted here, so that the same values are the same file."""
+    """Writes tensors as F32. The library writes metadata in random order; they are sorted here, so that equal values give equal files."""
     data = save({key: t.float().contiguous() for key, t in tensors.items()}, metadata)
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8:end]), sort_keys=True, separators=(",", ":")).encode()
@@ -274,7 +275,7 @@ def text(value):
 
 
 def make(path, model, generator):
-    """The golden file of a model that `generator` has just made."""
+    """Writes the golden file of a model that `generator` has just made."""
     c = model.c
     inputs = c | {"steps": c.get("batches", c["steps"])}
     batches = model.ends.batches(inputs, generator)
@@ -298,7 +299,7 @@ def make(path, model, generator):
 
 
 def make_family(script, cases, blocks, ends=Language):
-    """FAMILY/NAME.safetensors beside the script FAMILY.py; the same seeds, so the same files."""
+    """Writes FAMILY/NAME.safetensors beside the script FAMILY.py; the seeds are fixed, so the files are always the same."""
     torch.set_num_threads(1)
     for seed, (name, case) in enumerate(cases.items(), 1):
         generator = torch.Generator().manual_seed(seed)

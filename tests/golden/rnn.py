@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden files of GRU and LSTM: PyTorch's own cells, a position at a time, so that their weights are dtrain's.
+"""Golden files of GRU and LSTM, made by PyTorch's own cells position by position. Their weights have the layout of dtrain's.
 
     rnn.py            rewrites all files
     rnn.py --check    compares this reference with nn.GRU and nn.LSTM

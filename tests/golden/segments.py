@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Golden files of windows that are run in segments: whole passes over 4,096 positions of two layers of every kind, and over
-4,091 with documents; windows that are pooled; several windows. All positions of a document are computed at once.
+"""Golden files of windows that dtrain runs in segments: whole passes over 4,096 positions of two layers of every kind, and over
+4,091 with documents; pooled windows; several windows. Here all positions of a document are computed at once.
 
     segments.py [CASE …]   rewrites all files, or those of these cases
     segments.py --check    compares these forms with those that go position by position
@@ -45,7 +45,7 @@ CASES["both_attention"] = BOTH | KINDS["attention"] | dict(layers="attention*2",
 
 
 class LongPooled(Pooled):
-    """Two thirds of the positions count, and none of the last ones."""
+    """Makes a mask with which two thirds of the positions count, and none of the last ones."""
 
     @staticmethod
     def batches(c, generator):
@@ -56,7 +56,7 @@ class LongPooled(Pooled):
 
 
 def prefix(decay, x):
-    """h_t = decay_t h_{t-1} + x_t along dimension 1, from zero, by doubling [Hillis & Steele 1986]."""
+    """Computes h_t = decay_t h_{t-1} + x_t along dimension 1 from zero, by doubling [Hillis & Steele 1986]."""
     k = 1
     while k < x.shape[1]:
         x = torch.cat([x[:, :k], x[:, k:] + decay[:, k:] * x[:, :-k]], 1)
@@ -81,7 +81,7 @@ def recurrence(x, delta, a, b, c, _reset, h):
 
 
 class Documents:
-    """A block of which each document is a sequence of its own."""
+    """A block for which each document is a separate sequence."""
 
     def __init__(self, block):
         self.block = block
@@ -109,7 +109,7 @@ class Recurrent(Documents):
 
 
 class Windowed(Documents):
-    """Attention: of each position the W keys up to it."""
+    """Attention of each position to the last W keys up to it."""
 
     def run(self, c, w, x, state):
         H, G, E, W = sizes(c)
@@ -124,7 +124,7 @@ class Windowed(Documents):
 
 
 class Seeing(Unmasked):
-    """Attention both ways, all positions of a document at once."""
+    """Attention both ways over all positions of a document at once."""
 
     @staticmethod
     def read(c, w, x):
@@ -168,7 +168,7 @@ def main(names):
 
 
 def check():
-    """Outputs of blocks over 90 positions with a document at 37."""
+    """Returns the outputs of blocks over 90 positions with a document that starts at 37."""
     blocks, x = {}, torch.randn(1, 90, LONG["d_model"], dtype=torch.float64)
     reset = (torch.arange(90) == 37).double()[None]
     for forms in (SEQUENTIAL, AT_ONCE):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What this machine has, and whether dtrain can use its CUDA device. Skipped without one. Argument: dtrain.
+# Prints what this machine has, and checks that dtrain can use its CUDA device. Skipped without one. Argument: dtrain.
 set -uo pipefail
 "$1" info >info.txt 2>&1
 sed 's/^/+ /' info.txt

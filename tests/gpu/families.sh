@@ -2,7 +2,7 @@
 # Sourced by parity.sh and sanitizer.sh. Families run side by side, since most of the time one core makes operands and
 # compares results. A family that hangs does not keep the others from running.
 
-of_each_family() { # the program test_parity, a function for a family, which returns 77 where it is skipped
+of_each_family() { # the program test_parity, a function that runs one family and returns 77 if that is skipped
     local names name failures
     names=$("$1" --families) && [ -n "$names" ] || return
     rm -f ./*.code

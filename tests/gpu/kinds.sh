@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Every kind of block on a CUDA device, in language models and in policies over frames, and windows in segments: the loss
-# curve of the CPU, and the same bits with and without CUDA graphs and with images as bytes and as floats. Skipped
-# without a device.
+# Every kind of block on a CUDA device, in language models and in policies over frames, and windows in segments have the
+# loss curve of the CPU. They have the same bits with and without CUDA graphs, and with images as bytes and as floats.
+# Skipped without a device.
 # Arguments: dtrain, the programs data/game and tests/episodes/make_episodes, and whole (100 steps, each kind by
 # itself) or small (a few steps of all kinds in one model, for simulated devices).
 game=$(realpath "$2") make_episodes=$(realpath "$3")
 # shellcheck source=tests/gpu/lib.sh
 . "$(dirname "$0")/lib.sh"
 small_run
-sed -i '/^n_layer/d' small.ini # the patterns below say it
+sed -i '/^n_layer/d' small.ini # given by the patterns below
 case $4 in
 whole)
     languages=("mamba2*2" "attention mlp" "gru mlp" "lstm mlp" "mamba attention mlp mamba2")
@@ -16,7 +16,7 @@ whole)
     steps=100 precisions="fp32 bf16"
     size=(model.d_model=96 data.batch=8 optim.warmup_steps=20)
     length=200 frame=287 episodes=64
-    sed -i '/^d_model/a n_head = 3' small.ini # where there is attention
+    sed -i '/^d_model/a n_head = 3' small.ini # needed where there is attention
     ;;
 small)
     languages=("mamba2 attention mlp gru lstm")
@@ -36,14 +36,14 @@ last=checkpoints/step-$(printf %08d "$steps")
 heads="buttons:bernoulli*8 main_x:categorical*17 main_y:categorical*17 c_x:categorical*17 c_y:categorical*17"
 heads+=" shoulder:categorical*5"
 
-# As in train.sh; bf16 operands of some products are rounded where the CPU keeps fp32.
+# The tolerances are those of train.sh; some products round operands to bf16 that the CPU keeps in fp32.
 declare -A first_within=([fp32]=1e-5 [bf16]=2e-3) curve_within=([fp32]=1e-4 [bf16]=1e-2)
 compare() { # name, key=value …
     local name=$1 precision
     shift
     for precision in $precisions; do
         local run=$name-$precision same=("${size[@]}" "$@" run.precision="$precision")
-        train "cpu-$run" "${same[@]}" run.device=cpu & # side by side, since most of the time they start
+        train "cpu-$run" "${same[@]}" run.device=cpu & # side by side, since starting takes most of the time
         local cpu=$!
         train "plain-$run" "${same[@]}" run.device=cuda run.cuda_graph=false &
         local plain=$!
@@ -58,7 +58,7 @@ compare() { # name, key=value …
     done
 }
 
-named() { # text: a name made of it
+named() { # text: makes a name of it
     tr -cs 'a-z0-9\n' '-' <<<"$1"
 }
 
@@ -76,8 +76,8 @@ for layers in "${policies[@]}"; do
 done
 compare conditioned model.layers="${policies[0]}" model.heads="$heads" model.autoregressive=true data.seq_len=60
 
-# Bytes stay bytes until the device normalises them: 64 by wide accesses, and 64 that follow 3 floats one by one. The
-# numbers are those that the loader makes of floats.
+# Bytes stay bytes until the device normalises them: 64 by wide accesses, and 64 after 3 floats one by one. The numbers
+# must be those that the loader computes from floats.
 images=$(printf 'obs/img %.0s' {1..16})
 image=(model.layers="${policies[0]}" 'model.heads=buttons:bernoulli*2 stick:categorical*5' data.targets=actions
     data.inputs="$images obs/a $images obs/a[1]" data.seq_len=16)

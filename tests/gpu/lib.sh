@@ -1,4 +1,4 @@
-# Shared by the tests of a CUDA device. Sourced with the path of dtrain as $1, in a scratch folder.
+# Shared by the tests on a CUDA device. Sourced with the path of dtrain as $1, in a scratch folder.
 # shellcheck shell=bash
 # shellcheck source=tests/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
@@ -9,7 +9,7 @@ if ! grep -qE '^device +cuda [0-9]+:' info.txt; then
     exit 77
 fi
 
-limited() { # command …: ends a hang, which would take the time of later tests; gpu.sh can end its process group
+limited() { # command …: ends a hang, which would use up the time of later tests; gpu.sh can end its process group
     timeout --foreground --kill-after=5 "${RUN_SECONDS:-1000}" "$@"
 }
 
@@ -26,7 +26,7 @@ on_ranks() { # n, name, key=value …
     limited "${local_mpirun[@]}" -np "$n" "$dtrain" small.ini run.name="$name" "$@" >"$name.log" 2>&1 || { cat "$name.log" >&3; return 1; }
 }
 
-curve() { # name: its metrics
+curve() { # name: the path of its metrics
     echo "runs/$1/metrics.jsonl"
 }
 
@@ -34,9 +34,9 @@ first_step() { # name: the metrics of its first step
     grep '"event":"train","step":1,' "$(curve "$1")"
 }
 
-# ---- measurements: lines of JSON; those of one machine follow a line about it
+# ---- measurements are lines of JSON; a line about a machine comes before those of that machine
 
-value() { # key: its value in lines of JSON
+value() { # key: prints its value in lines of JSON
     sed -nE "s/.*\"$1\":\"?([^,\"}]*).*/\1/p"
 }
 

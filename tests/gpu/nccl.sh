@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every collective by NCCL on one rank, which needs one device, and on a rank for each device. Then two ranks whose
-# gradients are summed by NCCL, with a device each or both on one, which NCCL 2.30 and newer allow: they have the losses
-# of one rank, the same bits twice and with and without graphs, the sums of every form, and share windows. Skipped
+# Every collective by NCCL on one rank, which needs one device, and on one rank for each device. Then NCCL sums the
+# gradients of two ranks, each on its own device or both on one, which NCCL 2.30 and newer allow. They have the losses of
+# one rank, the same bits with and without graphs, sharded states and reproducible sums, and share windows. Skipped
 # without a device or NCCL.
 # Arguments: dtrain, the program of simt/cuda/test_nccl.c.
 # shellcheck source=tests/gpu/lib.sh
@@ -46,7 +46,7 @@ if [ ${#two[@]} -eq 1 ]; then # a device each
         --device cuda --last 1M --seconds 0.02 >bench.log 2>&1
     check "… and goes by NCCL" grep -q nccl bench.log
 fi
-# Two segments of a window: each rank has one.
+# A window has two segments, one for each rank.
 windows=(run.device=cuda data.val= model.{d_model=16,n_layer=1,segment=128} data.{seq_len=140,batch=2,micro_batch=1}
     run.steps=3 optim.warmup_steps=2 comm.timeout_s=60)
 for sums in fast reproducible; do

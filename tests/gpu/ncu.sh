@@ -13,7 +13,7 @@ skip() {
 ncu=$(command -v ncu || echo /usr/local/cuda/bin/ncu)
 [ -x "$ncu" ] || skip "ncu was not found"
 
-# The clocks are not fixed, because the time of training is wanted. A layer's step has at most six launches, each of
+# The clocks are not fixed, since the time in training is of interest. A layer's step has at most six launches, each of
 # which is replayed some forty times, so the measurement gets all of the time.
 RUN_SECONDS=${STEP_SECONDS:-1000} limited "$ncu" --set full --clock-control none -k regex:scan_ -c 6 -f -o scan \
     "$dtrain" bench --step --device cuda --cuda-graph false --model 130m --n-layer 1 --vocab 256 --batch 16 --seconds 0.001 >ncu.log 2>&1

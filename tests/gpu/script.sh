@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/gpu.sh itself, with made-up programs: a test that hangs or fails does not keep others from running, a budget is
-# kept, and the folder of --out has the results so far.
+# Tests tests/gpu.sh itself with made-up programs: a test that hangs or fails does not keep others from running, a budget
+# is kept, and the folder of --out has the results so far.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 gpu=$(dirname "$0")/../gpu.sh
@@ -77,7 +77,7 @@ check "… with its place" grep -q 'Invalid __global__ write' sane.log
 check "the other family has none" grep -q '^  cast: code 0; ========= ERROR SUMMARY: 0 errors' sane/summary.txt
 check "a tool that does not work is no failure" grep -q '^racecheck: skipped, .*does not work on this machine' sane/summary.txt
 
-# Measurements of a call that is interrupted.
+# The measurements of an interrupted call are kept.
 cat >fake/dtrain <<'EOF'
 #!/bin/sh
 case "$*" in

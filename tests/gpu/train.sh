@@ -30,14 +30,14 @@ done
 
 # The losses of the first step differ by the roundings of one forward pass. Training amplifies a
 # difference: on one CPU, 200 steps of this model with gradients summed in another order
-# (data.micro_batch = 4) differ by 3e-8 in fp32 and 2.4e-4 in bf16, relative. Here every op rounds
-# differently and uses another exponential: some 1e-6 in fp32, where it was 1e-8 there; in bf16 at most
-# one rounding, as there.
+# (data.micro_batch = 4) differ by 3e-8 in fp32 and 2.4e-4 in bf16, relative. On a GPU every op rounds
+# differently and uses another exponential. In fp32 an op differs by some 1e-6 instead of 1e-8; in bf16 by at
+# most one rounding, as on the CPU.
 check "fp32: the first loss is the CPU's" same_losses <(first_step cuda-fp32) <(first_step cpu-fp32) 1e-5
 check "bf16: the first loss is the CPU's" same_losses <(first_step cuda-bf16) <(first_step cpu-bf16) 2e-3
 check "fp32: the curve is the CPU's" same_losses "$(curve cuda-fp32)" "$(curve cpu-fp32)" 1e-4
 check "bf16: the curve is the CPU's" same_losses "$(curve cuda-bf16)" "$(curve cpu-bf16)" 5e-3
-if [ "$2" = whole ]; then # the loss of six steps of 64 tokens may rise as well
+if [ "$2" = whole ]; then # over six steps of 64 tokens the loss may also rise
     # shellcheck disable=SC2016
     check "the loss falls" awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(last < first) }' \
         <(train_lines "$(curve cuda-bf16)")
@@ -52,7 +52,7 @@ for precision in fp32 bf16; do
         check "$precision: cuda_graph = $graph keeps every bit" same_bits runs/graph-$graph-$precision/"$last" \
             runs/cuda-$precision/"$last"
     done
-    # The run's folder as after a kill after its first checkpoint.
+    # Makes the run's folder look as if the run had been killed after its first checkpoint.
     cp -r runs/cuda-$precision runs/resumed-$precision
     rm -r runs/resumed-$precision/"$last"
     check "$precision resumes from the middle" train resumed-$precision "${same[@]}"

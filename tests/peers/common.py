@@ -1,8 +1,8 @@
 """What the peers share: the model's sizes, its first weights, the batches, and how a step is timed.
 
-The workload is that of `dtrain bench --step`, and the options that say its size have the names and defaults which
-they have there: a Mamba model trained by AdamW, clipped at norm 1. Weights and tokens come from numpy with fixed seeds,
-so every variant of every peer starts from the same loss: a variant that computes something else is seen.
+The workload is that of `dtrain bench --step`: a Mamba model trained by AdamW, clipped at norm 1. The options for its
+size have the names and defaults of that command. Weights and tokens come from numpy with fixed seeds, so every variant
+of every peer starts from the same loss, and one that computes something else shows.
 """
 import argparse
 import json
@@ -49,7 +49,7 @@ def arguments(scans):
 
 
 def complete(options):
-    """What is given stands over a model's size; what follows from the sizes is set beside them."""
+    """Options that are given override the sizes of a model. Sets also what follows from the sizes."""
     sizes = zip(("d_model", "n_layer", "vocab", "seq_len"), MODELS.get(options.model, SMALL))
     for name, size in sizes:
         setattr(options, name, getattr(options, name) or size)
@@ -61,7 +61,7 @@ def complete(options):
 
 
 def skip(reason):
-    """This variant cannot run here: says why, and ends with the exit code that run.sh and gpu.sh know."""
+    """Says why this variant cannot run here, and exits with the code that run.sh and gpu.sh expect."""
     print(reason, file=sys.stderr)
     sys.exit(SKIPPED)
 
@@ -88,7 +88,7 @@ def initial_layer(options, rng):
 
 
 def initial_weights(options, seed=1):
-    """Official initialisation. Layers are a list of dicts; the head is tied to the embedding."""
+    """Returns weights with the official initialisation. Layers are a list of dicts; the head is tied to the embedding."""
     rng = np.random.default_rng(seed)
     layers = [initial_layer(options, rng) for _ in range(options.n_layer)]
     embedding = (0.02 * rng.standard_normal((options.padded_vocab, options.d_model))).astype(np.float32)
@@ -96,7 +96,7 @@ def initial_weights(options, seed=1):
 
 
 def decays(name):
-    """Weight decay: tensors of two or more dimensions, except A_log."""
+    """Returns whether a tensor decays: it has two or more dimensions and is not A_log."""
     return name in ("embedding", "in_proj", "conv_weight", "x_proj", "dt_proj", "out_proj")
 
 
@@ -107,7 +107,7 @@ def tokens(options, step):
 
 
 def peak_resident():
-    """The most resident memory so far, in MiB."""
+    """Returns the peak resident memory so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -119,8 +119,8 @@ def variant(options):
 
 
 def measure(peer, options, train_step, versions, place=lambda tokens: tokens, peak_memory=peak_resident):
-    """place(tokens) brings them to the device; train_step(ids, labels) runs one whole step, to its end on the device,
-    and returns its loss; peak_memory() is in MiB. Prints the line that run.sh reads."""
+    """Times steps and prints the line that run.sh reads. place(tokens) copies tokens to the device; train_step(ids, labels)
+    runs one whole step until the device has finished it, and returns its loss; peak_memory() returns MiB."""
     losses, seconds = [], []
     for step in range(options.warm_up + options.steps):
         ids, labels = map(place, tokens(options, step))

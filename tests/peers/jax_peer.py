@@ -3,7 +3,7 @@
 
 The scan has three forms:
   scan         lax.scan over time, --unroll steps in the loop's body; autodiff keeps every state
-  remat        lax.scan over chunks of --chunk steps, each a checkpointed lax.scan: only states at chunk borders kept
+  remat        lax.scan over chunks of --chunk steps, each a checkpointed lax.scan: keeps only states at chunk borders
   associative  lax.associative_scan within chunks of --chunk steps, lax.scan over the chunks, checkpointed
 """
 import os
@@ -33,7 +33,7 @@ def rmsnorm(x, w):
 
 
 def step_scan(h, xs, a):
-    """Time-major xs = (x [T, B, E], dt [T, B, E], b [T, B, N], c [T, B, N]); h [B, E, N]. Gives h, y [T, B, E]."""
+    """Takes time-major xs = (x [T, B, E], dt [T, B, E], b [T, B, N], c [T, B, N]) and h [B, E, N]. Returns h, y [T, B, E]."""
 
     def step(h, at):
         x, dt, b, c = at
@@ -86,7 +86,7 @@ def loss_of(p, ids, labels):
 
 
 def loss_and_gradient(p, ids, labels):
-    """Over micro-batches, one after the other."""
+    """Computes loss and gradients of micro-batches one after another."""
     parts = options.batch // options.micro_batch
     split = tuple(x.reshape(parts, -1, x.shape[-1]) for x in (ids, labels))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""official.py FOLDER MAMBA CAUSAL_CONV1D: puts the packages mamba_ssm and causal_conv1d into FOLDER, from folders with
-their sources, with their kernels compiled for this machine's GPU alone; PYTHONPATH=FOLDER then lets torch_official.py
-find them. Needs PyTorch, einops, ninja and a CUDA toolkit, no network; takes minutes of all cores."""
+"""official.py FOLDER MAMBA CAUSAL_CONV1D: builds the packages mamba_ssm and causal_conv1d in FOLDER from folders with
+their sources. Their kernels are compiled only for the GPU of this machine. With PYTHONPATH=FOLDER, torch_official.py
+finds them. Needs PyTorch, einops, ninja and a CUDA toolkit, but no network; takes minutes of all cores."""
 import glob
 import os
 import shutil
@@ -9,7 +9,7 @@ import sys
 
 from torch.utils import cpp_extension
 
-# As the setup.py of both packages has it.
+# The same flags as in the setup.py of both packages.
 NVCC = ["-O3", "-std=c++20", "--use_fast_math", "--expt-relaxed-constexpr", "--expt-extended-lambda"]
 NVCC += [f"-U__CUDA_NO_{what}__" for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_OPERATORS",
                                               "BFLOAT16_CONVERSIONS", "BFLOAT162_OPERATORS", "BFLOAT162_CONVERSIONS")]
@@ -28,7 +28,7 @@ def main():
     folder, mamba, causal_conv1d = map(os.path.abspath, sys.argv[1:])
     for source, package in ((mamba, "mamba_ssm"), (causal_conv1d, "causal_conv1d")):
         shutil.copytree(os.path.join(source, package), os.path.join(folder, package), dirs_exist_ok=True)
-    # Its own imports all models, and what they need.
+    # The package's own __init__.py imports all models and what they need.
     open(os.path.join(folder, "mamba_ssm", "__init__.py"), "w").close()
     build(folder, "causal_conv1d_cuda", os.path.join(causal_conv1d, "csrc"))
     build(folder, "selective_scan_cuda", os.path.join(mamba, "csrc", "selective_scan"))

@@ -2,9 +2,9 @@
 """policy_peer.py KIND [options]: a training step of a controller policy in PyTorch, as a PyTorch user would write it.
 
 KIND is lstm or gru (nn.LSTM, nn.GRU of two layers), attention (scaled_dot_product_attention and SwiGLU, two layers,
-d_mlp 512), mamba (a block written for it, over torch_scan.py's scans) or mlp (SwiGLU). Frames of 287 numbers through a
-linear layer, width 256, the heads of launch/policy.ini, AdamW, clipped at norm 1. Options: --batch, --seq-len, --threads,
---steps, and for mamba --scan, --chunk, --compile. Prints one JSON line with ms a step.
+d_mlp 512), mamba (a block written for this test, with the scans of torch_scan.py) or mlp (SwiGLU). Frames of 287 numbers
+pass through a linear layer of width 256; the heads are those of launch/policy.ini; AdamW is clipped at norm 1. Options:
+--batch, --seq-len, --threads, --steps, and for mamba --scan, --chunk, --compile. Prints one JSON line with ms per step.
 """
 import json
 import os

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""table.py RESULTS.jsonl: the lines of peers and of `dtrain bench --step --json` side by side, a table a size.
+"""table.py RESULTS.jsonl: prints the results of peers and of `dtrain bench --step --json` side by side, one table per size.
 
-Where a variant was measured more than once, its speed is the median and its memory the largest."""
+If a variant was measured more than once, its speed is the median and its memory the largest."""
 import json
 import statistics
 import sys
@@ -27,7 +27,7 @@ def grouped(rows, key):
 
 
 def together(rows):
-    """The rounds of one variant as one row."""
+    """Returns the rounds of one variant as one row."""
     speeds = [row["tokens_per_s"] for row in rows]
     return {**rows[0], "tokens_per_s": statistics.median(speeds), "rounds": len(rows),
             "spread": (max(speeds) - min(speeds)) / statistics.median(speeds),
@@ -39,7 +39,7 @@ def fastest(rows):
 
 
 def compare(best, peer):
-    """The fastest of dtrain against a peer, in words."""
+    """Returns a sentence that compares the fastest variant of dtrain with a peer."""
     return (f"dtrain ({best['variant']}) against {peer['peer']} ({peer['variant']}; {peer['versions']}): "
             f"{best['tokens_per_s'] / peer['tokens_per_s']:.2f} x the speed, "
             f"{best['peak_memory_mb'] / peer['peak_memory_mb']:.2f} x the memory")

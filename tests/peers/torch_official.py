@@ -1,7 +1,7 @@
-"""A Mamba mixer by the kernels of the packages mamba_ssm and causal_conv1d, where these are installed.
+"""A Mamba mixer that uses the kernels of the packages mamba_ssm and causal_conv1d, where these are installed.
 
-  official        the whole mixer as one function, with causal_conv1d inside: the way that mamba_ssm takes itself
-  official-scan   the scan alone; the convolution by causal_conv1d where it is there, else by PyTorch
+  official        the whole mixer as one function, including causal_conv1d, as mamba_ssm itself calls it
+  official-scan   only the scan; the convolution uses causal_conv1d if that is installed, otherwise PyTorch
 """
 import importlib
 
@@ -36,7 +36,7 @@ causal_conv1d_fn = convolution()
 
 
 def in_projection(p, x):
-    """x [B, L, D]. Gives [B, 2E, L] with time fastest, as the kernels want it."""
+    """Takes x [B, L, D]. Returns [B, 2E, L] with time fastest, as the kernels expect."""
     B, L, D = x.shape
     return (p["in_proj"] @ x.reshape(B * L, D).t()).view(-1, B, L).transpose(0, 1)
 

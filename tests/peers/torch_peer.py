@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """dtrain's benchmark step in PyTorch, as a PyTorch user would write it: on the CPU, or with --device cuda on a GPU.
 
-The scan is one of torch_scan.py's forms, which need PyTorch alone, or of torch_official.py's, by CUDA kernels of the
-package mamba_ssm; where that is not installed, those say so and are skipped.
+The scan is one of the forms in torch_scan.py, which need only PyTorch, or in torch_official.py, which use CUDA kernels of
+the package mamba_ssm; where that is not installed, these forms say so and are skipped.
 """
 import os
 
@@ -25,13 +25,13 @@ if official:
 
 
 def finish():
-    """Waits until the device has done all that it was given."""
+    """Waits until the device has finished its work."""
     if on_gpu:
         torch.cuda.synchronize()
 
 
 def peak_memory():
-    """The most memory that was used so far, in MiB."""
+    """Returns the peak memory so far, in MiB."""
     return torch.cuda.max_memory_allocated() / 2**20 if on_gpu else common.peak_resident()
 
 
@@ -95,7 +95,7 @@ def forward(p, ids, labels):
 
 
 def parameters():
-    """The weights as nested dicts, and as optimizer groups with and without decay."""
+    """Returns the weights as nested dicts, and as optimizer groups with and without decay."""
     groups = {True: [], False: []}
 
     def place(node):

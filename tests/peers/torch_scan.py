@@ -1,11 +1,11 @@
 """The selective scan in PyTorch alone. Imported after common.arguments(); a chunk's work is compiled with --compile.
 
-  sequential   one step after the other, autograd through it; compiled, a chunk is unrolled and fused
-  logspace     parallel in a chunk: h_t = e^{S_t} (h + sum_s e^{-S_s} x_s), S the running sum of dt A
-  doubling     parallel in a chunk: an associative scan by recursive doubling
-  manual       one step after the other with a backward pass written by hand: h is kept, the rest made again
-  chunked      for wide devices: all chunks at once, each one step after the other; what a chunk hands to the next is
-               found first, from what it does to nothing. Only that is kept for a backward pass written by hand
+  sequential   goes step by step, with autograd; if compiled, a chunk is unrolled and fused
+  logspace     is parallel in a chunk: h_t = e^{S_t} (h + sum_s e^{-S_s} x_s), where S is the running sum of dt A
+  doubling     is parallel in a chunk: an associative scan by recursive doubling
+  manual       goes step by step, with a backward pass written by hand that keeps h and recomputes the rest
+  chunked      is for wide devices: all chunks run at once, each step by step. The state that enters each chunk is found
+               first, by running each chunk from zero. Only that is kept for a backward pass written by hand
 """
 import torch
 
@@ -19,7 +19,7 @@ def maybe_compiled(function):
 
 
 def sequential(h, u, dt, a, b, c):
-    """One chunk. h [B, E, N]; u, dt [B, T, E]; a [E, N]; b, c [B, T, N]. Gives y [B, T, E] and the last h."""
+    """Runs one chunk: h [B, E, N]; u, dt [B, T, E]; a [E, N]; b, c [B, T, N]. Returns y [B, T, E] and the last h."""
     out = []
     for t in range(u.shape[1]):
         h = torch.exp(dt[:, t, :, None] * a) * h + (dt[:, t] * u[:, t])[..., None] * b[:, t, None]
@@ -46,13 +46,13 @@ def doubling(h, u, dt, a, b, c):
     return (h * c[:, :, None]).sum(-1), h[:, -1]
 
 
-# The last two forms work on time-major arrays [T, B, ·]: `manual` a chunk at a time, `chunked` with chunk and
-# sequence for B.
+# The last two forms work on time-major arrays [T, B, ·]: `manual` on one chunk at a time, `chunked` on all, so that its B
+# is every pair of sequence and chunk.
 
 
 @maybe_compiled
 def states(h, x, dt, a, b):
-    """h after every step: a list, since the compiler fuses an unrolled loop best when nothing is stacked in it."""
+    """Returns h after every step as a list, since the compiler fuses an unrolled loop best when it stacks nothing."""
     out = []
     for t in range(x.shape[0]):
         h = torch.exp(dt[t, :, :, None] * a) * h + x[t, :, :, None] * b[t, :, None]
@@ -62,7 +62,7 @@ def states(h, x, dt, a, b):
 
 @maybe_compiled
 def adjoints(dh, dy, dt, a, c):
-    """The gradient of h at every step, last to first, and what flows on to the step before the chunk."""
+    """Returns the gradient of h at every step, last to first, and that of the state before the chunk."""
     out = []
     for t in reversed(range(dy.shape[0])):
         dh = dh + dy[t, :, :, None] * c[t, :, None]
@@ -78,7 +78,7 @@ def over_state(h, c):
 
 @maybe_compiled
 def decay_gradients(dh, h, x, dt, a, b):
-    """With h_t - x_t b_t = exp(dt a) h_{t-1}, no exponential and no h_{t-1} is needed: d(dt), da."""
+    """Returns d(dt), da. Since h_t - x_t b_t = exp(dt a) h_{t-1}, they need no exponential and no h_{t-1}."""
     g = dh * (h - x[..., None] * b[:, :, None])
     return (g * a).sum(-1), (g * dt[..., None]).sum((0, 1))
 
@@ -142,19 +142,19 @@ def first_adjoint(dh, dy, dt, a, c):
 
 
 def fold(x):
-    """[B, L, ·] to [T, K B, ·], K chunks of T steps."""
+    """Turns [B, L, ·] into [T, K B, ·], K chunks of T steps."""
     B, L, width = x.shape
     return x.view(B, L // options.chunk, options.chunk, width).permute(2, 1, 0, 3).reshape(options.chunk, -1, width)
 
 
 def unfold(x, B):
-    """Back to [B, L, ·]."""
+    """Turns [T, K B, ·] back into [B, L, ·]."""
     T, KB, width = x.shape
     return x.view(T, KB // B, B, width).permute(2, 1, 0, 3).reshape(B, -1, width)
 
 
 def hand_over(decay, made, B, backward):
-    """What enters each chunk, [K B, E, N]: what entered the one before it, decayed, and what that one made itself."""
+    """Returns the state that enters each chunk, [K B, E, N]: the decayed state that entered the previous chunk, plus what that chunk adds."""
     decay, made = (x.view(-1, B, *x.shape[1:]) for x in (decay, made))
     enters = torch.zeros_like(made)
     order = range(len(made))[:: -1 if backward else 1]
@@ -200,7 +200,7 @@ chunk_scan = options.scan in chunk_scans and maybe_compiled(chunk_scans[options.
 
 
 def scan(u, dt, a, b, c):
-    """u, dt [B, L, E]; a [E, N]; b, c [B, L, N]. Gives y [B, L, E]."""
+    """Takes u, dt [B, L, E]; a [E, N]; b, c [B, L, N]. Returns y [B, L, E]."""
     if options.scan in ("manual", "chunked"):
         return (Manual if options.scan == "manual" else Chunked).apply(u, dt, a, b, c)
     h, out = u.new_zeros(u.shape[0], u.shape[2], a.shape[1]), []

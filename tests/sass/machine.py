@@ -1,4 +1,4 @@
-"""Machine code: NVIDIA's tools, what they say of a kernel, and the source lines of each instruction."""
+"""Reads machine code with NVIDIA's tools: the kernels of a file, and the source lines of each instruction."""
 
 import collections
 import functools
@@ -12,18 +12,18 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-# Of an architecture: registers, KiB of shared memory, warps and blocks of a multiprocessor.
+# What a multiprocessor of each architecture has: registers, KiB of shared memory, warps, blocks.
 LIMITS = {"80": (65536, 164, 64, 32), "86": (65536, 100, 48, 16), "89": (65536, 100, 48, 24),
           "90": (65536, 228, 64, 32), "100": (65536, 228, 64, 32), "120": (65536, 100, 48, 32)}
-SHARED_OF_SYSTEM = 1024  # bytes of a block
+SHARED_OF_SYSTEM = 1024  # bytes of shared memory in each block that CUDA uses itself
 
 
 class Skip(Exception):
-    """A tool is absent."""
+    """Raised where a tool is not installed."""
 
 
 def find_tool(name, folder=None):
-    """In a given folder, in $DTRAIN_SASS_TOOLS, in PATH, or next to nvcc."""
+    """Returns the path of a tool: in a given folder, in $DTRAIN_SASS_TOOLS, in PATH, or next to nvcc."""
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     for place in (folder, os.environ.get("DTRAIN_SASS_TOOLS"), os.environ["PATH"], os.path.dirname(nvcc)):
         found = place and shutil.which(name, path=place)
@@ -45,8 +45,8 @@ def nvcc_version(nvcc):
 
 
 def cubins(path, args, folder):
-    """The machine code of a source, compiled with the flags of a release build and with lines, which change
-    no code; of a .cubin; or of the architecture in an object file, if it has that."""
+    """Returns the files with the machine code of a source, a .cubin, or an object file, which may lack the
+    architecture. A source is compiled as in a release build, with line numbers, which change no code."""
     if path.endswith(".cubin"):
         return [path]
     if path.endswith(".cu"):
@@ -59,7 +59,7 @@ def cubins(path, args, folder):
 
 
 def most_threads(elf):
-    """{symbol: threads of a block that __launch_bounds__ allows}, from what `cuobjdump -elf` prints"""
+    """Returns {symbol: threads that __launch_bounds__ allows in a block} from what `cuobjdump -elf` prints."""
     found = {}
     for section in re.split(r"^\.nv\.info\.", elf, flags=re.M)[1:]:
         bounds = re.search(r"EIATTR_MAX_THREADS\n.*\n\s*Value:(.*)", re.split(r"^\.", section, flags=re.M)[0])
@@ -68,12 +68,12 @@ def most_threads(elf):
     return found
 
 
-# chain: (file, line) of the statement, then of each call that was inlined
+# chain: (file, line) of the statement, then those of each call into which it was inlined
 Instruction = collections.namedtuple("Instruction", "opcode operands chain")
 
 
 class Kernel:
-    """Instructions in order, labels as places in them, and what it takes of a multiprocessor."""
+    """A kernel: its instructions in order, its labels as indices of these, and what it uses of a multiprocessor."""
 
     def __init__(self, symbol):
         self.symbol = symbol
@@ -81,11 +81,11 @@ class Kernel:
 
     def take(self, registers, stack, shared, threads, architecture):
         self.registers, self.stack, self.threads = registers, stack, threads
-        system = SHARED_OF_SYSTEM if int(architecture) >= 90 else 0  # cuobjdump counts it from there on
+        system = SHARED_OF_SYSTEM if int(architecture) >= 90 else 0  # cuobjdump includes it from sm_90 on
         self.shared, self.architecture = max(0, shared - system), architecture
 
     def blocks(self, dynamic=0):
-        """Blocks that a multiprocessor holds, with `dynamic` bytes more of shared memory each."""
+        """Returns how many blocks a multiprocessor holds, if each has `dynamic` bytes more of shared memory."""
         registers, shared, warps, most = LIMITS[self.architecture]
         own = -(-self.threads // 32)
         of_warp = -(-self.registers * 32 // 256) * 256
@@ -99,7 +99,7 @@ LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+[{} ]*(?:@!?U?P[T0-9]+\s+)?(\S+)\s*(.
 
 
 def read_listing(listing):
-    """Kernels of an `nvdisasm -c -gi` listing, without subroutines (slow ways of divisions)."""
+    """Returns the kernels of an `nvdisasm -c -gi` listing, without subroutines (slow paths of divisions)."""
     kernels, chain, fresh = [], (), True
     for line in listing.split("\n"):
         frame, found = FRAME.search(line), LINE.search(line)
@@ -120,7 +120,7 @@ def read_listing(listing):
 
 
 def short_name(name):
-    """`scan_backward_registers<16,2,8,bf16,true>` of the demangled name."""
+    """Shortens a demangled name to `scan_backward_registers<16,2,8,bf16,true>`."""
     name, depth = re.sub(r"^void ", "", name), 0
     for i, letter in enumerate(name):
         depth += (letter == "<") - (letter == ">")
@@ -133,7 +133,7 @@ def short_name(name):
 
 
 def read_kernels(path, args):
-    """The kernels of a file, named with their source: `cast cast_kernel<8,bf16,fp32>`."""
+    """Returns the kernels of a file, named with their source: `cast cast_kernel<8,bf16,fp32>`."""
     cuobjdump, source = find_tool("cuobjdump", args.tools), os.path.basename(path).partition(".")[0]
     with tempfile.TemporaryDirectory() as folder:
         for cubin in cubins(path, args, folder):
@@ -159,7 +159,7 @@ def source_lines(path):
 
 @functools.lru_cache(None)
 def statement(frame):
-    """The statement of the source that a line belongs to, on one line."""
+    """Returns the statement of the source that a line belongs to, on one line."""
     lines, first = source_lines(frame[0]), frame[1] - 1
     if not 0 <= first < len(lines):
         return ""

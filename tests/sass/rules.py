@@ -1,16 +1,16 @@
-"""What the machine code does not say: how often a branch is taken, and what a loop's run covers.
+"""What the machine code does not tell: how often a branch is taken, and what one run of a loop covers.
 
-At the benchmark's shape: the 130M model (d 768, E 1536, N 16, K 4, V 50,280), L 2048, bf16, no
-document's start in the tile, states kept each 8 tokens. A kernel's name begins with its source's.
+The rules hold for the benchmark's shape: the 130M model (d 768, E 1536, N 16, K 4, V 50,280), L 2048, bf16, no start
+of a document in the tile, and states kept every 8 tokens. A kernel's name begins with the name of its source.
 """
 
 import collections
 
-LOCAL_MOST = 128  # bytes of local memory of a thread that src/train/memory.c counts with
+LOCAL_MOST = 128  # bytes of local memory that src/train/memory.c plans for each thread
 
-# Code of a main loop that does not run each time: kernels, a statement that it comes from or is called by,
-# its share of runs, why. Code without such a rule runs each time. Patterns are searched in an instruction's
-# statement and those of the calls around it: `innermost in the call of it in …`.
+# Code of a main loop that does not run each time: kernels, a statement that contains or calls it, its share of
+# runs, and the reason. Code without such a rule runs each time. Patterns are searched in the statement of an
+# instruction and those of the calls around it: `innermost in the call of it in …`.
 SHARES = [
     (r"^scan", r"to\[v\] = v < count|to\[v\] = dt_from_f32<T>\(values\[v\]\)", 0, "wide accesses"),
     (r"^scan", r"scan_clear\(|return args\.in\.reset[ [&]", 0, "no document starts here"),
@@ -30,13 +30,13 @@ SHARES = [
     (r"^attention", r"else \*reinterpret_cast<uint4 \*>", 0, "rows within the sequence"),
 ]
 
-# Loops within a main loop: kernels, the statement of the branch back, trips, why.
+# Loops within a main loop: kernels, the statement of the branch back, the number of trips, and the reason.
 TRIPS = [
     (r"^scan_backward", r"int i = F::TILE - 1", 2, "a tile of 8 tokens, 4 at a time"),
     (r"^scan_forward", r"i \+= PIECE", 2, "a tile of 16 tokens in pieces of 8"),
 ]
 
-# Accesses to shared memory whose cycles do not follow from their width: kernels, statement, cycles, why.
+# Accesses to shared memory whose cycles do not follow from their width: kernels, statement, cycles, and the reason.
 WIDTHS = [
     (r"^scan", r"columns[.-]>?of\[i\]|tile->[bc]\[i\]", 2, "B and C: lanes t and t ^ 1 read the same 16 bytes"),
     (r"^scan.*<16,2,", r"\bstep\)", 2, "Δ and Δ u: lanes t and t ^ 2 read the same"),
@@ -46,23 +46,23 @@ WIDTHS = [
     (r"^scan_backward", r"sources\.u\[", 2, "pieces of a row: lanes t and t ^ 2 read the same"),
 ]
 
-# A kernel: its name as a regular expression with groups; the unit that costs are stated for; how many units
-# a warp's run of each loop does, from its uses (stores, loads) and the groups of the name, the loop being
-# the longest whose branch back has the statement, or, without one, the whole kernel; dynamic shared memory
-# of a block.
+# A kernel: its name as a regular expression with groups; the unit for which costs are stated; the units that one
+# run of each loop does in a warp, computed from its stores and loads and the groups of the name; the dynamic
+# shared memory of a block. The loop is the longest one whose branch back has the statement or, without a
+# statement, the whole kernel.
 Kernel = collections.namedtuple("Kernel", "name unit work dynamic")
 SCAN_UNIT, ELEMENTS, TILE = "token and 16 channels", "32 elements", "64x64 tile and warp"
 WHOLE = None
 
 
 def scan_tile(uses, n, pairs, tile):
-    """A run is a tile of 8 or 16 channels."""
+    """Returns the units of one run, which is a tile of 8 or 16 channels."""
     return tile * pairs / 2
 
 
 def attention(name, width, loop, kept, more=""):
-    """A kernel of heads of a width, on tensor cores, whose run is a tile: arrays of 64 rows that it keeps in
-    shared memory, beside two stages of two tiles."""
+    """Returns a kernel on tensor cores for heads of this width. One run is a tile. The kernel keeps arrays of
+    64 rows in shared memory, beside two stages of two tiles."""
     tile = min(64, 4096 // width)
     return Kernel(r"^attention_%s<%d%s\b.*>$" % (name, width, more), TILE, [(loop, lambda uses: tile / 64)],
                   2 * (width + 8) * (kept * 64 + 4 * tile))
@@ -96,9 +96,9 @@ KERNELS = [
     attention("backward dq_mma_kernel", width, r"j \+= ROWS", 2),
     attention("backward dkv_mma_kernel", width, r"t0 < end", 2))]
 
-# Constants of kernels/scan_cut.h, by which the cut is chosen: where, and for each group the kernel and a
-# warp's share of its unit (with one channel a lane a warp has 8 of the 16 channels). A constant is four
-# times the cycles that a warp takes of the slowest pipe.
+# The constants by which kernels/scan_cut.h chooses the cut: a pattern that finds them, and for each group the
+# kernel and a warp's share of its unit (with one channel per lane a warp has 8 of the 16 channels). A constant
+# is four times the cycles that a warp uses of the slowest pipe.
 CONSTANTS = [
     (r"SCAN_%s_COSTS = \{\w+, \{(\d+), (\d+)\}, \{(\d+), (\d+)\}\}" % way.upper(),
      [("scan_%s scan_%s_%s<16,%d," % (way, way, part, lanes), lanes / 2)

@@ -16,17 +16,17 @@ import rules
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "table.md")
 RENEW = "python3 tests/sass/sass.py --renew"
 
-# What an instruction uses; README.md says what that takes of a pipe.
+# Which pipe an instruction uses; README.md says for how many cycles.
 SPECIAL = re.compile(r"(MUFU|F2F|F2I|I2F|FRND|POPC|FLO|BREV)\b")
 SHARED = re.compile(r"(LDS|STS|LDSM|STSM|ATOMS|SHFL|LDGSTS)\b")
 LOCAL = re.compile(r"(LDL|STL)\b")
 LOADS, STORES = re.compile(r"(LDG|LDGSTS|UBLKCP|UTMALDG)\b"), re.compile(r"STG\b")
-GENERIC = re.compile(r"(LD|ST|ATOM)\b")  # to an address of any kind of memory, which the hardware looks up
-WIDE = {"64": 2, "128": 4, "4": 4}  # cycles of the data path by the bits that a lane moves, or matrices
+GENERIC = re.compile(r"(LD|ST|ATOM)\b")  # the address may be in any kind of memory, which the hardware looks up
+WIDE = {"64": 2, "128": 4, "4": 4}  # cycles of the data path, by the bits that a lane moves or the number of matrices
 LABEL = re.compile(r"`\((\.L_x_\d+)\)")
 
 PIPES = ["issue", "special", "shared"]
-COUNTED = dict.fromkeys(["slots", *PIPES], 1)  # column: digits
+COUNTED = dict.fromkeys(["slots", *PIPES], 1)  # column: digits after the point
 TAKEN = {"local": 0, "registers": 0, "blocks": 0}
 
 HEAD = """# Machine code of the kernels, sm_{architecture}, nvcc {nvcc}
@@ -41,7 +41,7 @@ exponentials a cycle), shared (128 bytes of shared memory a cycle).
 
 
 def cost_of(code, texts, runs, widths):
-    """({column: cost} of the instructions, each as often as `runs` says, their global loads and stores)"""
+    """Returns {column: cost} of the instructions, each counted `runs` times, and their global loads and stores."""
     cost, uses = dict.fromkeys(COUNTED, 0.0), {"loads": 0.0, "stores": 0.0}
     for one, text, times in zip(code, texts, runs):
         cost["slots"] += times
@@ -56,17 +56,17 @@ def cost_of(code, texts, runs, widths):
 
 
 def count(kernel, rule, groups):
-    """({column: cost} of a unit of a kernel's main loops, what no rule says)"""
+    """Returns {column: cost} of a unit of a kernel's main loops, and the branches that no rule covers."""
     shares, trips, widths = ([row for row in rows if re.search(row[0], kernel.name)]
                              for rows in (rules.SHARES, rules.TRIPS, rules.WIDTHS))
     code, total, undecided = kernel.code, dict.fromkeys(COUNTED, 0.0), []
-    # Of each instruction: its statement and those of the calls around it, innermost first.
+    # The statement of each instruction and those of the calls around it, innermost first.
     texts = [" in ".join(machine.statement(frame) for frame in one.chain) for one in code]
     targets = [one.opcode.startswith("BRA") and LABEL.search(one.operands) for one in code]
     heads = [kernel.labels.get(label.group(1), len(code)) if label else len(code) for label in targets]
     loops = [(head, latch) for latch, head in enumerate(heads) if head <= latch]
     for statement, units in rule.work:
-        # The longest loop whose branch back has the statement (several may, of one loop).
+        # The longest loop whose branch back has the statement; one loop may have several branches back.
         mine = [loop for loop in loops if statement and re.search(statement, texts[loop[1]])]
         found = mine if statement else [(0, i) for i, one in enumerate(code) if one.opcode == "EXIT"]
         if not found:
@@ -92,7 +92,7 @@ def count(kernel, rule, groups):
 
 
 def rule_of(name):
-    """(rule, numbers in the name) of a kernel whose main loop is counted, or (None, [])."""
+    """Returns (rule, numbers in the name) of a kernel whose main loop is counted, or (None, [])."""
     for rule in rules.KERNELS:
         found = re.search(rule.name, name)
         if found:
@@ -101,7 +101,7 @@ def rule_of(name):
 
 
 def row_of(kernel):
-    """({column: number} as the table has it, what is wrong with the kernel)"""
+    """Returns {column: number} as in the table, and a list of what is wrong with the kernel."""
     rule, groups = rule_of(kernel.name)
     row = {"local": sum(1 for one in kernel.code if LOCAL.match(one.opcode)),
            "registers": kernel.registers, "blocks": kernel.blocks(rule.dynamic if rule else 0)}
@@ -117,7 +117,7 @@ def row_of(kernel):
 
 
 def tabled(args):
-    """({name: row}, faults) of each kernel of the files given"""
+    """Returns ({name: row}, faults) for the kernels of the given files."""
     rows, faults, paths = {}, [], []
     for path in args.files:
         objects = glob.glob(os.path.join(path, "**", "*.cu.o"), recursive=True)
@@ -150,7 +150,7 @@ def write_table(file, head, rows, columns):
 
 
 def renew(args):
-    """Writes the table. Rows of sources that are not among the files stay."""
+    """Writes the table. Rows of sources that are not among the files stay as they are."""
     kept, version, _ = read_table()
     here = machine.nvcc_version(args.nvcc)
     if not args.files:
@@ -171,7 +171,7 @@ def renew(args):
 
 
 def read_table():
-    """({kernel: {column: number}}, nvcc's version, architecture)"""
+    """Returns ({kernel: {column: number}}, the version of nvcc, the architecture) of the table."""
     with open(TABLE, encoding="utf-8") as file:
         text = file.read()
     rows, head = {}, []
@@ -206,7 +206,7 @@ def check(args):
 
 
 def check_constants(rows):
-    """Which constants of the scan's cut are far from what was counted."""
+    """Returns which constants of the scan's cut differ much from what was counted."""
     faults = []
     with open(os.path.join(machine.ROOT, "kernels", "scan_cut.h"), encoding="utf-8") as file:
         text = file.read()

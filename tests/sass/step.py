@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""The time of a training step of the 130M model on an H200 by arithmetic: a sum of what runs one after another.
+"""Estimates the time of a training step of the 130M model on an H200 as the sum of the kernels that run one after
+another.
 
-What it assumes: products at the rates below, x_proj and dt_proj by the bytes they move; every other kernel at
-SHARE of its slowest pipe in table.md (or of the bandwidth, if its bytes take longer); the scan's blocks as
-kernels/scan_cut.h places them (FILL). It leaves out the input, checkpoints, validation, communication, what two pipes
-cost each other, and clocks below the boost clock.
+It assumes that products run at the rates below, except x_proj and dt_proj, whose time follows from the bytes they
+move; that every other kernel runs at SHARE of its slowest pipe in table.md (or of the bandwidth, if its bytes take
+longer); and that the scan's blocks are placed by kernels/scan_cut.h (FILL). It leaves out the input, checkpoints,
+validation, communication, conflicts between pipes, and clocks below the boost clock.
 
-With comm.context = R each rank runs a part of one window: a pass takes R - 1 times as long as one layer's scan and
-its messages longer than its part of the work.
+With comm.context = R each rank runs a part of one window. A pass then takes the time of its part of the work, plus
+R - 1 times that of one layer's scan and its messages.
 
-step.py --check TEST_SCAN_CUT compares FILL with what that program prints, and the time that ranks wait with events.
+step.py --check TEST_SCAN_CUT compares FILL with what that program prints, and the time that ranks wait with a
+simulation of events.
 """
 
 import re
@@ -22,23 +24,23 @@ CLOCK, MULTIPROCESSORS, BANDWIDTH = 1.755e9, 132, 4.3e12
 PRODUCTS, HEAD = 620e12, 520e12  # FLOP/s; the head's output is fp32
 SHARE, GAPS = 0.85, 2e-3         # GAPS: seconds between the kernels of a step
 LAYERS, LENGTH, D, E, N, RANK, V = 24, 2048, 768, 1536, 16, 48, 50280
-RANKS, CONTEXT_LENGTH, LATENCY, NVLINK = (2, 4, 8), 1 << 17, 15e-6, 450e9  # seconds of a message, bytes/s one way
+RANKS, CONTEXT_LENGTH, LATENCY, NVLINK = (2, 4, 8), 1 << 17, 15e-6, 450e9  # LATENCY: seconds of a message; NVLINK: bytes/s in one direction
 OPTIMIZER = 34 * 129e6           # bytes: AdamW 28 a weight, the bf16 copy 2, the norm 4
-# (Batch, length): channels a lane and fill, forward and backward, as `test_scan_cut show` prints them.
+# By batch and length: channels per lane and fill, forward and backward, as `test_scan_cut show` prints them.
 FILL = {(1, 1 << 14): (2, 0.51, 2, 0.70), (1, 1 << 15): (2, 0.52, 2, 0.71), (1, 1 << 16): (2, 0.52, 2, 0.72),
         (4, LENGTH): (1, 0.72, 2, 0.67), (8, LENGTH): (1, 0.96, 2, 0.75), (16, LENGTH): (2, 0.96, 2, 0.96),
         (32, LENGTH): (2, 0.96, 2, 0.96)}
 
 
 def token(rows, kernel, units, moved):
-    """Seconds of a token: cycles for `units` units of the table, or `moved` bytes."""
+    """Returns the seconds of a token: those of the cycles of `units` units in the table, or of `moved` bytes."""
     row = next(row for name, row in rows.items() if name.split()[1].startswith(kernel) and "slots" in row)
     cycles = max(row[pipe] for pipe in sass.PIPES)
     return max(units * cycles / MULTIPROCESSORS / CLOCK, moved / BANDWIDTH) / SHARE
 
 
 def step(rows, batch, length=LENGTH):
-    """{part: seconds of a step}"""
+    """Returns {part: seconds of a step}."""
     pairs, fill, back_pairs, back_fill = FILL[batch, length]
     tokens, bandwidth = batch * length, BANDWIDTH * SHARE
     thin = sum(max(2 * i * o / PRODUCTS, moved / bandwidth) for i, o in ((E, RANK + 2 * N), (RANK, E))
@@ -49,7 +51,7 @@ def step(rows, batch, length=LENGTH):
         "scan forward": LAYERS * token(rows, "scan_forward_registers<16,%d," % pairs, E / 16, 20 * E) / fill,
         "scan backward": LAYERS * (
             token(rows, "scan_backward_registers<16,%d," % back_pairs, E / 16, 30 * E) / back_fill +
-            2 * N * (4 * E / 32 / back_pairs + 2) / bandwidth),  # and the blocks' sums of dB and dC
+            2 * N * (4 * E / 32 / back_pairs + 2) / bandwidth),  # the last term: the sums of dB and dC of the blocks
         "other kernels": LAYERS * sum(token(rows, *kernel) for kernel in (
             ("conv_forward", E / 32, 4.2 * E), ("conv_backward", E / 32, 6.8 * E),
             ("forward_kept_kernel", D / 32, 12 * D), ("backward_kept_kernel", D / 32, 16 * D))) +
@@ -60,13 +62,13 @@ def step(rows, batch, length=LENGTH):
 
 
 def waiting(parts):
-    """Seconds of a layer's scan forward, of one backward, and of the messages of one layer."""
-    state, inputs = 4 * E * N, 2 * 3 * E  # bytes of ssm_state, and of the convolution's last inputs
+    """Returns the seconds of one layer: its scan forward, its scan backward, and its messages."""
+    state, inputs = 4 * E * N, 2 * 3 * E  # bytes of ssm_state and of conv_state
     return parts["scan forward"] / LAYERS, parts["scan backward"] / LAYERS, 2 * LATENCY + (state + inputs) / NVLINK
 
 
 def efficiency(rows, ranks, length):
-    """Of `ranks` that share a window of `length` tokens: (the share of time that is work, tokens/s of all)."""
+    """Returns (the share of the time that is work, total tokens/s) of `ranks` that share a window of `length` tokens."""
     parts = step(rows, 1, length // ranks)
     forward, backward, messages = waiting(parts)
     work = sum(parts.values())
@@ -75,8 +77,8 @@ def efficiency(rows, ranks, length):
 
 
 def ends(ranks, scan, rest, messages):
-    """When the last of `ranks` ends a pass, event by event: a layer is `rest` seconds of work and then a scan, which
-    begins when the scan of the rank before has ended and its messages are there."""
+    """Returns when the last of `ranks` ends a pass, by a simulation of events: a layer is `rest` seconds of work and
+    then a scan, which begins when the scan of the previous rank has ended and its messages have arrived."""
     times = [0.0] * ranks
     for _ in range(LAYERS):
         arrives = 0.0
@@ -87,7 +89,7 @@ def ends(ranks, scan, rest, messages):
 
 
 def faults(rows, cuts):
-    """What is wrong, a line each; cuts: the output of `test_scan_cut show`."""
+    """Returns one line for each error; `cuts` is the output of `test_scan_cut show`."""
     wrong = []
     for (batch, length), fill in FILL.items():
         lines = [re.search(r"%s D %d L %d B %d: .* width (\d+): fill (.*)" % (op, E, length, batch), cuts)

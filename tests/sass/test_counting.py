@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts of a listing written by hand, whose right answers are known without any tool."""
+"""Tests the counts with a listing written by hand, whose right answers are known without any tool."""
 
 import os
 import sys
@@ -26,8 +26,9 @@ SOURCE = """static __global__ void sample_kernel(int n)
 }
 """
 
-# Lines of the source, and instructions or labels. A run of the main loop is 4 * 3 slots in the inner loop, 2
-# to the first branch, 2 of slow() half the time, 2 to the second branch, 3 of fast(), 2 at the end.
+# Each line has a line number of the source and an instruction, or is a label. A run of the main loop takes 4 * 3
+# slots in the inner loop, 2 up to the first branch, 2 in slow() half the time, 2 up to the second branch, 3 in
+# fast() and 2 at the end.
 LISTING = """3 MOV R2, RZ
 .L_x_1:
 .L_x_2:
