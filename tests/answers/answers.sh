@@ -29,6 +29,11 @@ each() { # a command with several words of it …: prints what it says with each
         ! grep -q '^dtrain: error' each.error || grep -q '^  hint: ' each.error || echo '!   hint: none'
     done | awk '!/^!   hint: / || $0 != hint { print } /^!   hint: / { hint = $0 }'
 }
+changes() { # a file with another command's output: the lines of stdin that it lacks, and how many of its lines they replace
+    diff --unchanged-group-format= --old-group-format=$'- %<' --new-group-format='%>' --changed-group-format=$'in place of %dn:\n%>' \
+        <(blank <"$1") <(blank)
+    true
+}
 ops() { # profile.json: the rows of ops, without times
     members <"$1" | tr -d '\n' | sed 's/}, {/\n/g' | grep ' op"\|"op"' |
         sed -E 's/"(seconds|max_seconds)":[^,]*,//g; s/.*"lane"/"lane"/; s/\}.*//' | sort
