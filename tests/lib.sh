@@ -184,6 +184,10 @@ train_lines() { # metrics.jsonl: "step loss grad_norm" of each train line; a tex
         echo "no train line in $1"
 }
 
+first_loss() { # run: the loss of its first step
+    train_lines "runs/$1/metrics.jsonl" | head -n 1 | cut -d' ' -f2
+}
+
 # The same steps, with losses that agree within a relative tolerance, and gradient norms too if there is a tolerance for
 # them. A loss that may cross 0 is compared with the size of the terms that it sums.
 same_losses() { # metrics A, metrics B, tolerance, perhaps a tolerance of gradient norms or "", that size

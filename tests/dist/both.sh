@@ -107,7 +107,6 @@ seeing=("${short[@]}" data.seq_len=300 data.micro_batch=1 model.layers="attentio
 check "attention: whole windows" "$dtrain" "${seeing[@]}" run.name=seeing >seeing.log 2>&1
 check "attention: segments" ranks 2 "${seeing[@]}" model.segment=64 optim.shard=weights run.name=seeing-64 >seeing.log 2>&1
 same_training "attention over all segments" seeing seeing-64
-first_loss() { train_lines "runs/$1/metrics.jsonl" | head -n 1 | grep -o '"loss":[^,]*'; }
 for segment in 0 64; do
     check "whole chunks, $segment" "$dtrain" "${short[@]}" data.seq_len=256 model.layers="mamba mamba2" model.segment=$segment \
         run.name=chunks-$segment >chunks.log 2>&1

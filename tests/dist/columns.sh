@@ -26,9 +26,6 @@ check "eval" "$dtrain" eval columns.ini run.name=n1 >eval.json 2>eval.log
 check "eval has the loss of training's validation" test "$(grep -o '"loss":[0-9.]*' eval.json | head -n 1 | cut -c1-16)" = \
     "$(grep '"event":"eval"' runs/n1/metrics.jsonl | tail -n 1 | grep -o '"loss":[0-9.]*' | head -n 1 | cut -c1-16)"
 check "predictions need no weights" "$dtrain" predict columns.ini run.name=n1 data.weights=absent -o predictions.h5 >predict.log 2>&1
-first_loss() { # run
-    train_lines "runs/$1/metrics.jsonl" | head -n 1 | cut -d' ' -f2
-}
 check "trains without weights" "$dtrain" columns.ini run.name=even run.steps=1 data.weights= >even.log 2>&1
 check "… with another loss" test "$(first_loss even)" != "$(first_loss n1)"
 

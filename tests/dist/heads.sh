@@ -9,9 +9,6 @@ game_policy "$game" heads.ini model.label_smoothing=0.05
 heads_of() { # metrics.jsonl: the heads of each line, what is said of them by name, and the numbers to five digits
     sed -n 's/.*"heads"://p' "$1" | grep -oE '"[a-z_0-9]+":[0-9{-][0-9.e+-]*' | sed 's/:/ /; s/{/0/' | xargs printf '%s %.5g\n'
 }
-first_loss() { # run
-    train_lines "runs/$1/metrics.jsonl" | head -n 1 | cut -d' ' -f2
-}
 last=checkpoints/step-00000008
 
 # For a validation the weights and their average are exchanged in arrays that training uses, which must leave no trace.

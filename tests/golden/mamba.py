@@ -4,8 +4,8 @@
     mamba.py            rewrites all files (same seeds, same files)
     mamba.py --check    compares this reference with transformers' MambaForCausalLM
 """
-import argparse
 import json
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -131,14 +131,8 @@ def compare_with_transformers(cases, blocks, peer_of):
     print(json.dumps({"worst_relative_error": worst}))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare with transformers, write nothing")
-    if parser.parse_args().check:
+if __name__ == "__main__":
+    if "--check" in sys.argv:
         compare_with_transformers(CASES, {"mamba": Mamba}, huggingface)
     else:
         make_family(__file__, CASES, {"mamba": Mamba})
-
-
-if __name__ == "__main__":
-    main()

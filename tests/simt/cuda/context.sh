@@ -28,7 +28,6 @@ losses() { grep -o '"step":.*"grad_norm":[^,]*' "runs/$1/metrics.jsonl"; }
 same_run() { # run, run: the same bits of weights and optimizer, losses and validation
     same_bits "runs/$1/$last" "runs/$2/$last" && cmp <(losses "$1") <(losses "$2") && cmp <(evals "$1") <(evals "$2")
 }
-first_loss() { losses "$1" | sed -n '1s/.*"loss":\([^,]*\),.*/\1/p'; }
 
 # Six segments: three for each of two ranks, two for each of three. Two micro-batches.
 run one 1 pools.ini
