@@ -4,9 +4,9 @@
 // H = n_head heads of E = d_model / H channels, G = n_kv_head of keys and values, M = B·L rows. q,
 // k and v are columns of one array of (H + 2 G) E, as are the rows of in_proj's weight. Weights are
 // named as in mamba_ssm's attention layers, and in files as in transformers: q_proj, k_proj,
-// v_proj, o_proj. State: the last attn_window - 1 keys, before rotation, and values, and how many
-// of them count. model.recompute: `scan` keeps q, k, v and recomputes the rest; `block` keeps
-// nothing.
+// v_proj, o_proj. State, of a causal block: the last attn_window - 1 keys, before rotation, and
+// values, and how many of them count. model.recompute: `scan` keeps q, k, v and recomputes the
+// rest; `block` keeps nothing.
 #include "model/kinds.h"
 
 #include <math.h>
@@ -94,7 +94,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->window = v->attn_window;
     m->rope_base = v->rope_base;
     m->both = config->direction == DT_DIRECTION_BOTH;
-    state = (m->window - 1) * G * E;
+    state = m->both ? 0 : (m->window - 1) * G * E;
     m->projected.out = dt_build_linear(build, part, "mixer.out_proj.weight", H * E, d,
                                        1 / sqrt((double)(H * E * config->n_layer)));
     m->projected.in = dt_build_linear(build, part, "mixer.in_proj.weight", d, (H + 2 * G) * E,
@@ -107,7 +107,7 @@ static void create(struct dt_part *part, const struct dt_build *build)
     m->mask = m->both ? dt_build_array(build, "mask", DT_U8, 1, true) : -1;
     m->keys = dt_build_state(build, part, "keys", config->storage, state);
     m->values = dt_build_state(build, part, "values", config->storage, state);
-    m->count = dt_build_state(build, part, "count", DT_I32, 1);
+    m->count = dt_build_state(build, part, "count", DT_I32, !m->both);
     if (m->count >= 0)
         part->states.arrays[m->count].last = (int32_t)(m->window - 1);
     // A position sees half a window of keys on average, both ways a whole one, 4 FLOPs a channel

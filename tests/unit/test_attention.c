@@ -41,6 +41,19 @@ static void test_sizes(void)
     CHECK_OK(dt_model_config_check(&other));
 }
 
+// What reads both ways continues no earlier window.
+static void test_both_ways(void)
+{
+    struct dt_model_config config = make_config();
+    int64_t bytes;
+    CHECK_OK(dt_model_config_check(&config));
+    CHECK_OK(dt_model_state_bytes(&config, 3, &bytes));
+    CHECK(bytes > 0, "a causal block has no state");
+    config.direction = DT_DIRECTION_BOTH;
+    CHECK_OK(dt_model_state_bytes(&config, 3, &bytes));
+    CHECK_INT(bytes, 0);
+}
+
 // Returns the bytes of a training step of one sequence except those of weights and gradients.
 static double bytes_at(const struct dt_backend *backend, int64_t length, int64_t window,
                        int64_t heads, int64_t groups)
@@ -122,6 +135,7 @@ int main(void)
 {
     struct dt_backend backend = open_cpu(1);
     test_sizes();
+    test_both_ways();
     test_memory(&backend);
     test_age(&backend);
     dt_backend_close(&backend);
