@@ -77,7 +77,7 @@ set(DT_TEST_TIMEOUT 1200)
 # The longest tests start first, so that none runs alone at the end. So do those that check how soon a job ends after a
 # fault: they take two places of the four on two cores, and run again if the machine stalled (timed.sh).
 set(DT_LONG_TESTS fault_kills fault_run_lock golden_bf16 simt_faults simt_train)
-set(DT_TIMED_TESTS fault_comm fault_exchange fault_hand_on fault_hosts fault_rank_dies fault_slow_disk fault_start simt_nccl_faults slurm_jobs)
+set(DT_TIMED_TESTS fault_comm fault_exchange fault_hand_on fault_swap fault_hosts fault_rank_dies fault_slow_disk fault_start simt_nccl_faults slurm_jobs)
 function(dt_test_properties name label)
   set_tests_properties(
     ${name}

@@ -621,6 +621,7 @@ struct dt_model_shape dt_job_shape(const struct dt_job *job, bool training)
     return (struct dt_model_shape){.sequences = job->micro_batch,
                                    .length = segment,
                                    .window = by_part ? own : 0,
+                                   .context = by_part ? job->settings.comm.context : 0,
                                    .training = training,
                                    .ring_align = ring ? ranks * DT_NORM_BLOCK : 0,
                                    .ring_weights = ring && dt_job_sharding(job) >= DT_SHARD_WEIGHTS,

@@ -7,6 +7,10 @@
 // v_proj, o_proj. State, of a causal block: the last attn_window - 1 keys, before rotation, and
 // values, and how many of them count. model.recompute: `scan` keeps q, k, v and recomputes the
 // rest; `block` keeps nothing.
+//
+// Ranks that share a window which is read both ways each run the projections of their own positions
+// and the op on all positions of an equal share of the heads [Jacobs et al. 2023]. Two swaps before
+// and after the op, of what it reads and of what it writes, turn one division into the other.
 #include "model/kinds.h"
 
 #include <math.h>
@@ -27,6 +31,10 @@ struct attention {
     struct arrays forward;   // needed by backward
     struct arrays gradients; // of them, shared by all layers
     float *lse;              // [M, H] fp32; NULL: no training
+    // Where `ranks` > 1 share a window, of which each runs `own` positions: this rank's share of
+    // the heads at all of them. Otherwise the same as above.
+    int64_t ranks, own;
+    struct arrays all, all_gradients;
 };
 
 struct values {
@@ -115,13 +123,17 @@ static void create(struct dt_part *part, const struct dt_build *build)
     part->flops += 3 * 4 * (double)d * (double)m->window / (m->both ? 1 : 2);
 }
 
+// The arrays of a rank's own positions, `ranks` 1, or of its share of the heads at the positions of
+// so many ranks.
 static struct arrays plan_arrays(const struct attention *m, struct dt_plan *plan,
-                                 enum dt_memory block, enum dt_memory scan)
+                                 enum dt_memory block, enum dt_memory scan, int64_t ranks)
 {
     enum dt_dtype storage = plan->net->config->storage;
-    int64_t M = plan->rows, Q = m->H * m->E, K = m->G * m->E;
+    int64_t rows = plan->rows, Q = m->H * m->E / ranks, K = m->G * m->E / ranks;
+    plan->rows = rows * ranks;
     struct arrays a = {.qkv = dt_plan_aligned(plan, block, Q + 2 * K, 16),
-                       .y = dt_plan_view(plan, scan, M, Q, storage)};
+                       .y = dt_plan_view(plan, scan, plan->rows, Q, storage)};
+    plan->rows = rows;
     a.q = dt_view_cols(a.qkv, 0, Q), a.k = dt_view_cols(a.qkv, Q, Q + K);
     a.v = dt_view_cols(a.qkv, Q + K, Q + 2 * K);
     return a;
@@ -130,34 +142,86 @@ static struct arrays plan_arrays(const struct attention *m, struct dt_plan *plan
 static void plan(struct dt_part *part, struct dt_plan *plan)
 {
     struct attention *m = (struct attention *)part;
-    m->forward = plan_arrays(m, plan, plan->block, plan->scan);
-    if (!plan->shape.training)
-        return;
-    m->gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH);
-    m->lse = dt_plan_view(plan, plan->scan, plan->rows, m->H, DT_F32).data;
+    m->ranks = plan->shape.context;
+    m->own = plan->rows;
+    m->all = m->forward = plan_arrays(m, plan, plan->block, plan->scan, 1);
+    if (m->ranks > 1)
+        m->all = plan_arrays(m, plan, plan->block, plan->scan, m->ranks);
+    if (plan->shape.training || m->ranks > 1)
+        m->all_gradients = plan_arrays(m, plan, DT_MEMORY_SCRATCH, DT_MEMORY_SCRATCH, m->ranks);
+    // Own rows have been read where their gradients are written, in their place.
+    m->gradients = m->ranks > 1 ? m->forward : m->all_gradients;
+    if (plan->shape.training)
+        m->lse = dt_plan_view(plan, plan->scan, plan->rows, m->H, DT_F32).data;
+}
+
+// The arrays of the op, whose rows are all positions of the pass's input.
+static struct arrays of_op(const struct dt_pass *pass, struct arrays arrays)
+{
+    const struct dt_pass all = {.rows = pass->input.sequences * pass->input.length};
+    dt_pass_rows(&all, &arrays, sizeof arrays);
+    return arrays;
 }
 
 static struct dt_attention_inputs inputs(const struct attention *m, const struct dt_pass *pass)
 {
-    const struct arrays *a = &m->forward;
+    const struct arrays a = of_op(pass, m->all);
     const struct dt_part *part = &m->projected.part;
     return (struct dt_attention_inputs){.batch = pass->input.sequences,
                                         .length = pass->input.length,
-                                        .n_head = m->H,
-                                        .n_kv_head = m->G,
+                                        .n_head = m->H / m->ranks,
+                                        .n_kv_head = m->G / m->ranks,
                                         .width = m->E,
                                         .window = m->window,
                                         .rope_base = m->rope_base,
                                         .both = m->both,
                                         .at = pass->at,
-                                        .q = a->q,
-                                        .k = a->k,
-                                        .v = a->v,
+                                        .q = a.q,
+                                        .k = a.k,
+                                        .v = a.v,
                                         .k0 = dt_pass_state(pass, part, pass->before, m->keys),
                                         .v0 = dt_pass_state(pass, part, pass->before, m->values),
                                         .count0 = dt_pass_state(pass, part, pass->before, m->count),
                                         .reset = pass->input.arrays[m->reset],
                                         .mask = m->both ? pass->input.arrays[m->mask] : NULL};
+}
+
+// Copies the columns of each rank's heads between `own`, q, k, v or y, and that rank's rows of
+// `cut`. A sequence of one row is its own reversal.
+static dt_status copy_heads(const struct attention *m, const struct dt_pass *pass,
+                            struct dt_view own, struct dt_view cut, bool back)
+{
+    const int64_t heads[] = {m->H, m->G, m->G};
+    int64_t first = 0;
+    for (int i = 0; first < own.cols; first += heads[i++] * m->E)
+        for (int64_t r = 0, n = heads[i] * m->E / m->ranks; r < m->ranks; r++) {
+            const struct dt_view here = dt_view_block(own, 0, first + r * n, own.rows, n),
+                                 there =
+                                     dt_view_block(cut, r * m->own, first / m->ranks, own.rows, n);
+            struct dt_reverse_rows_args args = {
+                .length = 1, .x = back ? there : here, .y = back ? here : there};
+            DT_TRY(DT_RUN(pass, reverse_rows, &args));
+        }
+    return DT_OK;
+}
+
+// Where ranks share the window: from this rank's own positions to all of its heads, or back.
+enum swapped { QKV, Y, DY, DQKV };
+static dt_status swap(const struct attention *m, const struct dt_pass *pass, enum swapped what)
+{
+    const struct arrays *own = what < DY ? &m->forward : &m->gradients,
+                        *all = what < DY ? &m->all : &m->all_gradients;
+    const bool is_y = what == Y || what == DY, spreads = what == QKV || what == DY;
+    const struct dt_view mine = is_y ? own->y : own->qkv, theirs = is_y ? all->y : all->qkv;
+    // Own rows are cut by heads in memory that is not in use yet, or no longer.
+    struct dt_view cut = what == DQKV ? m->all.qkv : m->all_gradients.qkv;
+    if (m->ranks == 1)
+        return DT_OK;
+    cut.cols = theirs.cols, cut.stride = theirs.stride;
+    if (spreads)
+        DT_TRY(copy_heads(m, pass, mine, cut, false));
+    DT_TRY(dt_pass_swap(pass, &m->projected.part, (int)what, spreads, cut, theirs.data));
+    return spreads ? DT_OK : copy_heads(m, pass, mine, cut, true);
 }
 
 static dt_status attend(struct dt_projected *block, const struct dt_pass *pass,
@@ -166,38 +230,47 @@ static dt_status attend(struct dt_projected *block, const struct dt_pass *pass,
     const struct attention *m = (struct attention *)block;
     const struct dt_part *part = &block->part;
     struct dt_attention_forward_args args = {.in = inputs(m, pass),
-                                             .y = m->forward.y,
+                                             .y = of_op(pass, m->all).y,
                                              .lse = m->lse,
                                              .k_last = dt_pass_state(pass, part, after, m->keys),
                                              .v_last = dt_pass_state(pass, part, after, m->values),
                                              .count_last =
                                                  dt_pass_state(pass, part, after, m->count)};
+    DT_TRY(swap(m, pass, QKV));
     DT_TRY(dt_pass_relay_all(pass, part, DT_BEFORE));
     DT_TRY(DT_RUN(pass, attention_forward, &args));
-    return dt_pass_relay_all(pass, part, DT_AFTER);
+    DT_TRY(dt_pass_relay_all(pass, part, DT_AFTER));
+    return swap(m, pass, Y);
 }
 
 static dt_status inner_backward(struct dt_projected *part, const struct dt_pass *pass)
 {
     const struct attention *m = (struct attention *)part;
-    const struct arrays *g = &m->gradients;
+    const struct arrays g = of_op(pass, m->all_gradients);
     const struct dt_part *block = &part->part;
     const struct dt_model_state *after = pass->dafter, *before = pass->dbefore;
     struct dt_attention_backward_args args = {
         .in = inputs(m, pass),
-        .y = m->forward.y,
+        .y = of_op(pass, m->all).y,
         .lse = m->lse,
         .dk_last = dt_pass_gradient(pass, block, after, m->keys),
         .dv_last = dt_pass_gradient(pass, block, after, m->values),
-        .dy = g->y,
-        .dq = g->q,
-        .dk = g->k,
-        .dv = g->v,
+        .dy = g.y,
+        .dq = g.q,
+        .dk = g.k,
+        .dv = g.v,
         .dk0 = dt_pass_gradient(pass, block, before, m->keys),
         .dv0 = dt_pass_gradient(pass, block, before, m->values)};
+    DT_TRY(swap(m, pass, DY));
     DT_TRY(dt_pass_relay_all(pass, block, DT_GRADIENT_AFTER));
     DT_TRY(DT_RUN(pass, attention_backward, &args));
-    return dt_pass_relay_all(pass, block, DT_GRADIENT_BEFORE);
+    DT_TRY(dt_pass_relay_all(pass, block, DT_GRADIENT_BEFORE));
+    return swap(m, pass, DQKV);
+}
+
+static int64_t shares(const struct dt_model_config *config)
+{
+    return values(config)->n_kv_head;
 }
 
 const struct dt_block_kind dt_attention_block = {
@@ -215,5 +288,5 @@ const struct dt_block_kind dt_attention_block = {
     .inner = attend,
     .inner_backward = inner_backward,
     .once = true,
-    .whole = true,
+    .whole = shares,
 };

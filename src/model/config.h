@@ -63,8 +63,8 @@ struct dt_masking dt_model_masking(const struct dt_model_config *config);
 // Its stem's name for positions of the data: "tokens", "frames".
 const char *dt_model_unit(const struct dt_model_config *config);
 // Whether it has blocks, of a kind that reads both ways by itself, for which a window is not cut
-// into segments (dt_block_kind.whole).
-bool dt_model_runs_whole(const struct dt_model_config *config);
+// into segments: into how many shares ranks can divide them all (dt_block_kind.whole); 0: no.
+int64_t dt_model_whole_shares(const struct dt_model_config *config);
 // Whether a kind of this model reads the field (model/kinds.h: dt_kind.keys). Also true if names of
 // kinds are wrong, which dt_model_config_normalize reports.
 bool dt_model_has_field(const struct dt_model_config *config, const struct dt_config_key *key);

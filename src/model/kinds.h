@@ -135,8 +135,9 @@ struct dt_block_kind {
     // direction.
     bool once;
     // With model.direction = both a position may see all others, so where the model runs windows
-    // part by part, such a block runs over the window of its one sequence at once.
-    bool whole;
+    // part by part, such a block runs over the window of its one sequence at once. Returns into how
+    // many equal shares ranks that share the window can divide the block. NULL: no such block.
+    int64_t (*whole)(const struct dt_model_config *config);
 };
 
 // A block between two linear layers begins with this, and uses these functions.

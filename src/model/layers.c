@@ -86,14 +86,17 @@ const struct dt_kind *dt_layers_kind(const struct dt_layers *layers, int64_t lay
     return layers->runs[run].kind;
 }
 
-bool dt_model_runs_whole(const struct dt_model_config *config)
+int64_t dt_model_whole_shares(const struct dt_model_config *config)
 {
     struct dt_layers layers;
-    bool whole = false;
+    int64_t shares = 0; // the greatest common divisor
     if (dt_layers_parse(config->layers, config->n_layer, &layers) != DT_OK)
         dt_error_clear(); // dt_model_config_normalize reports it
     else if (config->direction == DT_DIRECTION_BOTH)
-        for (int i = 0; i < layers.n; i++)
-            whole |= ((const struct dt_block_kind *)layers.runs[i].kind)->whole;
-    return whole;
+        for (int i = 0; i < layers.n; i++) {
+            const struct dt_block_kind *kind = (const struct dt_block_kind *)layers.runs[i].kind;
+            for (int64_t n = kind->whole ? kind->whole(config) : 0, rest; n > 0; n = rest)
+                rest = shares % n, shares = n;
+        }
+    return shares;
 }

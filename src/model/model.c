@@ -2,6 +2,7 @@
 #include "model/model_internal.h"
 
 #include "base/memory.h"
+#include "base/round.h"
 
 #include <string.h>
 
@@ -362,6 +363,7 @@ static dt_status model_new(const struct dt_backend *backend, const struct dt_mod
     DT_TRY(DT_NEW(&model, 1, "a model"));
     dt_status status = DT_OK;
     *model = (struct dt_model){.config = *config, .shape = *shape, .backend = *backend};
+    model->shape.context = dt_max_i64(shape->context, 1);
     if (shape->window > 0) // each segment of a layer is computed again just before its backward
         model->config.recompute = DT_RECOMPUTE_BLOCK;
     DT_TRY_GOTO(status, fail, dt_model_config_check(&model->config));
@@ -406,7 +408,7 @@ dt_status dt_model_create(const struct dt_backend *backend, const struct dt_mode
     struct dt_model *model = NULL;
     DT_TRY(model_new(backend, config, shape, &model));
     struct dt_plan plan = {
-        .net = &model->net, .shape = *shape, .rows = shape->sequences * shape->length};
+        .net = &model->net, .shape = model->shape, .rows = shape->sequences * shape->length};
     for (int i = 0; i < DT_MEMORY_COUNT; i++) {
         dt_status status = model->bytes[i] == 0
                                ? DT_OK

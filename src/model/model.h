@@ -39,6 +39,7 @@ struct dt_model_shape {
     // Not 0: windows are run part by part (dt_model_part_forward), each in segments of up to
     // `length` positions. What is between two parts is kept for this many, all of this rank.
     int64_t window;
+    int64_t context;    // with `window`: how many ranks share each window; 0: one
     bool training;      // false: no gradients, nothing kept for backward
     bool int8;          // linear layers multiply int8: not in training, and see gemm.h
     bool play;          // a weight is kept in the types alone in which forward reads it
@@ -137,6 +138,11 @@ typedef dt_status (*dt_part_begins)(void *context, int64_t row, bool backward);
 struct dt_relay {
     dt_status (*move)(void *context, bool sends, bool onward, uint32_t name, void *array,
                       int64_t bytes);
+    // Exchanges an array of `bytes` between all ranks that share the window, from `own`, the
+    // rows of this rank's parts [ranks, parts] with a share of them for each rank, to `all`, this
+    // rank's share of all rows [parts, ranks] in the order of the window; or back.
+    dt_status (*swap)(void *context, bool spreads, uint32_t name, void *own, void *all,
+                      int64_t bytes);
     void *context;
 };
 
@@ -157,7 +163,8 @@ struct dt_pass {
     int64_t own_at; // the same among the positions of this rank's parts, which a model keeps that
                     // runs windows part by part
     // Where other ranks have the parts before and after this one: in forward moves `before` and
-    // `after`, in loss and backward their gradients. NULL: nothing moves.
+    // `after`, in loss and backward their gradients. NULL: nothing moves. gradient_relay also
+    // swaps, in forward too.
     const struct dt_relay *relay, *gradient_relay;
     int64_t first;              // which sequence of these states is the pass's first
     bool accumulate;            // weight gradients: += (a later micro-batch), else =

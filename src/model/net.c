@@ -222,6 +222,16 @@ dt_status dt_pass_relay_all(const struct dt_pass *pass, const struct dt_part *pa
     return DT_OK;
 }
 
+dt_status dt_pass_swap(const struct dt_pass *pass, const struct dt_part *part, int index,
+                       bool spreads, struct dt_view own, void *all)
+{
+    const struct dt_relay *relay = pass->gradient_relay;
+    const int64_t name[] = {part->layer, index};
+    return relay ? relay->swap(relay->context, spreads, XXH32(name, sizeof name, 0), own.data, all,
+                               own.rows * own.stride * dt_dtype_size(own.dtype))
+                 : DT_OK; // memory is being measured
+}
+
 // The arrays of a block, x and y first, and after them their gradients: with the rows of the pass.
 static const struct dt_view *arrays_of(struct dt_part *block, const struct dt_pass *pass)
 {

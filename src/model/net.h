@@ -73,6 +73,11 @@ dt_status dt_pass_relay(const struct dt_pass *pass, const struct dt_part *part, 
                         enum dt_relayed what);
 dt_status dt_pass_relay_all(const struct dt_pass *pass, const struct dt_part *part,
                             enum dt_relayed what); // all arrays of the part
+// Where ranks share the window of a pass over all its positions (dt_block_kind.whole): exchanges
+// array `index` of the part, cut into shares, `own` [ranks · own rows], for `all`, this rank's
+// share of all rows in the order of the window and with the same stride, or back.
+dt_status dt_pass_swap(const struct dt_pass *pass, const struct dt_part *part, int index,
+                       bool spreads, struct dt_view own, void *all);
 // Announces that the gradient of a row is complete.
 dt_status dt_pass_ready(const struct dt_pass *pass, int row);
 dt_status dt_pass_measure(const struct dt_pass *pass, int64_t workspace);

@@ -101,15 +101,18 @@ static dt_status begin(const struct dt_pass *pass, const struct dt_part *part, b
     return pass->part_begins ? pass->part_begins(pass->context, part->first_row, backward) : DT_OK;
 }
 
-// The pass over all segments of a window, of one sequence.
+// The pass over all segments of a window, of one sequence; its rows are those of this rank.
 static struct dt_pass whole_of(const struct dt_model *model, const struct dt_pass *pass)
 {
+    const struct dt_model_shape *shape = &model->shape;
+    const int64_t length = shape->context * shape->window, n = pass->at / shape->length;
     struct dt_pass whole = *pass;
-    if (pass->window)
+    whole.input.length = length;
+    if (pass->window) // otherwise memory is being measured
         whole.input = *pass->window;
-    else // memory is being measured
-        whole.input.length = model->shape.window;
-    whole.rows = whole.input.sequences * whole.input.length;
+    whole.rows = whole.input.sequences * shape->window;
+    if (n % shape->context == shape->context - 1) // it has the last segment, which may be shorter
+        whole.rows -= whole.input.sequences * (length - whole.input.length);
     whole.before = whole.dafter = NULL;
     whole.after = whole.dbefore = NULL;
     whole.window = NULL;
@@ -172,7 +175,7 @@ static dt_status forward_layer(const struct dt_model *model, const struct dt_pas
     }
     if (runs_whole(model, block)) {
         const struct dt_pass whole = whole_of(model, pass);
-        const bool first = !pass->window || pass->at + pass->input.length == pass->window->length;
+        const bool first = !pass->window || first_row(model, pass) + pass->rows == whole.rows;
         return first ? run_forward(block, &whole, model->out) : DT_OK;
     }
     if (by_part(model))
@@ -312,7 +315,7 @@ static dt_status second_sweep(const struct dt_model *model, const struct dt_pass
         if (by_part(model))
             DT_TRY(norm_forward(model, pass, i, true));
         DT_TRY(backward_reversed(model, pass, block));
-    } else if (pass->at == 0)
+    } else if (pass->own_at == 0)
         DT_TRY(run_backward(block, &whole, model->out, dt_view_rows(block->dh, 0, whole.rows)));
     for (int row = block->first_row; row < block->norm; row++)
         DT_TRY(dt_pass_ready(pass, row));

@@ -88,7 +88,8 @@ out:
 
 bool dt_job_takes_one_sequence(const struct dt_job *job)
 {
-    return dt_model_runs_whole(&job->model) && dt_job_segment(job) < job->settings.data.seq_len;
+    return dt_model_whole_shares(&job->model) > 0 &&
+           dt_job_segment(job) < job->settings.data.seq_len;
 }
 
 dt_status dt_fit_search(dt_fit_plan plan, void *context, int64_t local_batch,
@@ -287,21 +288,37 @@ static dt_status check_context(const struct dt_job *job)
                                   (long long)length, (long long)segment);
 }
 
-// Blocks that run over whole windows take one sequence at a time, all of it on one rank.
+static const char looks_both_ways[] =
+    "model.layers has blocks that look both ways over a whole window";
+
+// Ranks share blocks that run over whole windows in equal parts.
+static dt_status check_shares(const struct dt_job *job)
+{
+    const int64_t context = job->settings.comm.context, shares = dt_model_whole_shares(&job->model);
+    if (shares == 0 || context == 1)
+        return DT_OK;
+    if (!job->backend.table->unified)
+        return dt_config_reject(job->config, "comm.context",
+                                "set comm.context = 1, or use run.device = cpu",
+                                "%lld, but %s, which ranks share between CPUs alone",
+                                (long long)context, looks_both_ways);
+    return shares % context == 0
+               ? DT_OK
+               : dt_config_reject(job->config, "comm.context",
+                                  "use a comm.context that divides model.n_kv_head",
+                                  "%lld, but %s, whose heads that many ranks cannot share equally "
+                                  "(model.n_kv_head = %lld)",
+                                  (long long)context, looks_both_ways, (long long)shares);
+}
+
+// Blocks that run over whole windows take one sequence at a time.
 static dt_status check_whole(const struct dt_job *job)
 {
-    static const char why[] = "model.layers has blocks that look both ways over a whole window";
-    if (!dt_job_takes_one_sequence(job))
-        return DT_OK;
-    if (job->settings.comm.context > 1)
-        return dt_config_reject(job->config, "comm.context", "set comm.context = 1",
-                                "%lld, but %s, which ranks cannot share",
-                                (long long)job->settings.comm.context, why);
-    return job->micro_batch == 1
+    return !dt_job_takes_one_sequence(job) || job->micro_batch == 1
                ? DT_OK
                : dt_config_reject(job->config, "data.micro_batch", "set data.micro_batch = 1",
                                   "%lld, but %s, with model.segment one sequence at a time",
-                                  (long long)job->micro_batch, why);
+                                  (long long)job->micro_batch, looks_both_ways);
 }
 
 static dt_status check_turns(const struct dt_job *job)
@@ -352,6 +369,7 @@ dt_status dt_job_settle_segment(struct dt_job *job)
 {
     int64_t context = job->settings.comm.context, *segment = &job->model.segment;
     DT_TRY(dt_agree(job->comm, check_turns(job)));
+    DT_TRY(dt_agree(job->comm, check_shares(job)));
     if (*segment < 0)
         DT_TRY(settle_auto(job));
     if (context > 1 && *segment == 0) // one for each rank

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static dt_status exchange(struct dt_relay_state *r, const struct dt_collective *exchange)
 {
@@ -57,6 +58,32 @@ static dt_status move(void *context, bool sends, bool onward, uint32_t name, voi
     return transfer(context, false, sends, onward, name, array, bytes);
 }
 
+// All messages are on their way before this rank waits for the first.
+static dt_status swap(void *context, bool spreads, uint32_t name, void *own, void *all,
+                      int64_t bytes)
+{
+    struct dt_relay_state *r = context;
+    const int rank = r->comm->info.rank, first = rank / r->ranks * r->ranks;
+    const int64_t each = bytes / (r->ranks * r->parts);
+    for (int64_t part = 0; part < r->parts; part++)
+        for (int64_t k = 0; k < r->ranks; k++) {
+            void *here = (char *)own + (k * r->parts + part) * each,
+                 *there = (char *)all + (part * r->ranks + k) * each;
+            const struct dt_collective both = {.operation = DT_EXCHANGE,
+                                               .dtype = DT_U8,
+                                               .peer = first + (int)k,
+                                               .count = each,
+                                               .mine = spreads ? here : there,
+                                               .data = spreads ? there : here,
+                                               .signature = name + r->window};
+            if (both.peer == rank)
+                memcpy(both.data, both.mine, (size_t)each);
+            else
+                DT_TRY(exchange(r, &both));
+        }
+    return dt_relay_settle(r, r->side);
+}
+
 // Sums go from each segment to the one before.
 dt_status dt_relay_sum(struct dt_relay_state *r, bool sends, uint32_t name, void *array,
                        int64_t bytes)
@@ -64,11 +91,13 @@ dt_status dt_relay_sum(struct dt_relay_state *r, bool sends, uint32_t name, void
     return transfer(r, true, sends, !sends, name, array, bytes);
 }
 
-void dt_relay_create(struct dt_comm *comm, int64_t context, struct dt_relay_state *r)
+void dt_relay_create(struct dt_comm *comm, int64_t context, int64_t parts, struct dt_relay_state *r)
 {
     const int size = (int)context, rank = comm->info.rank, first = rank / size * size;
     *r = (struct dt_relay_state){.comm = comm,
-                                 .relay = {move, r},
+                                 .relay = {move, swap, r},
+                                 .ranks = size,
+                                 .parts = parts,
                                  .next = first + (rank + 1) % size,
                                  .previous = first + (rank + size - 1) % size};
 }

@@ -8,6 +8,10 @@
 // Sending returns at once. Receiving waits for the other rank under the communicator's time-out, as
 // a collective does. What a segment sends in forward must stay until dt_relay_settle says so.
 //
+// Attention that reads both ways runs over whole windows, of which each rank of the group has some
+// heads at all positions: before and after it all ranks swap, each with every other one. Only CPUs
+// do this.
+//
 // Between devices the host waits for nothing. Receives are on the stream of the passes. Sends are
 // on a stream of their own, which follows that one by events, so a message that its receiver does
 // not yet wait for holds up no op.
@@ -19,6 +23,8 @@
 struct dt_relay_state {
     struct dt_comm *comm; // NULL: one rank runs all segments
     struct dt_relay relay;
+    int ranks;          // of the group
+    int64_t parts;      // segments of each
     int next, previous; // ranks of the segments after and before this rank's
     // What is on its way from segments with an even number, and from those with an odd number.
     struct dt_relay_sends {
@@ -42,9 +48,10 @@ struct dt_relay_state {
     uint32_t window; // counts them: a rank that receives a state of another one fails
 };
 
-// `context` ranks of `comm`, the group of this rank, share each window. The relay must stay where
-// it is.
-void dt_relay_create(struct dt_comm *comm, int64_t context, struct dt_relay_state *relay);
+// `context` ranks of `comm`, the group of this rank, share each window in `parts` segments each.
+// The relay must stay where it is.
+void dt_relay_create(struct dt_comm *comm, int64_t context, int64_t parts,
+                     struct dt_relay_state *relay);
 // Sends from device to device from now on; with `sums` these too.
 dt_status dt_relay_connect(struct dt_relay_state *relay, const struct dt_backend *backend,
                            struct dt_device_comm *device_comm, bool sums);

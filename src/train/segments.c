@@ -72,7 +72,7 @@ dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *
         return DT_OK;
     if (s->step > 1) {
         s->place = batch->comm->info.rank % s->step;
-        dt_relay_create(batch->comm, s->step, &s->relay);
+        dt_relay_create(batch->comm, s->step, s->n, &s->relay);
     }
     s->kept = borders_of(shape, batch);
     DT_TRY(DT_NEW(&s->states, states, "%lld states", (long long)states));

@@ -45,11 +45,12 @@ rejected 'model.direction: forward, but the model in runs/true-1/.* has both' ru
 rejected 'model.tie_directions: false, but the model in runs/true-1/.* has true' run.init_from=runs/true-1/$last model.tie_directions=false
 mkdir lm && cd lm || exit
 small_run
+sed -i 's/^steps = .*/steps = 8/' small.ini
 refused "the next token" 'model.direction is both, but model.heads is lm, which predicts the next token' \
     "$dtrain" small.ini model.direction=both
 
 # Which tokens are masked depends on the window alone: the losses are those of one rank everywhere.
-mlm=(small.ini model.heads=mlm model.direction=both model.vocab_size=257 model.mask_token=256 run.steps=8 log.eval_every=4)
+mlm=(small.ini model.heads=mlm model.direction=both model.vocab_size=257 model.mask_token=256 log.eval_every=4)
 for variant in "1" "1 data.micro_batch=2" "2" "4 data.micro_batch=1"; do
     read -ra words <<<"$variant"
     name=mlm-${variant//[^a-z0-9]/-}
@@ -102,11 +103,21 @@ for variant in "1" "1 model.segment=128" "1 data.micro_batch=2 model.segment=64"
     check "$name: the losses of whole windows" same_losses runs/long-1/metrics.jsonl "runs/$name/metrics.jsonl" 1e-6
     check "$name: and in validation" near <(evals long-1) <(evals "$name") 1e-6
 done
-# Attention sees all of a window from each position: it runs over the whole window, the other blocks in segments.
-seeing=("${short[@]}" data.seq_len=300 data.micro_batch=1 model.layers="attention mamba mlp attention" model.d_state=4 model.attn_window=300)
+# Attention sees all of a window from each position: it runs over the whole window, the other blocks in segments. Ranks
+# that share the window share the heads.
+seeing=("${short[@]}" data.seq_len=460 data.micro_batch=1 model.layers="attention mamba mlp attention" model.d_state=4 model.attn_window=300
+    model.n_head=16 model.n_kv_head=4)
 check "attention: whole windows" "$dtrain" "${seeing[@]}" run.name=seeing >seeing.log 2>&1
-check "attention: segments" ranks 2 "${seeing[@]}" model.segment=64 optim.shard=weights run.name=seeing-64 >seeing.log 2>&1
-same_training "attention over all segments" seeing seeing-64
+check "attention: whole windows, bf16" "$dtrain" "${seeing[@]}" run.precision=bf16 run.name=seeing-bf16 >seeing.log 2>&1
+for variant in "2 optim.shard=weights" "2 comm.context=2" "4 comm.context=4" "4 comm.context=2 optim.shard=weights"; do
+    read -ra words <<<"$variant"
+    name=seeing-${variant//[^a-z0-9]/-}
+    check "$name" ranks "${words[0]}" "${seeing[@]}" model.segment=64 "${words[@]:1}" run.name="$name" >seeing.log 2>&1
+    same_training "attention over all segments, $variant" seeing "$name"
+done
+check "bf16" ranks 4 "${seeing[@]}" model.segment=64 comm.context=4 run.precision=bf16 run.name=seeing-4-bf16 >seeing.log 2>&1
+check "bf16: losses" same_losses runs/seeing-bf16/metrics.jsonl runs/seeing-4-bf16/metrics.jsonl 1e-3 1e-2
+reports_fates "${seeing[@]}" model.segment=64 comm.context=2 comm.timeout_s=3
 for segment in 0 64; do
     check "whole chunks, $segment" "$dtrain" "${short[@]}" data.seq_len=256 model.layers="mamba mamba2" model.segment=$segment \
         run.name=chunks-$segment >chunks.log 2>&1
@@ -123,8 +134,8 @@ segments_rejected() { # what, pattern, override …
 }
 segments_rejected "attention, two sequences at a time" 'data.micro_batch: 2, but model.layers has blocks that look both ways over' \
     model.layers="mamba attention"
-segments_rejected "attention, a window on two ranks" 'comm.context: 2, but model.layers .*, which ranks cannot share' \
-    model.layers="mamba attention" comm.context=2
+segments_rejected "attention, a window on two ranks" 'comm.context: 2, but model.layers .* ranks cannot share equally \(model.n_kv_head = 1\)' \
+    model.layers="mamba attention" comm.context=2 data.micro_batch=1
 segments_rejected "reproducible sums over segments" 'reproducible .*needs windows that are read from one end' comm.context=2 comm.reduce=reproducible \
     data.micro_batch=1
 refused "text of an mlm" 'model.direction is both' "$dtrain" sample runs/mlm-1/$last --prompt 1

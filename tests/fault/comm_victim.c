@@ -1,8 +1,9 @@
 // A job that runs one all-reduce a step until a rank fails in the way that FATE names; with `sleep`
 // all ranks above it fail too. In the mode `exchange`, ranks first pass data on to the next rank,
 // as ranks that share a window do with states, and in the mode `hand-on` to the rank before, as
-// they do with reproducible sums; the rank fails before or during that.
-//   comm_victim sum | exchange | hand-on FATE RANK [TIMEOUT_S]
+// they do with reproducible sums, and in the mode `swap` every rank exchanges data with every other
+// one, as they do around attention that reads both ways; the rank fails before or during that.
+//   comm_victim sum | exchange | hand-on | swap FATE RANK [TIMEOUT_S]
 #include "tests/victim.h"
 
 enum { FATAL_STEP = 8, STEPS = 12, ELEMENTS = 300000, BUSY_S = 4 };
@@ -23,6 +24,13 @@ static dt_status meet(const char *fate)
     return suffer(fate);
 }
 
+static void stop(void)
+{
+    wait_for_beats();
+    mark_fate();
+    raise(SIGSTOP);
+}
+
 // Runs a collective. With `stops`, this rank stops inside the collective: it has announced and
 // begun it, and the other ranks have not joined. With `late`, this rank is one of the others and
 // joins late.
@@ -32,11 +40,8 @@ static dt_status run(const struct dt_collective *c, bool stops, bool late)
     if (late)
         dt_sleep(1);
     DT_TRY(dt_begin(comm, c, &request));
-    if (stops) {
-        wait_for_beats();
-        mark_fate();
-        raise(SIGSTOP);
-    }
+    if (stops)
+        stop();
     return dt_wait(comm, request);
 }
 
@@ -69,6 +74,33 @@ static dt_status pass_on(float *x, bool hands_on, const char *lie, bool stops, b
     return run(&c, stops, late);
 }
 
+// With `stops`, this rank stops when it has begun all its exchanges.
+static dt_status swap(float *x, bool stops, bool late)
+{
+    enum { RANKS = 4 };
+    struct dt_request *requests[RANKS] = {NULL};
+    if (late)
+        dt_sleep(1);
+    for (int peer = 0; peer < RANKS; peer++) {
+        const int64_t n = ELEMENTS / (2 * RANKS);
+        const struct dt_collective both = {.operation = DT_EXCHANGE,
+                                           .dtype = DT_F32,
+                                           .peer = peer,
+                                           .count = n,
+                                           .mine = x + peer * n,
+                                           .data = x + (RANKS + peer) * n,
+                                           .signature = FATAL_STEP};
+        if (peer != comm->info.rank)
+            DT_TRY(dt_begin(comm, &both, &requests[peer]));
+    }
+    if (stops)
+        stop();
+    for (int peer = 0; peer < RANKS; peer++)
+        if (requests[peer])
+            DT_TRY(dt_wait(comm, requests[peer]));
+    return DT_OK;
+}
+
 static dt_status step(int64_t number, const char *mode, const char *fate, int victim)
 {
     static float x[ELEMENTS];
@@ -84,7 +116,10 @@ static dt_status step(int64_t number, const char *mode, const char *fate, int vi
     if (number == FATAL_STEP && strcmp(fate, "term") == 0) // a launcher signals all ranks at once
         raise(SIGTERM);
     bool within = number == FATAL_STEP && strcmp(fate, "within") == 0;
-    if (number == FATAL_STEP && strcmp(mode, "sum") != 0) {
+    if (number == FATAL_STEP && strcmp(mode, "swap") == 0) {
+        DT_TRY(swap(x, within && mine, within && !mine));
+        within = false;
+    } else if (number == FATAL_STEP && strcmp(mode, "sum") != 0) {
         bool hands_on = strcmp(mode, "hand-on") == 0;
         DT_TRY(pass_on(x, hands_on, mine ? fate : "", within && mine, within && !mine));
         within = false;

@@ -104,8 +104,10 @@ static void trainer_open(struct trainer *t, const struct golden_run *run)
     *t = (struct trainer){.run = run, .golden = golden};
     config.recompute = run->recompute;
     config.storage = run->storage;
-    if (config.direction == DT_DIRECTION_BOTH && run->segment > 0)
+    if (config.direction == DT_DIRECTION_BOTH && run->segment > 0) {
         shape.window = dt_round_up(golden->length, run->segment) / run->context;
+        shape.context = run->context;
+    }
     golden_must(dt_model_create(run->backend, &config, &shape, &t->model));
     t->elements = t->all.end = dt_model_params(t->model)->elements;
     t->positions = golden->batch * golden->length;

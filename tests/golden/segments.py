@@ -42,6 +42,9 @@ CASES["both_pooled"] = CASES["pooled"] | KINDS["mamba2"] | dict(layers="mamba2*2
 CASES |= {f"both_{kind}": BOTH | keys | dict(layers=f"{kind}*2", T=4091, reset=True)
           for kind, keys in KINDS.items() if kind != "attention"}
 CASES["both_attention"] = BOTH | KINDS["attention"] | dict(layers="attention*2", T=4091, reset=True)
+# Heads that two and four ranks can share.
+CASES["both_heads"] = BOTH | KINDS["mamba"] | dict(layers="attention mamba attention", d_model=16, n_head=8, n_kv_head=4, attn_window=700,
+                                                   rope_base=10000.0, T=4091, reset=True)
 
 
 class LongPooled(Pooled):

@@ -190,7 +190,7 @@ static void check_segments(struct golden_run run)
             struct golden_trace trace;
             run.steps = many ? 1 : run.golden->steps;
             if (run.golden->batch % (size / run.context) != 0 ||
-                (run.context > 1 && dt_model_runs_whole(&run.golden->config)))
+                dt_model_whole_shares(&run.golden->config) % run.context != 0)
                 continue;
             snprintf(name, sizeof name, "segments of %d, context %d on %d", (int)run.segment,
                      (int)run.context, (int)size);

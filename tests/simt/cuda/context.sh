@@ -74,4 +74,5 @@ rejected() { # what, pattern, arguments …
     messages=1 refused "$1" "$2" ranks 2 kinds.ini run.name=bad comm.context=2 "${@:3}"
 }
 rejected "no NCCL" 'comm.context: 2 ranks share each window, between GPUs by NCCL alone' comm.backend=mpi
+rejected "attention both ways" 'comm.context: 2, but model.layers .* which ranks share between CPUs alone' "${both[@]:2}"
 finish
