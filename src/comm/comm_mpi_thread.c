@@ -29,7 +29,8 @@ enum {
 static const char how_to_launch[] = "start it with `srun --mpi=pmix`, or with the mpirun of the "
                                     "MPI library that dtrain was built with";
 static const double pause_s = 20e-6, pause_max_s = 100e-6;
-static const double busy_s = 2e-6; // a test that took longer moved data
+static const double patience_s = 1e-3; // between rounds for messages that nobody waits for
+static const double busy_s = 2e-6;     // a test that took longer moved data
 
 static dt_status refuse_singletons(void)
 {
@@ -243,8 +244,17 @@ static void sleep_until_woken(struct mpi_comm *mpi, double seconds)
     sem_clockwait(&mpi->wake, CLOCK_MONOTONIC, &until);
 }
 
+static bool only_sends(const struct dt_request *request)
+{
+    while (request && request->call.operation == DT_EXCHANGE && !request->call.data)
+        request = request->next;
+    return !request;
+}
+
 // Pauses after a round. During collectives the thread first spins, then sleeps between rounds, to
-// leave the cores of a full machine to the compute threads.
+// leave the cores of a full machine to the compute threads. Open MPI completes most sends only
+// after the receiver's thread has polled, often tens of milliseconds later, and a send that no
+// caller waits for needs few rounds until then.
 static void rest(struct mpi_comm *mpi, int fruitless)
 {
     bool waited = atomic_load(&mpi->waiting) > 0;
@@ -252,6 +262,8 @@ static void rest(struct mpi_comm *mpi, int fruitless)
     double pause = pause_s * (1 + (fruitless - spins) / 16);
     if (!mpi->active)
         sleep_until_woken(mpi, fmax(0, mpi->watch.next_beat - mpi->watch.clock));
+    else if (fruitless > 0 && !waited && only_sends(mpi->active))
+        sleep_until_woken(mpi, patience_s);
     else if (fruitless > spins)
         sleep_until_woken(mpi, pause < pause_max_s ? pause : pause_max_s);
     else if (fruitless > 0 && waited)

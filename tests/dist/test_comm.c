@@ -230,6 +230,32 @@ static void check_exchange(int64_t n)
     free(y);
 }
 
+// While a message waits for its receiver, and no caller for the message, the sender's communication
+// thread sleeps: it makes at most a round a millisecond, and a few to begin with.
+static void check_rounds_of_unwaited_sends(void)
+{
+    float x[384] = {0}; // more than Open MPI sends without the receiver's thread
+    struct dt_collective out = {
+        .operation = DT_EXCHANGE, .dtype = DT_F32, .peer = 1, .count = 384, .mine = x};
+    struct dt_request *sending;
+    CHECK_OK(dt_barrier(comm));
+    if (rank == 0) {
+        dt_sleep(0.05); // the receiver's thread has come to rest after the barrier
+        double begun = dt_seconds();
+        uint64_t pulse = atomic_load(&mpi_of(comm)->pulse);
+        CHECK_OK(dt_begin(comm, &out, &sending));
+        dt_sleep(0.2);
+        double rounds = (double)(atomic_load(&mpi_of(comm)->pulse) - pulse),
+               milliseconds = 1e3 * (dt_seconds() - begun);
+        CHECK(rounds < milliseconds + 20, "%g rounds in %g ms", rounds, milliseconds);
+        CHECK_OK(dt_wait(comm, sending));
+    }
+    if (rank == 1) {
+        dt_sleep(0.3);
+        CHECK_OK(exchange(NULL, x, 384, DT_F32, 0));
+    }
+}
+
 static _Atomic int long_sleeps; // calls that sleep for a second or longer
 
 int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left)
@@ -433,8 +459,10 @@ int main(void)
     dt_mpi_set_piece(1000); // a limit that messages beyond INT_MAX bytes are split at
     check_all();
     check_broadcast_buffer();
-    if (size > 1)
+    if (size > 1) {
+        check_rounds_of_unwaited_sends();
         check_unequal_exchanges();
+    }
     for (int first = 0; first < size; first++)
         check_agreement(first);
     check_refusals();
