@@ -50,9 +50,8 @@ static inline dt_bf16 dt_f32_to_bf16(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (dt_bf16)((bits >> 16) | 0x40u);
-    return (dt_bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u), quiet = bits | 0x400000u;
+    return (dt_bf16)((x != x ? quiet : rounded) >> 16);
 }
 
 // IEEE binary16 to fp32, exact, and branch-free so that loops vectorise: a multiplication adjusts
