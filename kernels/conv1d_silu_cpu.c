@@ -3,8 +3,8 @@
 // weights of a vector of channels stay in registers; a tap that a reset cuts, or from K on, reads a
 // row of zeros.
 //
-// Floor: the bytes of x and y forward, and of x, dy and dx backward. SiLU costs an exponential and
-// a division per element.
+// Floor: per element an exponential and 7 vector operations forward, an exponential and 19
+// backward. The division takes almost as long as the exponential, but has a unit of its own.
 #include "kernels/cpu.h"
 #include "kernels/piece_cpu.h"
 

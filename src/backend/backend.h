@@ -102,9 +102,9 @@ struct dt_device_table {
     void (*range_end)(void);
 };
 
-// The cost of the scan on this backend: fp32 vector operations (a multiply-add is one) per state,
-// and exponentials per channel besides the recurrence's. Backward first reruns the recurrence
-// forward.
+// The cost of the scan on this backend: fp32 vector operations (a multiply-add is one) per state
+// besides its exponential, and exponentials per channel besides the recurrence's. Backward first
+// reruns the recurrence forward.
 struct dt_scan_cost {
     double forward_lanes, run_lanes, sweep_lanes;
     double forward_exps, run_exps, gate_exps;
@@ -115,6 +115,7 @@ struct dt_op_table {
     const char *name;
     struct dt_scan_cost scan_cost;
     bool int8;           // gemm multiplies int8
+    bool exp_unit;       // exponentials have a unit of their own (cost.h)
     int64_t scan_chunk;  // steps between saved scan states that suit this backend
     bool scan_keeps_s;   // the scan's backward reads the s_t kept by forward
     int64_t ssd_chunk;   // tokens per ssd chunk that suit this backend

@@ -7,6 +7,7 @@
 #include "backend/op_times.h"
 #include "base/round.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -21,19 +22,19 @@ enum {
 };
 
 // cost->bytes is computed from the rows.
-#define COST(op)                                                                                   \
-    static void cost_of_##op(const struct dt_backend *backend, const struct dt_##op##_args *a,     \
-                             struct dt_op_cost *cost);                                             \
-    struct dt_op_cost dt_##op##_cost(const struct dt_backend *backend,                             \
-                                     const struct dt_##op##_args *a)                               \
+#define COST(name)                                                                                 \
+    static void cost_of_##name(const struct dt_backend *backend, const struct dt_##name##_args *a, \
+                               struct dt_op_cost *cost);                                           \
+    struct dt_op_cost dt_##name##_cost(const struct dt_backend *backend,                           \
+                                       const struct dt_##name##_args *a)                           \
     {                                                                                              \
-        struct dt_op_cost cost = {0};                                                              \
-        dt_visit_##op(backend, a, add_bytes, &cost.bytes);                                         \
-        cost_of_##op(backend, a, &cost);                                                           \
+        struct dt_op_cost cost = {.exp_unit = backend->op->exp_unit};                              \
+        dt_visit_##name(backend, a, add_bytes, &cost.bytes);                                       \
+        cost_of_##name(backend, a, &cost);                                                         \
         return cost;                                                                               \
     }                                                                                              \
-    static void cost_of_##op(__attribute__((unused)) const struct dt_backend *backend,             \
-                             const struct dt_##op##_args *a, struct dt_op_cost *cost)
+    static void cost_of_##name(__attribute__((unused)) const struct dt_backend *backend,           \
+                               const struct dt_##name##_args *a, struct dt_op_cost *cost)
 
 static dt_status add_bytes(void *sum, const struct dt_op_row *row)
 {
@@ -71,8 +72,9 @@ static void raise(struct dt_op_floor *floor, double seconds, const char *bound)
 struct dt_op_floor dt_op_floor(const struct dt_op_cost *cost, const struct dt_machine_limits *m)
 {
     struct dt_op_floor floor = {cost->bytes / m->copy, "copy"};
-    raise(&floor, cost->exps / m->exps + cost->exp2s / m->exp2s, "exp");
-    raise(&floor, cost->lanes / m->lanes, "issue");
+    double exps = cost->exps / m->exps + cost->exp2s / m->exp2s, issue = cost->lanes / m->lanes;
+    const char *larger = exps > issue ? "exp" : "issue";
+    raise(&floor, cost->exp_unit ? fmax(exps, issue) : exps + issue, larger);
     if (cost->gemm)
         raise(&floor, cost->flops / (cost->type == DT_BF16 ? m->gemm_bf16 : m->gemm_f32), "gemm");
     return floor;

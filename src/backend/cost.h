@@ -11,6 +11,7 @@ struct dt_op_cost {
     double lanes;     // fp32 vector operations, per element; a multiply-add counts once
     double exps;      // of kernels/math_cpu.h
     double exp2s;     // of the scan's recurrence, which are cheaper
+    bool exp_unit;    // exponentials have a unit of their own, beside that of vector operations
     const char *name; // its row in a profile; NULL: the op's name
     bool gemm;        // matrix units do the flops, at GEMM's rate for `type`
     enum dt_dtype type;
@@ -26,10 +27,11 @@ struct dt_machine_limits {
 };
 
 // The largest of three times: bytes at copy bandwidth, exponentials at their rate, and arithmetic
-// at GEMM's rate (other ops: vector operations at issue rate).
+// at GEMM's rate (other ops: vector operations at issue rate). Without a unit for exponentials,
+// these and vector operations take turns: their times are added.
 struct dt_op_floor {
     double seconds;
-    const char *bound; // the largest: "copy", "exp", "issue", "gemm"
+    const char *bound; // the largest: "copy", "exp", "issue", "gemm"; of a sum the larger part
 };
 struct dt_op_floor dt_op_floor(const struct dt_op_cost *cost,
                                const struct dt_machine_limits *limits);

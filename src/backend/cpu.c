@@ -195,10 +195,9 @@ const struct dt_op_table dt_cpu_op_table = {
     .int8 = true,
     .scan_chunk = DT_SCAN_CHUNK_CPU,
     .ssd_chunk = DT_SSD_CHUNK_CPU,
-    // Counted in kernels/scan_cpu.h. Lanes include the exponentials of states; exponentials are for
-    // softplus, its slope and the gate.
-    .scan_cost = {.forward_lanes = 9,
-                  .run_lanes = 9,
+    // Counted in kernels/scan_cpu.h. Exponentials are for softplus, its slope and the gate.
+    .scan_cost = {.forward_lanes = 4,
+                  .run_lanes = 4,
                   .sweep_lanes = 8,
                   .forward_exps = 2,
                   .run_exps = 1,

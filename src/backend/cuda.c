@@ -401,6 +401,7 @@ const struct dt_device_table dt_cuda_device_table = {
 const struct dt_op_table dt_cuda_op_table = {
     .name = "cuda",
     .scan_chunk = DT_SCAN_CHUNK_CUDA,
+    .exp_unit = true,
     .scan_keeps_s = true,
     .attention_mma = true,
     .ssd_chunk = DT_SSD_CHUNK_CUDA,
