@@ -13,8 +13,8 @@
 #include "model/config.h"
 #include "model/params.h"
 
-// The parameter table of this model, free it with dt_params_free, and the arrays that it reads of a
-// batch; either may be NULL.
+// Lists the parameters of this model (free them with dt_params_free), and the arrays of a batch
+// that it reads. Either may be NULL.
 dt_status dt_model_list(const struct dt_model_config *config, struct dt_params *params,
                         struct dt_array_list *arrays);
 // Training FLOPs per token, the sum over the model's parts.
@@ -36,19 +36,20 @@ extern const char *const dt_memory_name[DT_MEMORY_COUNT];
 
 struct dt_model_shape {
     int64_t sequences, length; // the largest micro-batch of a pass
-    // Not 0: windows are run part by part (dt_model_part_forward), each in segments of up to
-    // `length` positions. What is between two parts is kept for this many, all of this rank.
+    // If not 0, windows are run part by part (dt_model_part_forward), each part in segments of up
+    // to `length` positions. The stream between two parts is kept for this many positions, which
+    // are all that this rank runs.
     int64_t window;
     int64_t context;    // with `window`: how many ranks share each window; 0: one
     bool training;      // false: no gradients, nothing kept for backward
     bool int8;          // linear layers multiply int8: not in training, and see gemm.h
-    bool play;          // a weight is kept in the types alone in which forward reads it
+    bool play;          // keeps a weight only in the types that forward reads
     bool losses;        // dt_model_loss keeps the loss of each position, if the head can
     int64_t ring_align; // not 0: gradients are a ring, cut at multiples of it (base/ring.h)
-    bool ring_weights;  // and so is what a pass reads of the weights
+    bool ring_weights;  // the weights that a pass reads are a ring too
 };
 // Adds what this model at this shape allocates on the device, by category; keeps no memory
-// itself. *params is the measured parameter table, free it with dt_params_free; or NULL.
+// itself. *params gets the measured parameter table (free it with dt_params_free); may be NULL.
 dt_status dt_model_plan(const struct dt_backend *backend, const struct dt_model_config *config,
                         const struct dt_model_shape *shape, struct dt_memory_plan *plan,
                         struct dt_params *params);
@@ -72,15 +73,16 @@ const struct dt_params *dt_model_params(const struct dt_model *model);
 const struct dt_array_list *dt_model_arrays(const struct dt_model *model); // that it reads
 // Index of the array of token ids, where a model can run on tokens alone; else DT_USER.
 dt_status dt_model_token_array(const struct dt_model *model, int *index);
-// The masters, [elements] fp32 in device memory; NULL with shape.play. With shape.ring_weights, of
-// which someone else has the masters: as a pass reads them, [ring.elements], or where storage is
-// bf16 the rows that are read in fp32, one after the other with their padding.
+// The master weights, [elements] fp32 in device memory; NULL with shape.play. With
+// shape.ring_weights the caller keeps the masters, and these are the weights that a pass reads in
+// fp32: [ring.elements] or, with bf16 storage, only some rows, one after another with their
+// padding.
 float *dt_model_weights(struct dt_model *model);
 // Sets all weights from the host's [elements] fp32. Waits for the device.
 dt_status dt_model_set_weights(struct dt_model *model, const float *weights);
 // The weights in bf16, [elements], or of the ring, or NULL where storage is fp32.
 dt_bf16 *dt_model_weights_bf16(struct dt_model *model);
-// Bytes of device memory for its weights: fp32, bf16 and int8, as far as it has them.
+// Bytes of device memory for all its weights: fp32, bf16 and int8.
 int64_t dt_model_weight_bytes(const struct dt_model *model);
 float *dt_model_gradients(struct dt_model *model); // [elements, or of the ring] fp32, or NULL
 // The gradient of a row of the table; with a ring, while its unit is in its slot.
@@ -101,13 +103,13 @@ struct dt_model_input {
 };
 
 // Recurrent state carried from one window of a sequence to the next: for each layer, and for the
-// head as layer n_layer, the arrays that its kind names, each [sequences, width]. In training the
-// head's is read and written between the parts of a window alone.
+// head as layer n_layer, the arrays that its kind names, each [sequences, width]. Training reads
+// and writes the head's state only between the segments of a window.
 struct dt_model_state;
 dt_status dt_model_state_create(struct dt_model *model, int64_t sequences,
                                 struct dt_model_state **state); // zero
-// Room for the gradients of such a state: the same arrays in fp32, but those of whole numbers,
-// which have no gradient, are empty.
+// Allocates the gradients of such a state: the same arrays in fp32. Arrays of integers have no
+// gradient and are empty here.
 dt_status dt_model_state_create_gradient(struct dt_model *model, int64_t sequences,
                                          struct dt_model_state **gradient); // zero
 void dt_model_state_destroy(struct dt_model *model, struct dt_model_state *state);
@@ -125,9 +127,9 @@ const struct dt_array_list *dt_model_state_arrays(const struct dt_model *model, 
 // Says that the gradient of table row `row` is complete on the stream; rows come in table order.
 typedef dt_status (*dt_grad_ready)(void *context, int64_t row);
 
-// A part is about to run, whose first row this is. Forward: the weights of this row and all after
-// it are read from now on. Backward: the gradients of the part's rows are written from now on,
-// after those of all rows before them.
+// Announces the part that is about to run by its first row. Forward: the weights of this row and of
+// all rows after it are read from now on. Backward: the gradients of the part's rows are written
+// from now on, after those of all rows before them.
 typedef dt_status (*dt_part_begins)(void *context, int64_t row, bool backward);
 
 // Moves an array of a state between two parts of a window that different ranks run: receives it
@@ -146,27 +148,26 @@ struct dt_relay {
     void *context;
 };
 
-// A pass over one micro-batch. Forward, loss and backward of it get the same one.
+// A pass over one micro-batch. Its forward, loss and backward get the same struct.
 struct dt_pass {
     struct dt_model_input input;
     const struct dt_model_state *before; // read; NULL: zeros
     struct dt_model_state *after;        // written by forward, not `before` itself; or NULL
-    // Gradients of these states: backward reads that of `after` (NULL: zeros) and writes that of
-    // `before`, unless that is NULL; not the same one. So a window may be run in parts, forward
-    // from the first to the last and backward from the last to the first.
+    // Gradients of these states: backward reads `dafter` (NULL: zeros) and writes `dbefore`, which
+    // is another one or NULL. So a window may be run in segments, forward from the first to the
+    // last and backward from the last to the first.
     const struct dt_model_state *dafter;
     struct dt_model_state *dbefore;
-    // The window of which `input` is the part from position `at` on, and `before` and `after` are
-    // states within it, but at its ends; NULL and 0: the input is a whole window.
+    // The window of which `input` is the segment from position `at` on, so that `before` and
+    // `after` are states inside it, except at its ends. NULL and 0: the input is a whole window.
     const struct dt_model_input *window;
     int64_t at;
-    int64_t own_at; // the same among the positions of this rank's parts, which a model keeps that
-                    // runs windows part by part
-    // Where other ranks have the parts before and after this one: in forward moves `before` and
-    // `after`, in loss and backward their gradients. NULL: nothing moves. gradient_relay also
-    // swaps, in forward too.
+    int64_t own_at; // with shape.window: the segment's position among those that this rank runs
+    // If other ranks run the segments before and after this one: moves `before` and `after` in
+    // forward, their gradients in loss and backward; gradient_relay also swaps, in forward too.
+    // NULL: nothing moves.
     const struct dt_relay *relay, *gradient_relay;
-    int64_t first;              // which sequence of these states is the pass's first
+    int64_t first;              // index in these states of the pass's first sequence
     bool accumulate;            // weight gradients: += (a later micro-batch), else =
     dt_grad_ready grad_ready;   // called in backward; or NULL
     dt_part_begins part_begins; // called in forward and backward (not of the head); or NULL
@@ -184,10 +185,10 @@ dt_status dt_model_forward(const struct dt_model *model, const struct dt_pass *p
 // A pass of one part of a model: 0 is the stem, the blocks follow, the last one is the head. A
 // block that reads both ways takes two sweeps over a window: the second one goes through its
 // segments from the last to the first, and `before` is then the state after the segment, `after`
-// the one before it. Backward visits the segments of each sweep in the opposite order, all sweeps
-// of a part before those of the part before it; the head's is dt_model_loss, each time after its
-// part_forward, and its part_backward only announces its rows. The caller gives grad_ready to the
-// last pass through a part, and part_begins to the first one of forward and of backward.
+// the one before it. Backward visits the segments of each sweep in the opposite order, and finishes
+// a part before it begins the part below. The head's backward is dt_model_loss, which follows each
+// call of its part_forward; its part_backward only announces its rows. The caller gives grad_ready
+// to the last pass through a part, and part_begins to the first one of forward and of backward.
 int64_t dt_model_parts(const struct dt_model *model);
 int dt_model_sweeps(const struct dt_model *model, int64_t part); // 1 or 2
 dt_status dt_model_part_forward(const struct dt_model *model, const struct dt_pass *pass,
@@ -212,8 +213,8 @@ struct dt_row_losses {
 bool dt_model_row_losses(const struct dt_model *model, const struct dt_model_input *input,
                          struct dt_row_losses *rows);
 dt_status dt_model_backward(const struct dt_model *model, const struct dt_pass *pass);
-// Logits of all positions after a forward, fp32 on the device, into logits->data [B·L, vocab_size],
-// the caller's. DT_USER where the head has none.
+// After a forward, writes the logits of all positions, fp32 on the device, to the caller's
+// logits->data [B·L, vocab_size]. DT_USER if the head has no logits.
 dt_status dt_model_logits(const struct dt_model *model, const struct dt_pass *pass,
                           struct dt_view *logits);
 
@@ -249,16 +250,16 @@ struct dt_output_type {
     const char *name;         // in model.heads
     enum dt_output_kind loss; // kernels/policy_loss.h has its loss, and its measure:
     const char *measure;      // "accuracy" or "error"
-    bool one_of;              // its target is one class of `size`; else `size` numbers:
-    int64_t classes;          // whole ones below it; 0: any
-    bool scaled;              // targets are normalised where the output has no range
-    // Sets what follows from the parameters, or returns false where they are not `parameters`;
-    // NULL: it has none.
+    bool one_of;              // its target is one class of `size`; else `size` numbers
+    int64_t classes;          // these numbers are whole and below it; 0: any numbers
+    bool scaled;              // targets are normalised if the output has no range
+    // Sets the fields that follow from the parameters; returns false if the parameters are not of
+    // the form `parameters`. NULL: the type has no parameters.
     bool (*shape)(struct dt_output *output);
     const char *parameters; // for a message
-    // Values from a prediction [width] as dt_model_output gives it, which is finite: at temperature
-    // 0 the most likely ones, else drawn with the logarithm of the density divided by it. One of
-    // `one_of`, the class; else `size`.
+    // Draws values from a finite prediction [width] of dt_model_output: at temperature 0 the most
+    // likely ones, else with the logarithm of the density divided by the temperature. With `one_of`
+    // one value, the class; else `size` values.
     void (*draw)(const struct dt_output *output, const float *predicted, double temperature,
                  struct dt_philox *rng, float *values);
 };
@@ -271,21 +272,23 @@ dt_status dt_model_outputs_of(const struct dt_model_config *config, struct dt_ou
 const struct dt_outputs *dt_model_outputs(const struct dt_model *model);
 // The model's outputs where they have metrics, else NULL.
 const struct dt_outputs *dt_model_measured(const struct dt_model *model);
-// After a forward: *values = output k at each sequence's last position, or of all positions so far
-// (pass->before, which it continues into pass->after) if it pools, [B, width] fp32 on the device,
-// in the data's own units (kernels/decode_outputs.h), valid until the next forward. Where outputs
-// are autoregressive, k is computed from the targets of those before it, which the pass's array
-// "targets" [B, L, …] has at the last position.
+// After a forward: *values = output k at each sequence's last position, [B, width] fp32 on the
+// device, in the data's own units (kernels/decode_outputs.h), valid until the next forward. An
+// output that pools covers all positions so far: it continues the pool of pass->before into
+// pass->after. If outputs are autoregressive, k is computed from the targets of earlier outputs at
+// the last position of the pass's array "targets" [B, L, …].
 dt_status dt_model_output(const struct dt_model *model, const struct dt_pass *pass, int k,
                           struct dt_view *values);
-// After a forward, where outputs have measures: what those of one pool predict, at every position
-// or one a window, and what the data has there, in device memory, valid until the next pass. Where
-// outputs are autoregressive, each is computed from the data's targets of those before it.
+// After a forward of a model whose outputs have measures: the predictions of the outputs that do
+// not pool, at every position, or with `windows` of those that pool, one per window, and the data's
+// targets for them; in device memory, valid until the next pass. If outputs are autoregressive,
+// each is computed from the data's targets of earlier outputs.
 struct dt_predictions {
-    // [rows, …] fp32 as dt_model_output gives them: all outputs side by side, each of its `width`;
-    // no rows: there is no such output.
+    // [rows, …] fp32 as dt_model_output gives them: all outputs side by side, each of its `width`.
+    // No rows: there is no such output.
     struct dt_view values;
-    struct dt_view targets; // [rows, W] fp32; NaN: none, or of an output that is not such a one
+    struct dt_view
+        targets; // [rows, W] fp32; NaN: no target, or that of an output not predicted here
     struct dt_view weights; // [rows, 1 + outputs] fp32; data NULL: all 1
     const uint8_t *mask;    // [rows], 0: the row does not count; NULL: all do
 };

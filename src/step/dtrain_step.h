@@ -33,7 +33,7 @@
 // files have been compared with config.json. Different threads may use different handles
 // concurrently; a handle is used by one thread at a time.
 //
-// Even finite frames and weights can overflow. dtrain_step_step, _sample and _batch return
+// Even finite frames and weights can overflow. dtrain_step_step, _sample, _batch and _choose return
 // DTRAIN_STEP_NOT_FINITE if an output of any stream of the call is infinite or NaN, or if values
 // inside the model are so large that a norm would turn them into zeros. Then no stream of the call
 // has advanced or drawn a random number: the program may give another frame, repeat the step, or
