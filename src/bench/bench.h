@@ -61,7 +61,7 @@ struct dt_bench_rig {
     struct dt_loader *loader;
     int64_t batch, micro, length; // sequences per step and per micro-batch, tokens per sequence
     struct dt_op_times *times;    // only with `times_ops`
-    dt_bf16 *spare;               // likewise: [elements of the weights], device memory
+    dt_bf16 *spare;               // only with `times_ops`: [elements of the weights], on the device
     int64_t steps;                // launched so far
 };
 

@@ -57,7 +57,7 @@ struct dt_block {
     int64_t epoch;                 // epoch of the window to write
     char *memory;                  // block_bytes, aligned
     const void *data;              // in `memory`; set by the kind's `read` for its `write`
-    int64_t rows;                  // likewise
+    int64_t rows;                  // set by `read` for `write`
 };
 
 // A part of a shard that no window crosses and in which recurrent state is carried: an episode, a

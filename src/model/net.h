@@ -27,8 +27,8 @@ struct dt_net {
     void *workspace;
     int64_t workspace_bytes;
 };
-// A row of the table as fp32 master, in storage type, and its gradient. NULL while there is no such
-// array.
+// The fp32 master of a row of the table, the row in storage type, and its gradient. NULL if there
+// is no such array.
 const float *dt_net_weight(const struct dt_net *net, int row);
 const void *dt_net_stored(const struct dt_net *net, int row);
 float *dt_net_gradient(const struct dt_net *net, int row);
@@ -38,9 +38,9 @@ struct dt_plan {
     struct dt_net *net;
     struct dt_model_shape shape;
     int64_t rows; // M = B·L
-    // Where arrays belong that backward needs: activations, or scratch where model.recompute makes
-    // them again. `scan` is for those that follow from a block's input projection, `block` for all
-    // others within a block.
+    // Where to place arrays that backward needs: in activations or, if model.recompute computes
+    // them again, in scratch. `scan` is for arrays that follow from a block's input projection,
+    // `block` for all others within a block.
     enum dt_memory block, scan;
     struct dt_arena arenas[DT_MEMORY_COUNT];
     bool too_large; // more than any machine has
@@ -60,9 +60,9 @@ struct dt_view dt_pass_last(const struct dt_pass *pass, struct dt_view view);
 // NULL if `state` is NULL, or the array is empty.
 void *dt_pass_state(const struct dt_pass *pass, const struct dt_part *block,
                     const struct dt_model_state *state, int index);
-// What the gradient of an array of a state is like.
+// Type and width of the gradient of an array of a state.
 struct dt_array_spec dt_state_gradient(const struct dt_array_spec *state);
-// The same of gradients of states, pass->dafter or dbefore.
+// dt_pass_state for the gradients of states, pass->dafter or dbefore.
 float *dt_pass_gradient(const struct dt_pass *pass, const struct dt_part *block,
                         const struct dt_model_state *gradient, int index);
 // Tells the relay of a pass, if there is one, that a part is about to read array `index` of

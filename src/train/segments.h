@@ -42,7 +42,8 @@ struct dt_segments {
     uint8_t *right; // all of them; NULL without shape.losses
 };
 
-// A segment is a whole number of these: chunks of the scans, whose bits then do not change.
+// A segment is a multiple of this many positions: whole chunks of the scans, so that segments
+// change none of their bits.
 static inline int64_t dt_segment_unit(const struct dt_backend *backend)
 {
     return dt_max_i64(backend->op->scan_chunk, backend->op->ssd_chunk);
@@ -51,38 +52,39 @@ static inline int64_t dt_segment_unit(const struct dt_backend *backend)
 dt_status dt_segments_plan(const struct dt_model_config *config, const struct dt_array_list *arrays,
                            const struct dt_model_shape *shape, const struct dt_input_config *batch,
                            struct dt_memory_plan *plan);
-// Where it fails, destroy it all the same.
+// Destroy the segments even if this fails.
 dt_status dt_segments_create(const struct dt_backend *backend, struct dt_model *model,
                              const struct dt_input_config *batch, struct dt_segments *segments);
-// Before the first pass, where ranks share windows and their device communicator is not NULL.
+// Call before the first pass if ranks share windows and have a device communicator.
 dt_status dt_segments_connect(struct dt_segments *segments, struct dt_device_comm *device_comm);
 void dt_segments_destroy(struct dt_segments *segments); // zeros are fine
 // Makes `part` the pass over this rank's segment k of the pass over a window `whole`. Valid until
 // the next one is made.
 dt_status dt_segments_pass(struct dt_segments *segments, const struct dt_pass *whole, int64_t k,
                            struct dt_pass *part);
-// Makes it and runs it forward up to its loss: from the first segment to the last.
+// dt_segments_pass, and runs the pass forward up to its loss. Call it from the first segment to the
+// last.
 dt_status dt_segments_forward(struct dt_segments *segments, const struct dt_pass *whole, int64_t k,
                               struct dt_pass *part);
 // Waits until states and gradients that were sent have left their memory: before backward writes
 // other gradients, and after the last segment of a window.
 dt_status dt_segments_settle(struct dt_segments *segments);
-// Call after backward through a segment: hands the sums on to the segment before.
+// Call after backward through a segment: passes the sums to the segment before it.
 dt_status dt_segments_hand_on(struct dt_segments *segments, const struct dt_pass *part);
-// Whether this rank hands on the sums of its first segment, and keeps none.
+// Whether this rank passes on the sums of its first segment too, so that no sums stay here.
 bool dt_segments_keep_none(const struct dt_segments *segments);
 // Whether this rank runs the segment that position t of a window is in.
 bool dt_segments_own(const struct dt_segments *segments, int64_t t);
-// dt_model_loss of such a pass, in training after the sums of the segments after it, and keeps the
-// losses of its positions.
+// dt_model_loss of the pass over a segment; keeps the losses of its positions. In training it first
+// receives the sums of later segments, if ranks pass them on.
 dt_status dt_segments_loss(struct dt_segments *segments, const struct dt_pass *part, double scale,
                            struct dt_loss_sum *sum);
-// Runs dt_segments_forward and dt_segments_loss again, for backward through segment k: after those
-// over later segments.
+// Runs dt_segments_forward and dt_segments_loss again, for backward through segment k. Call after
+// backward through all later segments.
 dt_status dt_segments_again(struct dt_segments *segments, const struct dt_pass *whole, int64_t k,
                             double scale, struct dt_loss_sum *sum, struct dt_pass *part);
-// Backward through segment k, from its loss. With by_part that of segment 0 goes through all
-// segments of every part below the head.
+// Backward through segment k, from its loss. With by_part the call for segment 0 goes through all
+// segments of every part of the model, and the other calls do nothing.
 dt_status dt_segments_backward(struct dt_segments *segments, const struct dt_pass *whole, int64_t k,
                                const struct dt_pass *part);
 // dt_model_row_losses of the window, after the losses of all segments.
