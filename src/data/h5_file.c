@@ -148,3 +148,24 @@ void dt_h5_close(struct dt_h5_file *file)
     file->trail = NULL;
     file->id = file->fd = -1;
 }
+
+dt_status dt_h5_finish(const char *path, hid_t file, dt_status status)
+{
+    if (file >= 0 && H5Fclose(file) < 0 && status == DT_OK)
+        return dt_h5_fail(DT_MACHINE, "write", path, NULL);
+    return status;
+}
+
+dt_status dt_h5_put_attribute(const char *path, hid_t id, const char *name, hid_t type, hsize_t n,
+                              const void *values)
+{
+    dt_status status = DT_OK;
+    hid_t space = n > 0 ? H5Screate_simple(1, &n, NULL) : H5Screate(H5S_SCALAR);
+    hid_t attribute = H5Acreate2(id, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+    if (attribute < 0 || H5Awrite(attribute, type, values) < 0)
+        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
+    if (attribute >= 0)
+        H5Aclose(attribute);
+    H5Sclose(space);
+    return status;
+}

@@ -52,6 +52,12 @@ struct dt_h5_file {
 // their own DT_USER error.
 dt_status dt_h5_open(const char *path, struct dt_h5_file *file);
 void dt_h5_close(struct dt_h5_file *file); // and everything open in it
+// Closes a file that was written, where the library may write, and fail, as late as here; -1: not
+// open. Returns `status` or, if that is DT_OK, the failure.
+dt_status dt_h5_finish(const char *path, hid_t file, dt_status status);
+// Creates an attribute of an open dataset or group: n values, 0: a scalar.
+dt_status dt_h5_put_attribute(const char *path, hid_t id, const char *name, hid_t type, hsize_t n,
+                              const void *values);
 
 struct dt_h5_chunks;           // h5_chunks.h
 enum { DT_H5_REFERENCE = 16 }; // bytes of a reference to a string of variable length

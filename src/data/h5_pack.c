@@ -34,24 +34,30 @@ struct dt_shard_writer {
     int64_t n_starts;
 };
 
-static dt_status fail_write(const struct dt_shard_writer *writer)
+static dt_status create_file(const char *path, hid_t *file)
 {
-    return dt_h5_fail(DT_MACHINE, "write", writer->path, NULL);
+    hid_t access = dt_h5_access();
+    H5Pset_alignment(access, ALIGN_FROM, ALIGN_TO);
+    *file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    dt_status status = *file < 0 ? dt_h5_fail(DT_MACHINE, "create", path, NULL) : DT_OK;
+    H5Pclose(access);
+    return status;
 }
 
-// Creates a contiguous dataset without writing zeros first, and without a time stamp, so that the
-// same tokens give the same file.
-static dt_status create_array(const struct dt_shard_writer *writer, const char *name, dt_dtype type,
-                              int64_t n, hid_t *id)
+// Creates a contiguous dataset, [n] or [n, width], without writing zeros first, and without a time
+// stamp, so that the same values give the same file. width 0: one dimension.
+static dt_status create_array(const char *path, hid_t file, const char *name, dt_dtype type,
+                              int64_t n, int64_t width, hid_t *id)
 {
-    hsize_t size = (hsize_t)n;
+    const hsize_t size[] = {(hsize_t)n, (hsize_t)width};
     dt_status status = DT_OK;
-    hid_t space = H5Screate_simple(1, &size, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
+    hid_t space = H5Screate_simple(width > 0 ? 2 : 1, size, NULL),
+          plist = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER);
     H5Pset_obj_track_times(plist, false);
-    *id = H5Dcreate2(writer->file, name, dt_h5_type(type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    *id = H5Dcreate2(file, name, dt_h5_type(type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
     if (*id < 0)
-        status = fail_write(writer);
+        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     H5Pclose(plist);
     H5Sclose(space);
     return status;
@@ -72,12 +78,8 @@ dt_status dt_shard_create(const char *path, dt_dtype type, int64_t count,
     DT_TRY_GOTO(status, out, dt_memory_text(&w->path, "%s", path));
     DT_TRY_GOTO(status, out, DT_NEW(&w->buffer, BUFFER_BYTES, "writing %s", path));
     DT_TRY_GOTO(status, out, DT_NEW(&w->hashes, n_hashes, "the checksums of %s", path));
-    hid_t access = dt_h5_access();
-    H5Pset_alignment(access, ALIGN_FROM, ALIGN_TO);
-    w->file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
-    status = w->file < 0 ? dt_h5_fail(DT_MACHINE, "create", path, NULL)
-                         : create_array(w, "/tokens", type, count, &w->tokens);
-    H5Pclose(access);
+    DT_TRY_GOTO(status, out, create_file(path, &w->file));
+    status = create_array(path, w->file, "/tokens", type, count, 0, &w->tokens);
 out:
     dt_h5_leave();
     if (status == DT_OK)
@@ -87,17 +89,19 @@ out:
     return status;
 }
 
-static dt_status write_slab(const struct dt_shard_writer *writer, hid_t array, dt_dtype type,
-                            int64_t first, int64_t count, const void *data)
+// Writes rows [first, first + n) of an array; the library converts them from `type` to the file's.
+static dt_status write_slab(const char *path, hid_t array, dt_dtype type, int64_t first, int64_t n,
+                            int64_t width, const void *data)
 {
-    hsize_t start = (hsize_t)first, size = (hsize_t)count;
+    const hsize_t start[] = {(hsize_t)first, 0}, size[] = {(hsize_t)n, (hsize_t)width};
     dt_status status = DT_OK;
-    if (count == 0)
+    if (n == 0)
         return DT_OK;
-    hid_t in_file = H5Dget_space(array), in_memory = H5Screate_simple(1, &size, NULL);
-    if (H5Sselect_hyperslab(in_file, H5S_SELECT_SET, &start, NULL, &size, NULL) < 0 ||
+    hid_t in_file = H5Dget_space(array),
+          in_memory = H5Screate_simple(width > 0 ? 2 : 1, size, NULL);
+    if (H5Sselect_hyperslab(in_file, H5S_SELECT_SET, start, NULL, size, NULL) < 0 ||
         H5Dwrite(array, dt_h5_type(type), in_memory, in_file, H5P_DEFAULT, data) < 0)
-        status = fail_write(writer);
+        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
     H5Sclose(in_memory);
     H5Sclose(in_file);
     return status;
@@ -111,8 +115,8 @@ static dt_status flush(struct dt_shard_writer *writer)
             writer->buffer + at, (size_t)dt_min_i64(writer->used - at, DT_HASH_BLOCK));
     writer->used = 0;
     dt_h5_enter(NULL);
-    dt_status status =
-        write_slab(writer, writer->tokens, writer->type, writer->done - n, n, writer->buffer);
+    dt_status status = write_slab(writer->path, writer->tokens, writer->type, writer->done - n, n,
+                                  0, writer->buffer);
     dt_h5_leave();
     return status;
 }
@@ -140,27 +144,12 @@ dt_status dt_shard_start_document(struct dt_shard_writer *writer)
     return DT_OK;
 }
 
-// n 0: a scalar.
-static dt_status write_attribute(const char *path, hid_t array, const char *name, dt_dtype type,
-                                 hsize_t n, const void *values)
-{
-    dt_status status = DT_OK;
-    hid_t space = n > 0 ? H5Screate_simple(1, &n, NULL) : H5Screate(H5S_SCALAR);
-    hid_t attribute = H5Acreate2(array, name, dt_h5_type(type), space, H5P_DEFAULT, H5P_DEFAULT);
-    if (attribute < 0 || H5Awrite(attribute, dt_h5_type(type), values) < 0)
-        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
-    if (attribute >= 0)
-        H5Aclose(attribute);
-    H5Sclose(space);
-    return status;
-}
-
 // Creates and writes a whole dataset.
 static dt_status put_array(struct dt_shard_writer *writer, const char *name, const uint64_t *values,
                            int64_t n, hid_t *id)
 {
-    DT_TRY(create_array(writer, name, DT_U64, n, id));
-    return write_slab(writer, *id, DT_U64, 0, n, values);
+    DT_TRY(create_array(writer->path, writer->file, name, DT_U64, n, 0, id));
+    return write_slab(writer->path, *id, DT_U64, 0, n, 0, values);
 }
 
 static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
@@ -176,16 +165,16 @@ static dt_status write_tail(struct dt_shard_writer *writer, bool documents)
     };
     const uint64_t block = DT_HASH_BLOCK;
     DT_TRY(put_array(writer, hash_kind->dataset, writer->hashes, writer->n_hashes, &hashes));
-    DT_TRY(write_attribute(writer->path, hashes, DT_H5_HASH_BLOCK, DT_U64, 0, &block));
+    DT_TRY(dt_h5_put_attribute(writer->path, hashes, DT_H5_HASH_BLOCK, H5T_STD_U64LE, 0, &block));
     if (documents) {
         DT_TRY(put_array(writer, "/doc_starts", writer->starts, writer->n_starts, &starts));
         for (int i = 0; i < 3; i++)
-            DT_TRY(write_attribute(writer->path, writer->tokens, counts[i].name, DT_U64, 0,
-                                   &counts[i].value));
+            DT_TRY(dt_h5_put_attribute(writer->path, writer->tokens, counts[i].name, H5T_STD_U64LE,
+                                       0, &counts[i].value));
     }
-    herr_t failed = H5Fclose(writer->file); // the library may write, and fail, as late as here
+    hid_t file = writer->file;
     writer->file = -1;
-    return failed < 0 ? fail_write(writer) : DT_OK;
+    return dt_h5_finish(writer->path, file, DT_OK);
 }
 
 dt_status dt_shard_finish(struct dt_shard_writer *writer, bool documents)
@@ -216,74 +205,31 @@ void dt_shard_abandon(struct dt_shard_writer *writer)
     free(writer);
 }
 
-struct pairs {
-    const char *path;
-    hid_t file, arrays[2]; // /input_ids, /labels; -1: not open
-    dt_dtype type;
-    int64_t rows, length;
-};
-
-static dt_status create_pairs(struct pairs *p)
-{
-    static const char *const names[] = {"/input_ids", "/labels"};
-    hsize_t size[] = {(hsize_t)p->rows, (hsize_t)p->length};
-    hid_t access = dt_h5_access(), space = H5Screate_simple(2, size, NULL),
-          plist = H5Pcreate(H5P_DATASET_CREATE);
-    bool failed = false;
-    H5Pset_alignment(access, ALIGN_FROM, ALIGN_TO);
-    H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER);
-    H5Pset_obj_track_times(plist, false);
-    p->file = H5Fcreate(p->path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
-    for (int i = 0; i < 2 && p->file >= 0; i++)
-        failed |= (p->arrays[i] = H5Dcreate2(p->file, names[i], dt_h5_type(p->type), space,
-                                             H5P_DEFAULT, plist, H5P_DEFAULT)) < 0;
-    H5Pclose(plist);
-    H5Sclose(space);
-    H5Pclose(access);
-    return p->file < 0 || failed ? dt_h5_fail(DT_MACHINE, "create", p->path, NULL) : DT_OK;
-}
-
-// The library converts the values to the file's type.
-static dt_status write_rows(const struct pairs *p, int64_t first, int64_t n,
-                            const int32_t *const values[2])
-{
-    hsize_t start[] = {(hsize_t)first, 0}, size[] = {(hsize_t)n, (hsize_t)p->length};
-    hid_t in_memory = H5Screate_simple(2, size, NULL);
-    bool failed = false;
-    for (int i = 0; i < 2; i++) {
-        hid_t in_file = H5Dget_space(p->arrays[i]);
-        failed |= H5Sselect_hyperslab(in_file, H5S_SELECT_SET, start, NULL, size, NULL) < 0 ||
-                  H5Dwrite(p->arrays[i], H5T_NATIVE_INT32, in_memory, in_file, H5P_DEFAULT,
-                           values[i]) < 0;
-        H5Sclose(in_file);
-    }
-    H5Sclose(in_memory);
-    return failed ? dt_h5_fail(DT_MACHINE, "write", p->path, NULL) : DT_OK;
-}
-
 dt_status dt_pairs_write(const char *path, dt_dtype type, int64_t rows, int64_t length,
                          dt_fill_rows fill, void *context)
 {
-    struct pairs p = {
-        .path = path, .file = -1, .arrays = {-1, -1}, .type = type, .rows = rows, .length = length};
+    static const char *const names[] = {"/input_ids", "/labels"};
     int64_t each = dt_max_i64(BUFFER_BYTES / (length * (int64_t)sizeof(int32_t)), 1);
-    int32_t *ids;
-    DT_TRY(DT_NEW(&ids, 2 * each * length, "rows of %s", path));
-    int32_t *labels = ids + each * length;
+    hid_t file, arrays[2];
+    int32_t *values; // input_ids, then labels
+    DT_TRY(DT_NEW(&values, 2 * each * length, "rows of %s", path));
     dt_h5_enter(NULL);
-    dt_status status = create_pairs(&p);
+    dt_status status = create_file(path, &file);
+    for (int i = 0; i < 2 && status == DT_OK; i++)
+        status = create_array(path, file, names[i], type, rows, length, &arrays[i]);
     dt_h5_leave();
     for (int64_t n, first = 0; first < rows && status == DT_OK; first += n) {
         n = dt_min_i64(each, rows - first);
-        fill(context, first, n, ids, labels);
+        fill(context, first, n, values, values + each * length);
         dt_h5_enter(NULL);
-        status = write_rows(&p, first, n, (const int32_t *const[]){ids, labels});
+        for (int i = 0; i < 2 && status == DT_OK; i++)
+            status =
+                write_slab(path, arrays[i], DT_I32, first, n, length, values + i * each * length);
         dt_h5_leave();
     }
-    free(ids);
+    free(values);
     dt_h5_enter(NULL);
-    if (p.file >= 0 && H5Fclose(p.file) < 0 && status == DT_OK) // also closes the datasets
-        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
+    status = dt_h5_finish(path, file, status); // also closes the datasets
     dt_h5_leave();
     return status == DT_OK ? dt_fsync_file(path) : status;
 }
@@ -295,16 +241,17 @@ dt_status dt_shard_set_attributes(const char *path, const char *name,
     hid_t access = dt_h5_access(), file = H5Fopen(path, H5F_ACC_RDWR, access);
     hid_t tokens = file < 0 ? -1 : H5Dopen2(file, name, H5P_DEFAULT);
     uint64_t vocab_size = (uint64_t)a->vocab_size;
-    dt_status status = tokens < 0
-                           ? dt_h5_fail(DT_MACHINE, "open", path, NULL)
-                           : write_attribute(path, tokens, "vocab_size", DT_U64, 0, &vocab_size);
+    dt_status status =
+        tokens < 0 ? dt_h5_fail(DT_MACHINE, "open", path, NULL)
+                   : dt_h5_put_attribute(path, tokens, "vocab_size", H5T_STD_U64LE, 0, &vocab_size);
     if (status == DT_OK && a->tokenizer != 0)
-        status = write_attribute(path, tokens, "tokenizer_xxh64", DT_U64, 0, &a->tokenizer);
+        status =
+            dt_h5_put_attribute(path, tokens, "tokenizer_xxh64", H5T_STD_U64LE, 0, &a->tokenizer);
     if (status == DT_OK && a->complement)
-        status = write_attribute(path, tokens, DT_COMPLEMENT, DT_U8, vocab_size, a->complement);
+        status = dt_h5_put_attribute(path, tokens, DT_COMPLEMENT, H5T_STD_U8LE, vocab_size,
+                                     a->complement);
     H5Pclose(access);
-    if (file >= 0 && H5Fclose(file) < 0 && status == DT_OK)
-        status = dt_h5_fail(DT_MACHINE, "write", path, NULL);
+    status = dt_h5_finish(path, file, status);
     dt_h5_leave();
     DT_TRY(status);
     return dt_fsync_file(path);

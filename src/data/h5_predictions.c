@@ -41,20 +41,6 @@ static dt_status create_array(const struct dt_prediction_file *file, hid_t id, c
     return status;
 }
 
-static dt_status add_attribute(const struct dt_prediction_file *file, hid_t id, const char *name,
-                               hid_t type, const void *value)
-{
-    hid_t space = H5Screate(H5S_SCALAR);
-    hid_t attribute = H5Acreate2(id, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
-    dt_status status = DT_OK;
-    if (attribute < 0 || H5Awrite(attribute, type, value) < 0)
-        status = fail(file, "write");
-    if (attribute >= 0)
-        H5Aclose(attribute);
-    H5Sclose(space);
-    return status;
-}
-
 static dt_status add_texts(const struct dt_prediction_file *file, hid_t id)
 {
     hid_t type = H5Tcopy(H5T_C_S1);
@@ -62,7 +48,8 @@ static dt_status add_texts(const struct dt_prediction_file *file, hid_t id)
     H5Tset_size(type, H5T_VARIABLE);
     H5Tset_cset(type, H5T_CSET_UTF8);
     for (int i = 0; i < file->n_attributes && status == DT_OK; i++)
-        status = add_attribute(file, id, file->attributes[i][0], type, &file->attributes[i][1]);
+        status = dt_h5_put_attribute(file->path, id, file->attributes[i][0], type, 0,
+                                     &file->attributes[i][1]);
     H5Tclose(type);
     return status;
 }
@@ -79,7 +66,7 @@ static dt_status fill_file(struct dt_prediction_file *file, hid_t id)
                             &none, &array->offset));
     }
     DT_TRY(add_texts(file, id));
-    return add_attribute(file, id, key_name, H5T_STD_U64LE, &file->key);
+    return dt_h5_put_attribute(file->path, id, key_name, H5T_STD_U64LE, 0, &file->key);
 }
 
 dt_status dt_prediction_create(struct dt_prediction_file *file)
@@ -88,8 +75,7 @@ dt_status dt_prediction_create(struct dt_prediction_file *file)
     hid_t access = dt_h5_access();
     hid_t id = H5Fcreate(file->path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
     dt_status status = id < 0 ? fail(file, "create") : fill_file(file, id);
-    if (id >= 0 && H5Fclose(id) < 0 && status == DT_OK)
-        status = fail(file, "write");
+    status = dt_h5_finish(file->path, id, status);
     H5Pclose(access);
     dt_h5_leave();
     if (status == DT_OK)
@@ -165,8 +151,7 @@ dt_status dt_prediction_finish(const struct dt_prediction_file *file, const char
         status = fail(file, "open");
     else if (H5Ldelete(id, progress_name, H5P_DEFAULT) < 0)
         status = fail(file, "write");
-    if (id >= 0 && H5Fclose(id) < 0 && status == DT_OK)
-        status = fail(file, "write");
+    status = dt_h5_finish(file->path, id, status);
     H5Pclose(access);
     dt_h5_leave();
     DT_TRY(status);
