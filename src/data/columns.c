@@ -291,6 +291,17 @@ void dt_columns_tidy_groups(char *pattern)
     *to = 0;
 }
 
+// Parses a text that was parsed before. A name with a blank in it cannot be parsed again: then no
+// columns are known.
+static void parse_again(const char *text, bool target, struct dt_columns *columns)
+{
+    *columns = (struct dt_columns){0};
+    if (dt_columns_parse("", text, target, columns) != DT_OK) {
+        dt_error_clear();
+        dt_columns_free(columns);
+    }
+}
+
 static bool meet(const struct dt_column *a, const struct dt_column *b, char *which, size_t size)
 {
     int64_t column = dt_max_i64(a->first, b->first), row = dt_max_i64(a->from, b->from);
@@ -305,11 +316,10 @@ static bool meet(const struct dt_column *a, const struct dt_column *b, char *whi
 
 bool dt_columns_meet(const char *inputs, const char *targets, char which[DT_COLUMN_PATH + 64])
 {
-    struct dt_columns from = {0}, to = {0};
+    struct dt_columns from, to;
     bool found = false;
-    if (dt_columns_parse("", inputs, false, &from) != DT_OK ||
-        dt_columns_parse("", targets, true, &to) != DT_OK)
-        dt_error_clear(); // a name with a blank in it: nothing is known
+    parse_again(inputs, false, &from);
+    parse_again(targets, true, &to);
     for (int64_t i = 0; i < from.n && !found; i++)
         for (int64_t k = 0; k < to.n && !found; k++)
             found = meet(&from.at[i], &to.at[k], which, DT_COLUMN_PATH + 64);
@@ -320,11 +330,10 @@ bool dt_columns_meet(const char *inputs, const char *targets, char which[DT_COLU
 
 bool dt_columns_beyond(const char *text, bool target, int64_t rows, char which[DT_DATA_TEXT])
 {
-    struct dt_columns columns = {0};
+    struct dt_columns columns;
     bool all = true;
     which[0] = 0;
-    if (dt_columns_parse("", text, target, &columns) != DT_OK)
-        dt_error_clear(); // a name with a blank in it: nothing is known
+    parse_again(text, target, &columns);
     for (const struct dt_column *c = columns.at; c < columns.at + columns.n; c++) {
         int64_t before = dt_min_i64(c->to, 1 - rows), after = dt_max_i64(c->from, rows);
         if (c->from < before)
@@ -370,23 +379,61 @@ static dt_status pair(const struct dt_column *input, const struct dt_column *tar
     return input->valid ? add_fed(part, n, fed) : DT_OK;
 }
 
-// Computes the positions of the columns (h5_episode_columns.c: place_word). False: one is open.
-static bool place(struct dt_columns *columns)
+// Assigns positions to the columns [i, end) of one word, and its flags.
+static void place_word(struct dt_columns *columns, int64_t i, int64_t end,
+                       struct dt_frame_layout *layout)
 {
-    int64_t numbers = 0, ids = 0;
-    for (struct dt_column *c = columns->at; c < columns->at + columns->n; c++) {
-        int64_t rows = c->to - c->from, width = c->end - c->first;
-        bool is_id = c->table > 0;
-        c->at = is_id ? ids : numbers;
-        c->step = is_id ? width : width + c->valid;
-        c->flag = is_id ? numbers : numbers + width;
-        c->flag_step = is_id ? 1 : c->step;
-        *(is_id ? &ids : &numbers) += rows * c->step;
-        numbers += is_id && c->valid ? rows : 0;
-        if (c->end < 0)
-            return false;
+    const struct dt_column word = columns->at[i];
+    if (word.weight)
+        return;
+    int64_t *width = word.target      ? &layout->target_width
+                     : word.table > 0 ? &layout->n_ids
+                                      : &layout->frame_width;
+    bool apart = width != &layout->frame_width; // the flags are
+    int64_t first = *width, shifts = word.to - word.from, step = 0, flag = layout->frame_width;
+    for (int64_t k = i; k < end; k++) {
+        struct dt_column *column = &columns->at[k];
+        column->at = first + step;
+        step += column->end - column->first;
+        column->flag = apart ? flag : first + step; // the last column's counts
     }
-    return true;
+    int64_t flag_step = apart ? 1 : step + word.valid;
+    step += word.valid && !apart;
+    for (int64_t k = i; k < end; k++) {
+        struct dt_column *column = &columns->at[k];
+        column->step = step;
+        column->flag_step = flag_step;
+        column->valid = word.valid && k == end - 1;
+    }
+    const int64_t most = INT64_MAX / (2 * DT_COLUMNS_MOST); // a limit without overflow
+    if (__builtin_mul_overflow(shifts, step, &step) || step > most)
+        step = most;
+    *width = first + step;
+    if (word.valid && apart)
+        layout->frame_width += shifts;
+    if (!word.target && word.table == 0 && dt_column_is_shifted(&word))
+        layout->shifted = 1;
+}
+
+void dt_columns_place(struct dt_columns *columns, struct dt_frame_layout *layout)
+{
+    for (int64_t i = 0, end; i < columns->n; i = end) {
+        for (end = i; end < columns->n && columns->at[end].word == columns->at[i].word;)
+            end++;
+        place_word(columns, i, end, layout);
+    }
+}
+
+// Parses a text and places its columns, if all ends are known. Returns the width of targets.
+static int64_t parse_and_place(const char *text, bool target, struct dt_columns *columns)
+{
+    struct dt_frame_layout layout = {0};
+    parse_again(text, target, columns);
+    for (int64_t i = 0; i < columns->n; i++)
+        if (columns->at[i].end < 0)
+            dt_columns_free(columns);
+    dt_columns_place(columns, &layout);
+    return layout.target_width;
 }
 
 // Whether the columns of target k also occur in an earlier row, as in a chunk.
@@ -403,16 +450,14 @@ static bool is_later(const struct dt_columns *targets, int64_t k)
 dt_status dt_columns_fed(const char *inputs, const char *targets, int *n,
                          struct dt_fed fed[DT_FED_MOST])
 {
-    struct dt_columns from = {0}, to = {0};
+    struct dt_columns from, to;
     dt_status status = DT_OK;
     *n = 0;
-    if (dt_columns_parse("", inputs, false, &from) != DT_OK ||
-        dt_columns_parse("", targets, true, &to) != DT_OK)
-        dt_error_clear(); // a name with a blank in it: nothing is known
-    else if (place(&from) && place(&to))
-        for (int64_t i = 0; i < from.n && status == DT_OK; i++)
-            for (int64_t k = 0; k < to.n && status == DT_OK; k++)
-                status = is_later(&to, k) ? DT_OK : pair(&from.at[i], &to.at[k], n, fed);
+    parse_and_place(inputs, false, &from);
+    parse_and_place(targets, true, &to);
+    for (int64_t i = 0; i < from.n && status == DT_OK; i++)
+        for (int64_t k = 0; k < to.n && status == DT_OK; k++)
+            status = is_later(&to, k) ? DT_OK : pair(&from.at[i], &to.at[k], n, fed);
     dt_columns_free(&from);
     dt_columns_free(&to);
     return status;
@@ -449,15 +494,9 @@ static int64_t chunk_rows(const struct dt_columns *columns, int64_t *next)
 
 int64_t dt_columns_chunk(const char *targets, int64_t n, int64_t *next)
 {
-    struct dt_columns columns = {0};
-    int64_t rows = 1;
-    if (dt_columns_parse("", targets, true, &columns) != DT_OK)
-        dt_error_clear(); // a name with a blank in it: nothing is known
-    else if (place(&columns) && columns.n > 0) {
-        const struct dt_column *last = &columns.at[columns.n - 1];
-        if (last->at + (last->to - last->from) * last->step == n)
-            rows = chunk_rows(&columns, next);
-    }
+    struct dt_columns columns;
+    bool all = parse_and_place(targets, true, &columns) == n && columns.n > 0;
+    int64_t rows = all ? chunk_rows(&columns, next) : 1;
     dt_columns_free(&columns);
     return rows;
 }

@@ -4,7 +4,11 @@
 
 #include "data/dataset.h"
 
-enum { DT_COLUMN_PATH = 256, DT_SHIFTS_MOST = 4096 };
+enum {
+    DT_COLUMN_PATH = 256,
+    DT_SHIFTS_MOST = 4096,
+    DT_COLUMNS_MOST = 4096, // datasets per frame
+};
 
 // Columns [first, end) of one dataset of an episode. Row t of the frames has them from dataset rows
 // t + from, …, t + to - 1 in this order: all columns of one word of the key (a path that is a group
@@ -74,6 +78,9 @@ dt_status dt_columns_fed(const char *inputs, const char *targets, int *n,
 // target i one row later, or i in the last row.
 int64_t dt_columns_chunk(const char *targets, int64_t n, int64_t *next);
 dt_status dt_columns_add(struct dt_columns *columns, const struct dt_column *column);
+// Assigns positions in rows of frames, ids and targets to columns, all of which have an end, and to
+// their flags. Adds to the widths of the layout.
+void dt_columns_place(struct dt_columns *columns, struct dt_frame_layout *layout);
 void dt_columns_free(struct dt_columns *columns);
 
 // Converts columns [first, first + n) of `rows` rows of `width` numbers into rows of `stride`

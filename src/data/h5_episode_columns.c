@@ -14,7 +14,6 @@
 
 enum {
     BYTES_LEAST = 64,
-    COLUMNS_MOST = 4096,  // datasets per frame
     WIDTH_MOST = 1 << 26, // numbers per frame
 };
 
@@ -82,10 +81,10 @@ static dt_status enter_group(const struct dt_reader *reader, struct walk *walk, 
             return DT_FAIL(DT_USER, "name the datasets that are wanted, each once",
                            "%s: %s is the group %s again, by a hard link (%s)", reader->file.path,
                            full, walk->at[i].path, walk->key);
-    if (walk->n == COLUMNS_MOST)
+    if (walk->n == DT_COLUMNS_MOST)
         return DT_FAIL(DT_USER, "name the datasets that are wanted",
                        "%s: there are more than %d groups on the way to %s (%s)", reader->file.path,
-                       COLUMNS_MOST, full, walk->key);
+                       DT_COLUMNS_MOST, full, walk->key);
     DT_TRY(dt_list_grow(&walk->at, walk->n, sizeof *walk->at));
     walk->at[walk->n].address = address;
     strcpy(walk->at[walk->n++].path, full);
@@ -105,10 +104,10 @@ static dt_status expand(const struct dt_reader *reader, struct dt_episodes *epis
         return dt_columns_add(&episodes->columns, column);
     DT_TRY(dt_episodes_path(reader, &episodes->at[0], column->path, full));
     DT_TRY(dt_h5_find(file, full, &node, &address));
-    if (node == DT_H5_DATASET && episodes->columns.n == COLUMNS_MOST)
+    if (node == DT_H5_DATASET && episodes->columns.n == DT_COLUMNS_MOST)
         return DT_FAIL(DT_USER, "name the datasets that are wanted, or store fewer",
                        "%s: %s is one of more than %d datasets (%s)", reader->file.path, full,
-                       COLUMNS_MOST, walk->key);
+                       DT_COLUMNS_MOST, walk->key);
     if (node == DT_H5_DATASET)
         return dt_columns_add(&episodes->columns, column);
     if (node != DT_H5_GROUP)
@@ -254,44 +253,6 @@ dt_status dt_episodes_check_targets(const struct dt_reader *reader,
     return DT_OK;
 }
 
-// Assigns positions to the columns [i, end) of one word, and its flags.
-static void place_word(struct dt_episodes *episodes, int64_t i, int64_t end)
-{
-    struct dt_frame_layout *layout = &episodes->layout;
-    const struct dt_column word = episodes->columns.at[i];
-    if (word.weight) {
-        layout->weight_width = 1 + episodes->rules.n_targets;
-        return;
-    }
-    int64_t *width = word.target      ? &layout->target_width
-                     : word.table > 0 ? &layout->n_ids
-                                      : &layout->frame_width;
-    bool apart = width != &layout->frame_width; // the flags are
-    int64_t first = *width, shifts = word.to - word.from, step = 0, flag = layout->frame_width;
-    for (int64_t k = i; k < end; k++) {
-        struct dt_column *column = &episodes->columns.at[k];
-        column->at = first + step;
-        step += column->end - column->first;
-        column->flag = apart ? flag : first + step; // the last column's counts
-    }
-    int64_t flag_step = apart ? 1 : step + word.valid;
-    step += word.valid && !apart;
-    for (int64_t k = i; k < end; k++) {
-        struct dt_column *column = &episodes->columns.at[k];
-        column->step = step;
-        column->flag_step = flag_step;
-        column->valid = word.valid && k == end - 1;
-    }
-    const int64_t most = INT64_MAX / (2 * COLUMNS_MOST); // a limit without overflow
-    if (__builtin_mul_overflow(shifts, step, &step) || step > most)
-        step = most;
-    *width = first + step;
-    if (word.valid && apart)
-        layout->frame_width += shifts;
-    if (!word.target && word.table == 0 && dt_column_is_shifted(&word))
-        layout->shifted = 1;
-}
-
 static void hash_column(XXH64_state_t *hash, const struct dt_column *column)
 {
     // The position distinguishes a weight from a target.
@@ -319,14 +280,12 @@ dt_status dt_episodes_place_columns(struct dt_reader *reader)
         column->width = episodes->arrays[i].shape[1];
         if (column->end < 0)
             column->end = column->width;
+        if (column->weight)
+            layout->weight_width = 1 + episodes->rules.n_targets;
     }
-    for (int64_t i = 0, end; i < columns->n; i = end) {
-        for (end = i; end < columns->n && columns->at[end].word == columns->at[i].word;)
-            end++;
-        place_word(episodes, i, end);
-        for (int64_t k = i; k < end; k++)
-            hash_column(hash, &columns->at[k]);
-    }
+    dt_columns_place(columns, layout);
+    for (int64_t i = 0; i < columns->n; i++)
+        hash_column(hash, &columns->at[i]);
     layout->columns = XXH64_digest(hash);
     XXH64_freeState(hash);
     if (layout->n_ids > DT_IDS_MAX)
