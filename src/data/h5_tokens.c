@@ -184,7 +184,7 @@ static dt_status verify_tokens(struct dt_reader *reader, struct dt_shard *shard,
     int64_t i = dt_tokens_find(shard->type, tokens, n, limit);
     snprintf(where, sizeof where, "/tokens at offset %" PRId64, first + i);
     return dt_tokens_fail_verify(reader->file.path, shard, where,
-                                 dt_tokens_get(shard->type, tokens, i), false);
+                                 dt_columns_integer(shard->type, tokens, i), false);
 }
 
 static bool segment(struct dt_reader *reader, const struct dt_shard *shard, int64_t number,
@@ -296,7 +296,7 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
     int64_t n = dt_min_i64(T, shard->count - 1 - window * T); // tokens with a label
     uint64_t largest = dt_tokens_widen(shard->type, tokens, n, ids, labels);
     for (int64_t i = n; i < T; i++) {
-        ids[i] = i == n ? (int32_t)dt_tokens_get(shard->type, tokens, n) : 0;
+        ids[i] = i == n ? (int32_t)dt_columns_integer(shard->type, tokens, n) : 0;
         labels[i] = rules->masking.on && i == n ? ids[i] : DT_IGNORED;
     }
     if (largest < (uint64_t)rules->vocab_size) {
@@ -308,7 +308,8 @@ static dt_status write_window(const struct dt_dataset *dataset, const struct dt_
     }
     int64_t i = dt_tokens_find(shard->type, tokens, n + 1, rules->vocab_size);
     snprintf(where, sizeof where, "/tokens at offset %" PRId64, window * T + i);
-    return dt_tokens_fail(shard, where, dt_tokens_get(shard->type, tokens, i), rules->vocab_size);
+    return dt_tokens_fail(shard, where, dt_columns_integer(shard->type, tokens, i),
+                          rules->vocab_size);
 }
 
 const struct dt_reader_kind dt_tokens_reader = {

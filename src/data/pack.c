@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/rng.h"
 #include "base/round.h"
+#include "data/columns.h"
 #include "data/tokens.h"
 
 #include <dirent.h>
@@ -389,7 +390,7 @@ static dt_status pack_bytes(struct dt_packer *packer, int side, const struct dt_
                            "%s: token %" PRId64 " is %" PRId64
                            ", outside the vocabulary of %" PRId64,
                            file->path, at / packer->size + i,
-                           dt_tokens_get(packer->type, packer->chunk, i), vocab_size);
+                           dt_columns_integer(packer->type, packer->chunk, i), vocab_size);
         DT_TRY(dt_packer_append(packer, side, packer->chunk, n));
         packer->done += bytes;
         dt_packer_progress(packer);

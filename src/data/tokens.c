@@ -25,10 +25,6 @@ void dt_tokens_arrays(const struct dt_dataset *dataset, const struct dt_read_rul
 // which tokens are compared, so that negative tokens are above all others. A limit that the type
 // cannot reach is never found.
 #define DEFINE_LOOPS(type, order, bits)                                                            \
-    static int64_t get_##bits(const void *tokens, int64_t i)                                       \
-    {                                                                                              \
-        return (int64_t)((const type *)tokens)[i];                                                 \
-    }                                                                                              \
     static uint64_t largest_##bits(const void *tokens, int64_t n)                                  \
     {                                                                                              \
         const type *t = tokens;                                                                    \
@@ -63,25 +59,15 @@ DEFINE_LOOPS(int32_t, uint32_t, i32)
 DEFINE_LOOPS(int64_t, uint64_t, i64)
 
 static const struct {
-    int64_t (*get)(const void *tokens, int64_t i);
     uint64_t (*largest)(const void *tokens, int64_t n);
     void (*widen)(const void *tokens, int64_t n, int32_t *input_ids, int32_t *labels);
     void (*mark)(const void *tokens, int64_t n, int64_t token, uint8_t *mark);
 } loops[DT_DTYPE_COUNT] = {
-    [DT_U8] = {get_u8, largest_u8, widen_u8, mark_u8},
-    [DT_U16] = {get_u16, largest_u16, widen_u16, mark_u16},
-    [DT_U32] = {get_u32, largest_u32, widen_u32, mark_u32},
-    [DT_U64] = {get_u64, largest_u64, widen_u64, mark_u64},
-    [DT_I8] = {get_i8, largest_i8, widen_i8, mark_i8},
-    [DT_I16] = {get_i16, largest_i16, widen_i16, mark_i16},
-    [DT_I32] = {get_i32, largest_i32, widen_i32, mark_i32},
-    [DT_I64] = {get_i64, largest_i64, widen_i64, mark_i64},
+    [DT_U8] = {largest_u8, widen_u8, mark_u8},     [DT_U16] = {largest_u16, widen_u16, mark_u16},
+    [DT_U32] = {largest_u32, widen_u32, mark_u32}, [DT_U64] = {largest_u64, widen_u64, mark_u64},
+    [DT_I8] = {largest_i8, widen_i8, mark_i8},     [DT_I16] = {largest_i16, widen_i16, mark_i16},
+    [DT_I32] = {largest_i32, widen_i32, mark_i32}, [DT_I64] = {largest_i64, widen_i64, mark_i64},
 };
-
-int64_t dt_tokens_get(dt_dtype type, const void *tokens, int64_t i)
-{
-    return loops[type].get(tokens, i);
-}
 
 uint64_t dt_tokens_largest(dt_dtype type, const void *tokens, int64_t n)
 {
@@ -91,7 +77,7 @@ uint64_t dt_tokens_largest(dt_dtype type, const void *tokens, int64_t n)
 int64_t dt_tokens_find(dt_dtype type, const void *tokens, int64_t n, int64_t limit)
 {
     int64_t i = 0;
-    while (i < n && (uint64_t)dt_tokens_get(type, tokens, i) < (uint64_t)limit)
+    while (i < n && (uint64_t)dt_columns_integer(type, tokens, i) < (uint64_t)limit)
         i++;
     return i;
 }

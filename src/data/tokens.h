@@ -15,7 +15,6 @@ static inline const void *dt_tokens_at(dt_dtype type, const void *tokens, int64_
 {
     return (const char *)tokens + i * dt_dtype_size(type);
 }
-int64_t dt_tokens_get(dt_dtype type, const void *tokens, int64_t i); // DT_U64: its bits
 // The largest of n tokens; a negative token counts as above 2^31. 0 if n is 0.
 uint64_t dt_tokens_largest(dt_dtype type, const void *tokens, int64_t n);
 // The first i < n with tokens[i] >= limit or negative; n if there is none.
