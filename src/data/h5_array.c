@@ -245,6 +245,18 @@ static dt_status read_value(hid_t attribute, hid_t type, hid_t space, struct dt_
     return DT_OK;
 }
 
+// Opens an attribute of `object`, as seen from the open group or dataset `place`.
+static dt_status open_attribute(const struct dt_h5_file *file, hid_t place, const char *object,
+                                const char *name, hid_t *attribute, bool *found)
+{
+    htri_t exists = H5Aexists_by_name(place, object, name, H5P_DEFAULT);
+    *found = exists > 0;
+    *attribute = *found ? H5Aopen_by_name(place, object, name, H5P_DEFAULT, H5P_DEFAULT) : -1;
+    if (exists != 0 && *attribute < 0)
+        return dt_h5_fail(DT_USER, "read an attribute of", file->path, NULL);
+    return DT_OK;
+}
+
 dt_status dt_h5_attribute_open(const struct dt_h5_file *file, const char *path,
                                struct dt_h5_array *array, bool *found)
 {
@@ -261,14 +273,10 @@ dt_status dt_h5_attribute_open(const struct dt_h5_file *file, const char *path,
         return DT_OK;
     DT_TRY(dt_h5_check_types(file, owner, address));
     DT_TRY(dt_h5_locate(file, owner, &group, &last, found));
-    htri_t exists = H5Aexists_by_name(group, last, name, H5P_DEFAULT);
-    *found = exists > 0;
-    if (exists == 0)
+    hid_t attribute;
+    DT_TRY(open_attribute(file, group, last, name, &attribute, found));
+    if (!*found)
         return DT_OK;
-    hid_t attribute =
-        exists < 0 ? -1 : H5Aopen_by_name(group, last, name, H5P_DEFAULT, H5P_DEFAULT);
-    if (attribute < 0)
-        return dt_h5_fail(DT_USER, "read an attribute of", file->path, NULL);
     hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
     dt_status status = read_value(attribute, type, space, array);
     H5Tclose(type);
@@ -393,13 +401,10 @@ dt_status dt_h5_check_vector(const struct dt_h5_array *array)
 static dt_status read_integer(const struct dt_h5_array *array, const char *name, hid_t wanted,
                               void *value, bool *found)
 {
-    htri_t exists = H5Aexists(array->id, name);
-    *found = exists > 0;
-    if (exists == 0)
+    hid_t attribute;
+    DT_TRY(open_attribute(array->file, array->id, ".", name, &attribute, found));
+    if (!*found)
         return DT_OK;
-    hid_t attribute = exists < 0 ? -1 : H5Aopen(array->id, name, H5P_DEFAULT);
-    if (attribute < 0)
-        return dt_h5_fail(DT_USER, "read an attribute of", array->file->path, NULL);
     hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
     dt_status status = DT_OK;
     if (H5Tget_class(type) != H5T_INTEGER || H5Sget_simple_extent_npoints(space) != 1)
