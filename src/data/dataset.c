@@ -105,16 +105,16 @@ static dt_status find_source(struct dt_dataset *dataset, struct dt_source *sourc
     return DT_OK;
 }
 
-int dt_dataset_source(const struct dt_dataset *dataset, int64_t shard)
+static struct dt_source *source_of(struct dt_dataset *dataset, int64_t shard)
 {
-    int i = 0;
-    while (i < dataset->n_sources - 1 && shard >= dataset->sources[i + 1].first_shard)
-        i++;
-    return i;
+    struct dt_source *source = dataset->sources, *last = source + dataset->n_sources - 1;
+    while (source < last && shard >= source[1].first_shard)
+        source++;
+    return source;
 }
 
 // A shard in two sources would be read by the weights of both.
-static dt_status check_apart(const struct dt_dataset *dataset)
+static dt_status check_apart(struct dt_dataset *dataset)
 {
     const struct dt_shard **sorted;
     int64_t n = dataset->n_shards, twice = 0;
@@ -128,21 +128,12 @@ static dt_status check_apart(const struct dt_dataset *dataset)
         twice++;
     dt_status status = DT_OK;
     if (twice < n - 1)
-        status = DT_FAIL(
-            DT_USER, "change the globs so that each shard is in one source",
-            "%s is in two sources, %s and %s", sorted[twice]->path,
-            dataset->sources[dt_dataset_source(dataset, sorted[twice] - dataset->shards)].name,
-            dataset->sources[dt_dataset_source(dataset, sorted[twice + 1] - dataset->shards)].name);
+        status = DT_FAIL(DT_USER, "change the globs so that each shard is in one source",
+                         "%s is in two sources, %s and %s", sorted[twice]->path,
+                         source_of(dataset, sorted[twice] - dataset->shards)->name,
+                         source_of(dataset, sorted[twice + 1] - dataset->shards)->name);
     free(sorted);
     return status;
-}
-
-static dt_status find_shards(struct dt_dataset *dataset, const char *text)
-{
-    DT_TRY(dt_mixture_parse(text, dataset->sources, &dataset->n_sources));
-    for (int i = 0; i < dataset->n_sources; i++)
-        DT_TRY(find_source(dataset, &dataset->sources[i]));
-    return check_apart(dataset);
 }
 
 // Checks that all shards of a dataset have the same kind and width.
@@ -183,7 +174,7 @@ static void add_up(struct dt_dataset *dataset)
     bool same_bytes = true;
     for (int64_t i = 0; i < dataset->n_shards; i++) {
         const struct dt_shard *shard = &dataset->shards[i];
-        struct dt_source *source = &dataset->sources[dt_dataset_source(dataset, i)];
+        struct dt_source *source = source_of(dataset, i);
         source->windows += shard->windows;
         source->tokens += shard->count * shard->row;
         dataset->windows += shard->windows;
@@ -257,7 +248,11 @@ dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
     d->rules = *rules;
     dt_status status = check_texts(rules);
     if (status == DT_OK)
-        status = find_shards(d, glob);
+        status = dt_mixture_parse(glob, d->sources, &d->n_sources);
+    for (int i = 0; i < d->n_sources && status == DT_OK; i++)
+        status = find_source(d, &d->sources[i]);
+    if (status == DT_OK)
+        status = check_apart(d);
     if (status == DT_OK)
         status = open_shards(d);
     if (status != DT_OK) {

@@ -171,8 +171,6 @@ struct dt_dataset {
 dt_status dt_dataset_scan(const char *glob, const struct dt_scan_rules *rules,
                           struct dt_dataset **dataset);
 void dt_dataset_free(struct dt_dataset *dataset); // NULL is fine
-// The source of a shard.
-int dt_dataset_source(const struct dt_dataset *dataset, int64_t shard);
 // Serialise a dataset (caller frees) and back, for the broadcast to other ranks.
 dt_status dt_dataset_pack(const struct dt_dataset *dataset, void **bytes, int64_t *size);
 dt_status dt_dataset_unpack(const void *bytes, int64_t size, struct dt_dataset **dataset);
