@@ -43,12 +43,14 @@ static bool is_sharded(const struct dt_buckets_config *config, int n_ranks)
     return config->shard && n_ranks > 1;
 }
 
-bool dt_buckets_spread_weights(const struct dt_buckets_config *config)
+// Whether the weights that a pass reads are in a ring.
+static bool spreads_weights(const struct dt_buckets_config *config)
 {
     return config->shard >= DT_SHARD_WEIGHTS && config->ring.n > 0;
 }
 
-int64_t dt_buckets_sharded(const struct dt_buckets_config *config, int n_ranks)
+// Number of sharded elements; 0 on one rank.
+static int64_t sharded_elements(const struct dt_buckets_config *config, int n_ranks)
 {
     return is_sharded(config, n_ranks) ? dt_bucket_sharded(config->elements, n_ranks) : 0;
 }
@@ -56,8 +58,8 @@ int64_t dt_buckets_sharded(const struct dt_buckets_config *config, int n_ranks)
 // Bytes of the fp32 weights that are sent with bf16 copies.
 static int64_t packed_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
-    if (config->storage == DT_F32 || dt_buckets_sharded(config, n_ranks) == 0 ||
-        dt_buckets_spread_weights(config))
+    if (config->storage == DT_F32 || sharded_elements(config, n_ranks) == 0 ||
+        spreads_weights(config))
         return 0; // otherwise a pass reads the weights themselves
     return config->masters.elements * (int64_t)sizeof(float);
 }
@@ -106,8 +108,8 @@ static void list_parts(struct dt_buckets *b, const struct dt_span *spans, int64_
     const struct dt_buckets_config *config = &b->config;
     const struct dt_ring *ring = &config->ring;
     int n_ranks = b->comm->info.size;
-    int64_t sharded = dt_buckets_sharded(config, n_ranks), held = 0, unit = 0;
-    const bool spread = dt_buckets_spread_weights(config);
+    int64_t sharded = sharded_elements(config, n_ranks), held = 0, unit = 0;
+    const bool spread = spreads_weights(config);
     if (config->n_sums > 0)
         append(b, &b->sums, in_place(DT_ALLREDUCE, config->sums, config->n_sums, DT_F64));
     b->gradients = phase_after(&b->sums);
@@ -186,7 +188,7 @@ int64_t dt_buckets_bytes(const struct dt_buckets_config *config, int n_ranks)
 // they are never sent at the same time.
 static int64_t host_weights_bytes(const struct dt_buckets_config *config, int n_ranks)
 {
-    int64_t sharded = dt_buckets_sharded(config, n_ranks);
+    int64_t sharded = sharded_elements(config, n_ranks);
     int64_t copies = packed_bytes(config, n_ranks) + sharded * (int64_t)sizeof *config->copies;
     return dt_max_i64(copies, sharded * (int64_t)sizeof *config->weights);
 }
@@ -238,7 +240,7 @@ static dt_status build(struct dt_buckets *b, const int64_t *row_ends, const stru
                   (long long)b->config.n_rows));
     DT_TRY(DT_NEW(&b->units, b->config.ring.n + 1, "units of a ring"));
     DT_TRY(DT_NEW(&b->states, b->config.ring.n + 1, "units of a ring"));
-    if (dt_buckets_spread_weights(&b->config) && b->config.copies)
+    if (spreads_weights(&b->config) && b->config.copies)
         b->packed = b->config.weights;
     if (bytes > 0)
         DT_TRY_NOTE(dt_alloc(&b->backend, bytes, &b->wire),
@@ -283,7 +285,7 @@ static struct dt_bucket_plan_config plan_config(const struct dt_buckets_config *
 
 int64_t dt_buckets_held(const struct dt_buckets_config *config, int n_ranks)
 {
-    int64_t sharded = dt_buckets_sharded(config, n_ranks);
+    int64_t sharded = sharded_elements(config, n_ranks);
     return config->elements - sharded + sharded / n_ranks;
 }
 
@@ -351,7 +353,7 @@ void dt_buckets_destroy(struct dt_buckets *b)
     dt_stream_destroy(&b->backend, b->stream);
     dt_free_host(&b->backend, b->host);
     dt_free(&b->backend, b->wire);
-    if (!dt_buckets_spread_weights(&b->config))
+    if (!spreads_weights(&b->config))
         dt_free(&b->backend, b->packed);
     free(b->parts);
     free(b->rows);

@@ -73,7 +73,3 @@ dt_status dt_part_send(struct dt_buckets *b, int64_t part);
 dt_status dt_parts_post(struct dt_buckets *b, bool wait);
 // Makes the caller's stream wait for those of parts [first, end) that were sent.
 dt_status dt_parts_receive(struct dt_buckets *b, int64_t first, int64_t end);
-// Whether the weights that a pass reads are in a ring.
-bool dt_buckets_spread_weights(const struct dt_buckets_config *config);
-// Number of sharded elements; 0 on one rank.
-int64_t dt_buckets_sharded(const struct dt_buckets_config *config, int n_ranks);
