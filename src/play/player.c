@@ -310,28 +310,14 @@ static dt_status check(const struct dt_player *player, const struct dt_play *pla
     return check_ids(player, play);
 }
 
-// Uses the loader's arithmetic, so that frames of training and inference are bitwise identical.
-static void normalise(const struct dt_player *player, const float *frames, int64_t rows)
-{
-    int64_t width = player->info.frame;
-    bool bf16 = dt_model_config(player->model)->storage == DT_BF16;
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < width; j++) {
-            float x = (frames[i * width + j] - player->mean[j]) / player->deviation[j];
-            if (bf16)
-                ((dt_bf16 *)(void *)player->staged)[i * width + j] = dt_f32_to_bf16(x);
-            else
-                player->staged[i * width + j] = x;
-        }
-}
-
-// Writes column `column` of a normalised frame; a missing number becomes the mean.
+// Writes column `column` of a normalised frame; a missing number becomes the mean. Uses the
+// loader's arithmetic, so that frames of training and inference are bitwise identical.
 static void stage(const struct dt_player *player, int64_t row, int64_t column, bool missing,
                   float value)
 {
     int64_t at = row * player->info.frame + column;
     float x = missing ? 0 : (value - player->mean[column]) / player->deviation[column];
-    if (dt_model_config(player->model)->storage == DT_BF16)
+    if (player->info.weights == DT_PLAY_BF16)
         ((dt_bf16 *)(void *)player->staged)[at] = dt_f32_to_bf16(x);
     else
         player->staged[at] = x;
@@ -465,14 +451,14 @@ static dt_status run(struct dt_player *player, const struct dt_play *play)
     const int32_t *ids = player->back > 0 ? player->staged_ids : play->ids;
     if (player->back > 0 && player->info.n_ids > 0)
         memcpy(player->staged_ids, play->ids, (size_t)(rows * player->info.n_ids) * sizeof *ids);
-    if (player->frames >= 0)
-        normalise(player, play->frames, rows);
+    for (int64_t i = 0, width = player->info.frame; i < rows; i++)
+        for (int64_t j = 0; j < width; j++)
+            stage(player, i, j, false, play->frames[i * width + j]);
     for (int64_t i = 0; i < play->n; i++)
         for (int k = 0; k < player->n_fed; k++)
             feed_back(player, &player->fed[k], play->first + i, i);
-    if (player->frames >= 0) {
+    if (player->frames >= 0)
         DT_TRY(send(player, player->frames, player->staged, rows));
-    }
     if (player->ids >= 0)
         DT_TRY(send(player, player->ids, ids, rows));
     DT_TRY(dt_model_forward(player->model, &pass));
