@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/round.h"
+#include "base/text.h"
 #include "comm/selftest.h"
 #include "job/device.h"
 
@@ -170,8 +171,8 @@ static void print_header(const struct bench *b)
 {
     if (b->route.json || b->info->rank != 0)
         return;
-    printf("# %d rank%s on %lld host%s, %s\n%s", b->info->size, b->info->size == 1 ? "" : "s",
-           (long long)b->hosts, b->hosts == 1 ? "" : "s", dt_comm_mpi_version(),
+    printf("# %s on %s, %s\n%s", DT_COUNT(b->info->size, "ranks"), DT_COUNT(b->hosts, "hosts"),
+           dt_comm_mpi_version(),
            b->info->size == 1     ? "# one rank sends nothing: start several with mpirun or srun\n"
            : is_oversubscribed(b) ? "# more ranks than cores: they take turns, so these times are "
                                     "longer than with\n# enough cores\n"

@@ -118,10 +118,9 @@ dt_status dt_device_refuse_shared(const struct dt_device_opened *opened, int n)
              "more GPUs (Slurm: --gres=gpu:%d), or give all ranks of a host the same "
              "CUDA_VISIBLE_DEVICES; for tests run.share_device = true with comm.backend = mpi",
              one->visible, here);
-    return DT_FAIL(DT_USER, hint,
-                   "host %s: %s would share one GPU, %s (%d rank%s there, %d device%s visible)",
-                   one->host, ranks, one->id, here, here == 1 ? "" : "s", one->visible,
-                   one->visible == 1 ? "" : "s");
+    return DT_FAIL(DT_USER, hint, "host %s: %s would share one GPU, %s (%s there, %s visible)",
+                   one->host, ranks, one->id, DT_COUNT(here, "ranks"),
+                   DT_COUNT(one->visible, "devices"));
 }
 
 // Compares the devices that the ranks opened.
@@ -169,12 +168,12 @@ dt_status dt_device_open(const struct dt_device_choice_config *config, struct dt
 
 dt_status dt_device_check_threads(const char *name, int64_t threads)
 {
-    long long cores = threads > 1 ? dt_cores_of_job() : 1;
+    int64_t cores = threads > 1 ? dt_cores_of_job() : 1;
     if (threads <= cores)
         return DT_OK;
     return DT_FAIL(DT_USER, "0 uses all cores, or a rank's share of them",
-                   "%s: %lld, but only %lld core%s may be used here", name, (long long)threads,
-                   cores, cores == 1 ? "" : "s");
+                   "%s: %lld, but only %s may be used here", name, (long long)threads,
+                   DT_COUNT(cores, "cores"));
 }
 
 dt_status dt_device_open_alone(int choice, int threads, struct dt_backend *backend)

@@ -127,9 +127,9 @@ static void log_host(const struct dt_place *places, int n, int first)
     list_fields(places, n, first, offsetof(struct dt_place, id), ID_SHOWN, ids, sizeof ids);
     list_fields(places, n, first, offsetof(struct dt_place, cpus), (int)sizeof one->cpus, cpus,
                 sizeof cpus);
-    dt_info("%s: rank%s %s on %s%s%s, CPUs %s, %d thread%s%s", one->host, count > 1 ? "s" : "",
-            ranks, one->device, ids[0] ? " " : "", ids, cpus, one->threads,
-            one->threads > 1 ? "s" : "", count > 1 ? " each" : "");
+    dt_info("%s: rank%s %s on %s%s%s, CPUs %s, %s%s", one->host, count > 1 ? "s" : "", ranks,
+            one->device, ids[0] ? " " : "", ids, cpus, DT_COUNT(one->threads, "threads"),
+            count > 1 ? " each" : "");
 }
 
 static const char *variable(const char *name)
@@ -235,11 +235,8 @@ dt_status dt_places_compare_nodes(const struct dt_place *places, int n)
             int ranks = 0;
             for (int k = 0; k < n; k++)
                 ranks += on_host(&places[k], &places[i]);
-            if (of_rank)
-                snprintf(traits[i].text, sizeof traits->text, "%s", places[i].kind);
-            else
-                snprintf(traits[i].text, sizeof traits->text, "%d rank%s", ranks,
-                         ranks == 1 ? "" : "s");
+            snprintf(traits[i].text, sizeof traits->text, "%s",
+                     of_rank ? places[i].kind : DT_COUNT(ranks, "ranks"));
         }
         add_differences(places, traits, n, of_rank, &problems);
     }
