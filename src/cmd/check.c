@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Prints one line, wrapped to the terminal.
 static void print_bytes(const char *what, int64_t bytes)
 {
     if (bytes > 0)
