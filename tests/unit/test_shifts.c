@@ -368,6 +368,7 @@ static void test_beyond(void)
     beyond("a[0:2]@-6 b[0:1]:id*7=t@5:9", 5, true, "a[0:2]@-6 b[0:1]:id*7=t@5:9");
     beyond("a[0:2]@-5 b[0:1]@4:9", 5, false, "a[0:2]@-5 b[0:1]@5:9");
     beyond("", 5, false, "");
+    beyond("a[0:2]@+9 [b", 5, false, ""); // a dataset named "[b": no columns are known
 }
 
 // Counts the frames in windows; padding does not count.
