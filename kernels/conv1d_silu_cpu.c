@@ -128,53 +128,51 @@ DT_INLINE void forward_block(const struct window *x, const struct weights *weigh
     }
 }
 
-// Computes ds from x and dy, and the block's share of dweight (by lag) and dbias.
-DT_INLINE void slope_block(const struct window *x, const struct weights *weights, int64_t steps,
-                           int64_t padded, int taps, const struct dt_ahead *ahead, const float *dy,
+// Computes ds of DT_LANES channels from x and dy, and the block's share of dweight (by lag) and
+// dbias.
+DT_INLINE void slope_lanes(const struct window *x, const struct weights *weights, int64_t steps,
+                           int64_t lane, int taps, const struct dt_ahead *ahead, const float *dy,
                            struct window *ds, struct weights *gradient)
 {
-    for (int64_t lane = 0; lane < padded; lane += DT_LANES) {
-        float w[TAPS_MAX][DT_LANES], dw[TAPS_MAX][DT_LANES] = {{0}};
-        float bias[DT_LANES], s[DT_LANES], dbias[DT_LANES] = {0};
-        load_lags(weights, lane, taps, w);
-        dt_load_lanes(weights->bias + lane, bias);
-        for (int64_t t = 0; t < steps; t++) {
-            const float *row[TAPS_MAX];
-            float slope[DT_LANES];
-            dt_prefetch(ahead, t, lane);
-            find_rows(x, BEFORE, t, lane, taps, row);
-            convolve(row, taps, w, bias, s);
-#pragma omp simd
-            for (int l = 0; l < DT_LANES; l++) {
-                float gate = dt_sigmoidf(s[l]);
-                slope[l] = dy[t * DT_PITCH + lane + l] * gate * (1.0f + s[l] * (1.0f - gate));
-                dbias[l] += slope[l];
-                for (int m = 0; m < taps; m++)
-                    dw[m][l] += slope[l] * row[m][l];
-            }
-            dt_store_lanes(slope, ds->rows[t] + lane);
-        }
+    float w[TAPS_MAX][DT_LANES], dw[TAPS_MAX][DT_LANES] = {{0}};
+    float bias[DT_LANES], s[DT_LANES], dbias[DT_LANES] = {0};
+    load_lags(weights, lane, taps, w);
+    dt_load_lanes(weights->bias + lane, bias);
+    for (int64_t t = 0; t < steps; t++) {
+        const float *row[TAPS_MAX];
+        float slope[DT_LANES];
+        dt_prefetch(ahead, t, lane);
+        find_rows(x, BEFORE, t, lane, taps, row);
+        convolve(row, taps, w, bias, s);
 #pragma omp simd
         for (int l = 0; l < DT_LANES; l++) {
-            gradient->bias[lane + l] += dbias[l];
+            float gate = dt_sigmoidf(s[l]);
+            slope[l] = dy[t * DT_PITCH + lane + l] * gate * (1.0f + s[l] * (1.0f - gate));
+            dbias[l] += slope[l];
             for (int m = 0; m < taps; m++)
-                gradient->lag[m][lane + l] += dw[m][l];
+                dw[m][l] += slope[l] * row[m][l];
         }
+        dt_store_lanes(slope, ds->rows[t] + lane);
+    }
+#pragma omp simd
+    for (int l = 0; l < DT_LANES; l++) {
+        gradient->bias[lane + l] += dbias[l];
+        for (int m = 0; m < taps; m++)
+            gradient->lag[m][lane + l] += dw[m][l];
     }
 }
 
-DT_INLINE void dx_block(const struct window *ds, const struct weights *weights, int64_t steps,
-                        int64_t padded, int taps, float *dx)
+// Computes dx of DT_LANES channels; their ds is still in the L1 cache.
+DT_INLINE void dx_lanes(const struct window *ds, const struct weights *weights, int64_t steps,
+                        int64_t lane, int taps, float *dx)
 {
     const float no_bias[DT_LANES] = {0};
-    for (int64_t lane = 0; lane < padded; lane += DT_LANES) {
-        float w[TAPS_MAX][DT_LANES];
-        load_lags(weights, lane, taps, w);
-        for (int64_t t = 0; t < steps; t++) {
-            const float *row[TAPS_MAX];
-            find_rows(ds, AFTER, t, lane, taps, row);
-            convolve(row, taps, w, no_bias, dx + t * DT_PITCH + lane);
-        }
+    float w[TAPS_MAX][DT_LANES];
+    load_lags(weights, lane, taps, w);
+    for (int64_t t = 0; t < steps; t++) {
+        const float *row[TAPS_MAX];
+        find_rows(ds, AFTER, t, lane, taps, row);
+        convolve(row, taps, w, no_bias, dx + t * DT_PITCH + lane);
     }
 }
 
@@ -294,13 +292,14 @@ static void run_backward(const struct dt_conv1d_silu_backward_args *args,
         ds->reach[t] = reach;
         dt_load_piece(piece, &args->dy, row + t, dy + t * DT_PITCH);
     }
-    if (in->taps <= 4) {
-        slope_block(&x, weights, steps, piece->padded, 4, ahead, dy, ds, gradient);
-        dx_block(ds, weights, steps, piece->padded, 4, dx);
-    } else {
-        slope_block(&x, weights, steps, piece->padded, TAPS_MAX, ahead, dy, ds, gradient);
-        dx_block(ds, weights, steps, piece->padded, TAPS_MAX, dx);
-    }
+    for (int64_t lane = 0; lane < piece->padded; lane += DT_LANES)
+        if (in->taps <= 4) {
+            slope_lanes(&x, weights, steps, lane, 4, ahead, dy, ds, gradient);
+            dx_lanes(ds, weights, steps, lane, 4, dx);
+        } else {
+            slope_lanes(&x, weights, steps, lane, TAPS_MAX, ahead, dy, ds, gradient);
+            dx_lanes(ds, weights, steps, lane, TAPS_MAX, dx);
+        }
     for (int64_t t = 0; t < steps; t++) {
         const float *last = last_gradient(args, piece, begin + t);
         for (int64_t i = 0; last && i < piece->count; i++)
@@ -343,28 +342,26 @@ DT_OP_CPU(conv1d_silu_backward)
 {
     struct dt_cut cut = dt_cut(args->in.batch, args->in.x.cols);
 #pragma omp parallel num_threads(device->threads)
-    {
 #pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
-            struct dt_piece piece = dt_piece(&cut, args->in.x.cols, i);
-            const struct dt_conv1d_silu_inputs *in = &args->in;
-            struct weights weights, gradient = {0};
-            struct window ds;
-            float *partials = (float *)args->workspace + piece.first;
-            int64_t last = (in->length - 1) / DT_BLOCK * DT_BLOCK;
-            load_weights(in, &piece, &weights);
-            memset(&ds, 0, sizeof ds);
-            for (int64_t t = last; t >= 0; t -= DT_BLOCK)
-                run_backward(args, &piece, &weights, t, t == last ? in->length - t : DT_BLOCK, &ds,
-                             &gradient);
-            for (int64_t m = 0; m <= in->taps; m++)
-                memcpy(partials + partial_row(&cut, in->taps, piece.sequence, m),
-                       m < in->taps ? gradient.lag[m] : gradient.bias,
-                       (size_t)piece.padded * sizeof *partials);
-        }
-#pragma omp for schedule(static)
-        for (int64_t d = 0; d < args->in.x.cols; d++)
-            finish_channel(args, &cut, d);
+    for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
+        struct dt_piece piece = dt_piece(&cut, args->in.x.cols, i);
+        const struct dt_conv1d_silu_inputs *in = &args->in;
+        struct weights weights, gradient = {0};
+        struct window ds;
+        float *partials = (float *)args->workspace + piece.first;
+        int64_t last = (in->length - 1) / DT_BLOCK * DT_BLOCK;
+        load_weights(in, &piece, &weights);
+        memset(&ds, 0, sizeof ds);
+        for (int64_t t = last; t >= 0; t -= DT_BLOCK)
+            run_backward(args, &piece, &weights, t, t == last ? in->length - t : DT_BLOCK, &ds,
+                         &gradient);
+        for (int64_t m = 0; m <= in->taps; m++)
+            memcpy(partials + partial_row(&cut, in->taps, piece.sequence, m),
+                   m < in->taps ? gradient.lag[m] : gradient.bias,
+                   (size_t)piece.padded * sizeof *partials);
     }
+#pragma omp for schedule(static)
+    for (int64_t d = 0; d < args->in.x.cols; d++)
+        finish_channel(args, &cut, d);
     return DT_OK;
 }
