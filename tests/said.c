@@ -18,8 +18,6 @@ dt_status __wrap_dt_error_raise(dt_status code, const char *file, int line, cons
 void __real_dt_log_message(const char *prefix, const char *format, ...) __attribute__((weak));
 void __wrap_dt_log_message(const char *prefix, const char *format, ...);
 
-extern int test_unsaid __attribute__((weak)); // test.h
-
 // Appends a line "FORMAT<tab>TEXT", in which \n, \t and \\ stand for these characters. It is
 // written with one call, since several threads may raise errors.
 static void note(const char *format, const char *what, const char *message, const char *hint)
@@ -27,7 +25,7 @@ static void note(const char *format, const char *what, const char *message, cons
     char text[2 * DT_ERROR_MESSAGE], line[4 * DT_ERROR_MESSAGE];
     const char *path = getenv("SAID");
     size_t n = 0;
-    if (!path || (&test_unsaid && test_unsaid))
+    if (!path)
         return;
     snprintf(text, sizeof text, "%.500s\t%s%s%s%s", format, what, message, hint ? "\n  hint: " : "",
              hint ? hint : "");

@@ -134,10 +134,6 @@ static inline int in_child(void (*act)(void))
     return end;
 }
 
-// Keeps messages out of the transcript of messages (said.c) while it is not 0: those of damage at
-// each byte of a file would fill pages.
-__attribute__((weak)) int test_unsaid;
-
 // Runs the tests of a program, which are these functions, in order.
 #define RUN(...)                                                                                   \
     do {                                                                                           \

@@ -7,7 +7,7 @@
 // clang-format off
 enum dt_wait {
     DT_PAUSED, DT_HASTY_BEAT, DT_CALMED, DT_UNHEARD, DT_GONE, DT_RECORDED, DT_DEFERRED,
-    DT_YIELDED, DT_WOKEN, DT_OVERSLEPT, DT_SPOKEN, DT_HUNG, DT_LOST, DT_TERMINATION, DT_STUCK, DT_FAILED,
+    DT_WOKEN, DT_OVERSLEPT, DT_SPOKEN, DT_HUNG, DT_LOST, DT_TERMINATION, DT_STUCK, DT_FAILED,
     DT_DEVICE_FAILED, DT_DEVICE_EXPIRED, DT_DEVICE_TURN, DT_AGREED, DT_QUIET, DT_UNCLAIMED,
     DT_ABORT, DT_LAUNCHER, DT_FINALIZE, DT_DEVICE_FINALIZE, DT_WAITS
 };
@@ -20,8 +20,7 @@ static const double dt_wait_s[DT_WAITS] = {
     [DT_UNHEARD]         = 0.55,  // SIGTERM: a rank on another host that sent no beat since is dead
     [DT_GONE]            = 0.2,   // a process of this host was gone: it is dead, its message has arrived
     [DT_RECORDED]        = 0.2,   // all ranks know of the end: records are written, this rank reports
-    [DT_DEFERRED]        = 1.5,   // the end is certain, and the right rank was heard: it hangs, so any rank reports
-    [DT_YIELDED]         = 6,     // the end is certain: the right rank is heard but did not report, so any rank does
+    [DT_DEFERRED]        = 1.5,   // the end is certain: the right rank did not report it, so any rank does
     [DT_WOKEN]           = 1,     // this process resumed: beats are current, it may write its record
     [DT_OVERSLEPT]       = 2,     // it resumed after half a time-out: nobody blamed this rank for that
     [DT_SPOKEN]          = 2,     // another rank reported the end: no launcher ended this process

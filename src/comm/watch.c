@@ -215,15 +215,14 @@ static bool is_expired(const struct dt_watch *watch, const struct dt_watch_self 
 // ---- the last words
 
 // Whether this is the lowest rank that could report, or lower ranks have had their time. A live but
-// silent rank may hang inside MPI, as Open MPI's TCP does for a while when a connection breaks. On
-// a crowded machine a rank that is slow to report is still heard at times.
+// silent rank may hang inside MPI, as Open MPI's TCP does for a while when a connection breaks.
 static bool is_speaker(const struct dt_watch *watch, bool expired)
 {
+    if (has_passed(watch, watch->doomed_at, DT_DEFERRED))
+        return true;
     for (int r = 0; r < watch->rank; r++) {
         const struct dt_peer *peer = &watch->peers[r];
-        if (!peer->dead && !silent_since_terminated(watch, peer) && !(expired && peer->blamed) &&
-            !has_passed(watch, fmax(watch->doomed_at, peer->heard), DT_DEFERRED) &&
-            !has_passed(watch, watch->doomed_at, DT_YIELDED))
+        if (!peer->dead && !silent_since_terminated(watch, peer) && !(expired && peer->blamed))
             return false;
     }
     return true;

@@ -21,13 +21,12 @@ show() { # files …: each with its name
         case $file in *.json) members <"$file" ;; *) cat "$file" ;; esac
     done
 }
-each() { # a command with several words of it …: prints what it says with each of them, without a hint that is the one before
+each() { # a command with several words of it …: prints what it says with each of them
     local words
     for words in "${@:2}"; do
         echo "[$words] exit code $({ eval "$1 $words" >each.out 2>each.error </dev/null; echo $?; })"
         cat each.out - < <(sed 's/^/! /' each.error)
-        ! grep -q '^dtrain: error' each.error || grep -q '^  hint: ' each.error || echo '!   hint: none'
-    done | awk '!/^!   hint: / || $0 != hint { print } /^!   hint: / { hint = $0 }'
+    done
 }
 changes() { # a file with another command's output: the lines of stdin that it lacks, and how many of its lines they replace
     diff --unchanged-group-format= --old-group-format=$'- %<' --new-group-format='%>' --changed-group-format=$'in place of %dn:\n%>' \
@@ -44,35 +43,15 @@ untimed() { # what `dtrain bench --json` prints, without times
 figures() { # a table without its numbers: words and units
     sed -E 's/-?[0-9]+(\.[0-9]+)?/~/g; s/ +/ /g'
 }
-# The errors and warnings of a test program, sorted (said.c): one of each format, or of those alike except for numbers and
-# names with numbers. The hint below messages is that of each of them; those below the last hint have none.
-said() { # test program
+said() { # test program: its errors and warnings, sorted; those of one format or alike except for numbers once (said.c)
     # A long list in a message is cut at a length that depends on the scratch folder's name, so the number of hidden
     # lines is not compared.
     rm -f said.txt
     SAID=$PWD/said.txt "$1" >test.log 2>&1 || tail -n 3 test.log
     grep -v 'Permission denied' said.txt | LC_ALL=C sort | awk -F '\t' '
-        { alike = length($1) < 12 ? $2 : $1; gsub(/[^ ]*\.[^ ]*[0-9][^ ]*|[^ ]*[0-9][^ ]*\.[^ ]*/, "", alike); gsub(/[0-9a-f]*[0-9][0-9a-f]*/, "", alike) }
-        !said[$2]++ && !again[alike]++ { print $2 }' |
-        sed -E 's/\b(test_config_)[A-Za-z0-9]{6}\b/\1~/g; s/\b(tmp-)?[0-9a-f]{16}\b/\1~/g; s/(Open MPI) v[0-9.]+/\1 ~/; s#(cannot [a-z /]+ [^ \\]*): [a-z][^\\]*#\1: ~#; s/\\n[^\\]*many-0[2-9][0-9]\.h5 is not[^\\]*//g; s/\\nand [0-9]+ more(\\n|$)/\\nand ~ more\1/' |
-        awk '!said[$0]++ { # lines that differ in numbers alone: the first and the last
-            at = index($0, "\\n  hint: ")
-            hint = at ? substr($0, at + 2) : ""
-            text = ""
-            n = split(at ? substr($0, 1, at - 1) : $0, line, /\\n/)
-            for (i = first = 1; i <= n; i++) {
-                alike = line[i + 1]; gsub(/[0-9]+/, "", alike); here = line[i]; gsub(/[0-9]+/, "", here)
-                if (i < n && here == alike) continue
-                text = text line[first] "\n" (i - first > 1 ? "  … " i - first - 1 " alike\n" : "") (i > first ? line[i] "\n" : "")
-                first = i + 1
-            }
-            if (!(hint in texts)) hints[++n_hints] = hint
-            texts[hint] = texts[hint] text
-        }
-        END {
-            for (i = 1; i <= n_hints; i++) if (hints[i] != "") { gsub(/\\n/, "\n", hints[i]); printf "%s%s\n", texts[hints[i]], hints[i] }
-            printf "%s", texts[""]
-        }'
+        { alike = length($1) < 12 ? $2 : $1; gsub(/[0-9a-f]*[0-9][0-9a-f]*/, "", alike) }
+        !said[$2]++ && !again[alike]++ { print $2 }' | sed 's/\\n/\n/g; s/^/  /; s/^  \(user\|machine\|dtrain\)/\1/' |
+        sed -E 's/\b(test_config_)[A-Za-z0-9]{6}\b/\1~/g; s/\b(tmp-)?[0-9a-f]{16}\b/\1~/g; s/(Open MPI) v[0-9.]+/\1 ~/; s/(cannot [a-z \/]+ [^ ]*): [a-z].*/\1: ~/; /many-0[2-9][0-9]\.h5 is not/d; s/^and [0-9]+ more$/and ~ more/'
 }
 
 clock='step_ms|tokens_per_s|data_wait_ms|comm_wait_ms|idle_ms|stall_ms|write_ms|memory_mb'

@@ -17,7 +17,6 @@ enum fate {
     GONE,      // its process ends
     SUSPENDED, // by SIGSTOP
     HANGS,     // it runs, but its thread does nothing more
-    SLOW,      // its thread does a round each 1.2 s, on a crowded machine
     LATE,      // it does not enter the collective that the others wait in
     BUSY,      // the same, but it reports for 5 s that it is busy
 };
@@ -163,7 +162,6 @@ static const struct scene scenes[] = {
     {"one of eight", 8, 1, {[7] = GONE}, 60, .speaker = 0, .from = 5.37, .to = 5.8, .says = "rank 7 on host n7 (pid 107) died at"},
     {"a host of two", 6, 2, {[2] = GONE, GONE}, 60, .speaker = 0, .from = 5.37, .to = 5.8, .says = "rank 2 on host n1 (pid 102) (and 1 other) died at step 41"},
     {"a death while a lower rank hangs", 4, 4, {HANGS, GONE}, 60, .speaker = 2, .from = 1.8, .to = 2.2, .says = "rank 1 on host n0 (pid 101) died"},
-    {"a death while a lower rank is slow", 4, 4, {SLOW, GONE}, 60, .record = true, .speaker = 0, .from = 2, .to = 4, .says = "rank 1 on host n0 (pid 101) died", .recorded = 3},
     {"a death, with records", 4, 4, {[1] = GONE}, 60, .record = true, .speaker = 0, .from = 0.75, .to = 1.1, .says = "rank 1 on host n0", .recorded = 3},
     {"a death before SIGTERM", 4, 1, {[1] = GONE}, 60, .terminated = 0.05, .speaker = 0, .from = 0.6, .to = 0.7, .says = "rank 1 on host n1 (pid 101) died"},
     {"a death before SIGTERM, of eight", 8, 1, {[5] = GONE}, 60, .terminated = 0.05, .speaker = 0, .from = 0.6, .to = 0.7, .says = "rank 5 on host n5 (pid 105) died"},
@@ -299,8 +297,7 @@ static void play(void)
         if (now >= start + scene->after - tick / 2)
             memcpy(fates, scene->fates, sizeof fates);
         for (self = 0; self < size; self++)
-            if (fates[self] != GONE && fates[self] != SUSPENDED && fates[self] != HANGS &&
-                (fates[self] != SLOW || i % 120 == 0))
+            if (fates[self] != GONE && fates[self] != SUSPENDED && fates[self] != HANGS)
                 make_round();
     }
     for (int r = 0; r < size; r++)
