@@ -342,26 +342,28 @@ DT_OP_CPU(conv1d_silu_backward)
 {
     struct dt_cut cut = dt_cut(args->in.batch, args->in.x.cols);
 #pragma omp parallel num_threads(device->threads)
+    {
 #pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
-        struct dt_piece piece = dt_piece(&cut, args->in.x.cols, i);
-        const struct dt_conv1d_silu_inputs *in = &args->in;
-        struct weights weights, gradient = {0};
-        struct window ds;
-        float *partials = (float *)args->workspace + piece.first;
-        int64_t last = (in->length - 1) / DT_BLOCK * DT_BLOCK;
-        load_weights(in, &piece, &weights);
-        memset(&ds, 0, sizeof ds);
-        for (int64_t t = last; t >= 0; t -= DT_BLOCK)
-            run_backward(args, &piece, &weights, t, t == last ? in->length - t : DT_BLOCK, &ds,
-                         &gradient);
-        for (int64_t m = 0; m <= in->taps; m++)
-            memcpy(partials + partial_row(&cut, in->taps, piece.sequence, m),
-                   m < in->taps ? gradient.lag[m] : gradient.bias,
-                   (size_t)piece.padded * sizeof *partials);
-    }
+        for (int64_t i = 0; i < args->in.batch * cut.groups; i++) {
+            struct dt_piece piece = dt_piece(&cut, args->in.x.cols, i);
+            const struct dt_conv1d_silu_inputs *in = &args->in;
+            struct weights weights, gradient = {0};
+            struct window ds;
+            float *partials = (float *)args->workspace + piece.first;
+            int64_t last = (in->length - 1) / DT_BLOCK * DT_BLOCK;
+            load_weights(in, &piece, &weights);
+            memset(&ds, 0, sizeof ds);
+            for (int64_t t = last; t >= 0; t -= DT_BLOCK)
+                run_backward(args, &piece, &weights, t, t == last ? in->length - t : DT_BLOCK, &ds,
+                             &gradient);
+            for (int64_t m = 0; m <= in->taps; m++)
+                memcpy(partials + partial_row(&cut, in->taps, piece.sequence, m),
+                       m < in->taps ? gradient.lag[m] : gradient.bias,
+                       (size_t)piece.padded * sizeof *partials);
+        }
 #pragma omp for schedule(static)
-    for (int64_t d = 0; d < args->in.x.cols; d++)
-        finish_channel(args, &cut, d);
+        for (int64_t d = 0; d < args->in.x.cols; d++)
+            finish_channel(args, &cut, d);
+    }
     return DT_OK;
 }
