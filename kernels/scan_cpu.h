@@ -45,7 +45,7 @@ struct scan_block {
     struct dt_ahead ahead[DT_AHEAD];
 };
 
-// Where the steps of the vector of channels from `lane` on start.
+// Returns the index of the first step of the vector of channels from `lane` on.
 static inline int64_t scan_steps_at(int64_t lane)
 {
     return lane / DT_LANES * SCAN_STEPS;

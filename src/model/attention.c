@@ -31,8 +31,8 @@ struct attention {
     struct arrays forward;   // needed by backward
     struct arrays gradients; // of them, shared by all layers
     float *lse;              // [M, H] fp32; NULL: no training
-    // Where `ranks` > 1 share a window, of which each runs `own` positions: this rank's share of
-    // the heads at all of them. Otherwise the same as above.
+    // If `ranks` > 1 share a window, each runs `own` positions of it, and these arrays hold this
+    // rank's share of the heads at the positions of all. Otherwise they are those above.
     int64_t ranks, own;
     struct arrays all, all_gradients;
 };
@@ -205,7 +205,8 @@ static dt_status copy_heads(const struct attention *m, const struct dt_pass *pas
     return DT_OK;
 }
 
-// Where ranks share the window: from this rank's own positions to all of its heads, or back.
+// Swaps an array of ranks that share the window: all heads at this rank's own positions become its
+// share of the heads at all positions (QKV, DY), or the other way round (Y, DQKV).
 enum swapped { QKV, Y, DY, DQKV };
 static dt_status swap(const struct attention *m, const struct dt_pass *pass, enum swapped what)
 {

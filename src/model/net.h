@@ -38,9 +38,9 @@ struct dt_plan {
     struct dt_net *net;
     struct dt_model_shape shape;
     int64_t rows; // M = B·L
-    // Where to place arrays that backward needs: in activations or, if model.recompute computes
-    // them again, in scratch. `scan` is for arrays that follow from a block's input projection,
-    // `block` for all others within a block.
+    // These say where arrays that backward needs are placed: in activations or, if model.recompute
+    // computes them again, in scratch. `scan` is for arrays that follow from a block's input
+    // projection, `block` for all others within a block.
     enum dt_memory block, scan;
     struct dt_arena arenas[DT_MEMORY_COUNT];
     bool too_large; // more than any machine has
@@ -73,9 +73,9 @@ dt_status dt_pass_relay(const struct dt_pass *pass, const struct dt_part *part, 
                         enum dt_relayed what);
 dt_status dt_pass_relay_all(const struct dt_pass *pass, const struct dt_part *part,
                             enum dt_relayed what); // all arrays of the part
-// Where ranks share the window of a pass over all its positions (dt_block_kind.whole): exchanges
-// array `index` of the part, cut into shares, `own` [ranks · own rows], for `all`, this rank's
-// share of all rows in the order of the window and with the same stride, or back.
+// Exchanges array `index` of the part between ranks that share the window of a pass over all its
+// positions (dt_block_kind.whole): `own` [ranks · own rows], which is cut into shares, for `all`,
+// this rank's share of all rows in the order of the window and with the same stride, or back.
 dt_status dt_pass_swap(const struct dt_pass *pass, const struct dt_part *part, int index,
                        bool spreads, struct dt_view own, void *all);
 // Announces that the gradient of a row is complete.
